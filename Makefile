@@ -9,7 +9,7 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-slow \
+.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-page test-slow \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -56,6 +56,10 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
+
+test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
+	$(PYTHON) -m pip install --quiet playwright
+	$(PYTHON) -m pytest -m page tests/page
 
 test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format
 	$(PYTHON) -m tests.formats.cuttings 100000

@@ -37,7 +37,7 @@ class Contender:
 
     peer: `core` or one of `PEERS`.
     form: see `Checkpoints.path`.
-    arguments: for ours.
+    arguments: for `LLM` of ours and of vLLM; of llama.cpp its server's words, by name without dashes in front.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Launches:
             arguments = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS} | contender.arguments
             return self._script("core", {"model": model, "arguments": arguments})
         if contender.peer == "vllm":
-            arguments = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS}
+            arguments = {"max_model_len": MAX_MODEL_LEN, "max_num_seqs": MAX_NUM_SEQS} | contender.arguments
             return self._script("vllm", {"model": model, "arguments": arguments})
         if contender.peer == "transformers":
             options = {"model": model, "threads": self.threads, "dtype": "bfloat16", "kind": "causal"}
@@ -97,8 +97,11 @@ class Launches:
         if contender.peer == "openvino":
             return self._script("openvino", {"model": model, "cache_gib": KV_GIB, "max_num_seqs": MAX_NUM_SEQS})
         context = MAX_NUM_SEQS * LLAMA_SLOT_TOKENS
+        words: list[str] = []
+        for name, value in contender.arguments.items():
+            words += [f"--{name}", str(value)]
         options = {
-            "command": self._llama(contender.peer, model, MAX_NUM_SEQS, context),
+            "command": [*self._llama(contender.peer, model, MAX_NUM_SEQS, context), *words],
             "cache_prompt": cache_prompt,
             "log": str(self.work / f"{contender.peer}-{contender.form}-server.log"),
         }

@@ -178,6 +178,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     mixer_scale, beside_scale: multiply the outputs of the two.
     norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
+    wide: the mixer reads embedding and hidden state side by side, see `DraftInput`.
     """
 
     mixer: MixerSpec | None
@@ -192,6 +193,7 @@ class BlockSpec(msgspec.Struct, frozen=True):
     norm_behind_mlp: bool = False
     input_norm: bool = True
     order: BlockOrder | None = None
+    wide: bool = False
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:

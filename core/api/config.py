@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.draft_spec import DraftSpec
 from core.api.explanation import Scope
 from core.api.specs import KVGroup
 
@@ -126,6 +127,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_queued_tokens_per_key: their prompt tokens; 0: any number.
     request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
     policy:                       name of the `policy` plugin.
+    num_speculative_tokens:       most drafts of a sequence in a step; 0: there is no speculation.
+    adaptive_drafts:              choose how many by what they bring; False: always the most.
+    disable_drafts_by_batch_size: with more sequences than so many waiting and running, new ones never have drafts; 0: they do.
+    drafts_by_batch_size:         rows of (first size of the batch, last size, drafts of a sequence); other sizes: the most.
+    draft_max_model_len:          tokens of the longest sequence that has drafts; 0: max_model_len.
     """
 
     max_num_seqs: int = 64
@@ -148,6 +154,16 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_reqs_per_key: int = 0
     max_num_queued_reqs_per_key: int = 0
     max_num_queued_tokens_per_key: int = 0
+    adaptive_drafts: bool = False
+    disable_drafts_by_batch_size: int = 0
+    drafts_by_batch_size: tuple[tuple[int, int, int], ...] = ()
+    draft_max_model_len: int = 0
+
+    @property
+    def learns_costs(self) -> bool:
+        """Whether the scheduler goes by what steps cost, and therefore learns from each of them."""
+        chooses_drafts = self.num_speculative_tokens > 0 and self.adaptive_drafts
+        return self.max_stall_s > 0.0 or chooses_drafts
 
     @property
     def max_step_tokens(self) -> int:
@@ -156,6 +172,23 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         if not self.enable_chunked_prefill:
             chunk = max(chunk, self.max_model_len)
         return (chunk + self.num_speculative_tokens) * (2 if self.async_scheduling else 1)
+
+
+AcceptanceMethod = Literal["rejection", "typical", "synthetic"]
+
+
+class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How drafts are accepted that the sampler would not have drawn (`core.sampling.acceptance`).
+
+    threshold: of typical acceptance: a draft at least as likely is accepted, whatever the entropy.
+    alpha:     of typical acceptance: of e^-entropy, above which a draft is accepted.
+    rates:     of synthetic acceptance, by position: how often all drafts up to there are accepted.
+    """
+
+    method: AcceptanceMethod
+    threshold: float = 0.09
+    alpha: float = 0.3
+    rates: tuple[float, ...] = ()
 
 
 class ResolvedPlugin(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,6 +255,24 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     warm: bool = False
 
 
+class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The draft that the core runs for a proposer.
+
+    spec:          its shape; where it has no decoder, the plugin's own heads compute.
+    model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
+                   lie in the target's own checkpoint, `model` is that one.
+    plugins:       what reads and computes it, beside the target's.
+    in_target:     whether the tensors lie in the target's own checkpoint.
+    tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
+    """
+
+    spec: DraftSpec
+    model: ModelConfig
+    plugins: PluginChoices
+    in_target: bool = False
+    tree: tuple[int, ...] = ()
+
+
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine that died is started again.
 
@@ -251,6 +302,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: limits and defaults of grammars.
     state_canary:      directory of what engines must agree with before their first request; None: nothing is compared.
     restarts:          what follows when the engine dies.
+    acceptance:        of drafts; None: those that the sampler draws too.
+    draft:             None without a draft that the core runs.
     """
 
     model: ModelConfig
@@ -268,6 +321,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     state_canary: str | None = None
     restarts: RestartConfig = RestartConfig()
+    acceptance: AcceptanceConfig | None = None
+    draft: DraftConfig | None = None
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,6 +411,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
     disable_fastapi_docs: bool = False
+    disable_ui: bool = False
     uvicorn_log_level: str = "info"
     disable_uvicorn_access_log: bool = False
     enable_request_id_headers: bool = False

@@ -23,6 +23,7 @@ from core.api.block_spec import (
     PositionsSpec,
     TemperatureSpec,
 )
+from core.api.draft_input import DRAFT_TOKENS, DraftInput
 from core.api.local_spec import local_spec
 from core.api.mixer_parts import MixerParts, NormTensor, attention_parts, latent_parts, merged, state_parts
 from core.api.model_part import Part
@@ -77,6 +78,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     first_block: the number of `blocks[0]` in the whole model.
     holds_embedding: whether this part begins with the embedding.
     holds_head: whether this part ends with the final norm and the head.
+    taps: blocks (or `BEHIND_NORM`) behind which the residual stream is copied, side by side, for a draft.
+    draft_input: of a draft that takes in hidden states of its target, or None.
+    head_size: rows of a head that knows fewer tokens than the embedding, which then come with their ids; None: all.
     """
 
     family: str
@@ -104,6 +108,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     first_block: int = 0
     holds_embedding: bool = True
     holds_head: bool = True
+    taps: tuple[int, ...] = ()
+    draft_input: DraftInput | None = None
+    head_size: int | None = None
 
     def local(self, part: Part) -> DecoderSpec:
         """The smaller model that a rank holds: its heads, inner sizes, experts, vocabulary and blocks.
@@ -276,6 +283,10 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             widths["normed_mlp"] = self.hidden_size
         if self.embed_size is not None:
             widths["embedded"] = self.embed_size
+        if self.taps:
+            widths["taps"] = len(self.taps) * self.hidden_size
+        if self.draft_input is not None:
+            widths.update(self.draft_input.buffers(self.hidden_size))
         for index in range(len(self.blocks)):
             for name, width in self._block_buffers(index).items():
                 widths[name] = max(width, widths.get(name, 0))
@@ -307,7 +318,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.tied:
             return self.embedding()
         size = self.embed_size or self.hidden_size
-        return LayerSpec("lm_head", "head", (self.vocab_size, size), self.head_bias)
+        return LayerSpec("lm_head", "head", (self.head_size or self.vocab_size, size), self.head_bias)
 
     def projections(self) -> dict[str, LayerSpec]:
         """From the embeddings' size to the hidden size, `in`, and back, `out`; none where they are equal."""
@@ -327,8 +338,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def tables(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, and of what is added to the
-        logits of a tied head, `logits`."""
+        """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, of what is added to the
+        logits of a tied head, `logits`, of the ids of a smaller head's rows, `tokens`, and of `DraftInput.vectors`."""
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
         if self.positions is not None and not self.positions.computed and self.holds_embedding:
             shape = self.positions.count + self.positions.offset, self.hidden_size
@@ -337,7 +348,20 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             found["token_types"] = ("model.token_type_embeddings.weight", (self.token_types, self.hidden_size))
         if self.tied and self.head_bias and self.holds_head:
             found["logits"] = ("lm_head.bias", (self.vocab_size,))
+        if self.head_size is not None and self.holds_head:
+            found["tokens"] = (DRAFT_TOKENS, (self.head_size,))
+        if self.draft_input is not None:
+            for name, size in self.draft_input.vectors(self.hidden_size).items():
+                found[name] = (name, (size,))
         return found
+
+    def draft_linears(self) -> dict[str, LayerSpec]:
+        """The matrices in front of a draft's blocks by role; see `DraftInput.linears`."""
+        return {} if self.draft_input is None else self.draft_input.linears(self.hidden_size)
+
+    def draft_norms(self) -> dict[str, NormTensor]:
+        """The norms in front of a draft's blocks by role; see `DraftInput.norms`."""
+        return {} if self.draft_input is None else self.draft_input.norms(self.hidden_size)
 
     @property
     def embeds_tokens(self) -> bool:
@@ -366,8 +390,9 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
         """All matrices of the model but for those that are cut by heads; parts of one entry may be fused."""
-        yield (self.embedding(),)
-        for projection in self.projections().values():
+        if self.embeds_tokens:
+            yield (self.embedding(),)
+        for projection in (*self.projections().values(), *self.draft_linears().values()):
             yield (projection,)
         for index in range(len(self.blocks)):
             yield from self.fused_linears(index)
@@ -384,6 +409,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.embeds_tokens:
             yield self.embedding()
         yield from self.projections().values()
+        yield from self.draft_linears().values()
         for index in range(len(self.blocks)):
             for parts in self.fused_linears(index):
                 yield from parts
@@ -409,7 +435,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
             if correction is not None:
                 name, count = correction
                 shapes[name] = (count,)
-        for norm in self.outer_norms().values():
+        for norm in (*self.outer_norms().values(), *self.draft_norms().values()):
             shapes.update(norm.tensors())
         shapes.update(self.tables().values())
         return shapes
@@ -424,6 +450,7 @@ def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
 def _mixer_parts(spec: DecoderSpec, index: int, mixer: MixerSpec) -> MixerParts:
     block = spec.blocks[index]
     hidden = spec.hidden_size
+    width = 2 * hidden if block.wide else hidden
     layer = spec.block_name(index)
     if isinstance(mixer, StateSpec):
         return state_parts(mixer, f"{layer}.mixer", hidden)
@@ -431,5 +458,5 @@ def _mixer_parts(spec: DecoderSpec, index: int, mixer: MixerSpec) -> MixerParts:
     heads = spec.block_heads(index)
     pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
     if isinstance(mixer, LatentSpec):
-        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0)
-    return attention_parts(mixer, prefix, hidden, heads, pairs)
+        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0, width=width)
+    return attention_parts(mixer, prefix, hidden, heads, pairs, width)

@@ -14,29 +14,14 @@ from typing import Literal
 
 import msgspec
 
-from core.api.block_spec import NormSpec
 from core.api.decoder_spec import DecoderSpec
+from core.api.draft_input import DraftInput
+from core.api.module_spec import ModelSpec
+
+__all__ = ["BEHIND_NORM", "DraftInput", "DraftSpec", "draft_decoder"]
 
 BEHIND_NORM = -1
 """A tap behind the target's last norm: the hidden state that its head sees."""
-
-
-class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
-    """How embedding and hidden state enter the first block.
-
-    kind: `tokens`: the embedding alone. `joined`: a matrix [H, 2H] of both, side by side. `paired`: the hidden state is the
-        residual stream, and the attention of the first block reads both side by side.
-    hidden_first: whether the hidden state is the left half.
-    bias: whether the matrix of `joined` has a bias.
-    embed_norm: of the embedding in front of that, or None.
-    hidden_norm: of the hidden state in front of that, or None.
-    """
-
-    kind: Literal["tokens", "joined", "paired"] = "tokens"
-    hidden_first: bool = False
-    bias: bool = False
-    embed_norm: NormSpec | None = None
-    hidden_norm: NormSpec | None = None
 
 
 class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +38,12 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     draft_vocab_size: tokens that the head knows; None: all of the target's.
     parallel_token_id: the token that stands for those not known yet, where all drafts come from one pass; None: one by one.
     names: published names of tensors, as patterns with `*`, and the canonical names that they have in the decoder
-        (`model.layers.N...`), in the input (`input.joined`, `input.embed_norm`, `input.hidden_norm`), in front of it
-        (`taps`), and behind it (`model.norm`, `lm_head`, `draft_tokens`).
+        (`model.layers.N...`), in the input (`input.joined`, `input.embed_norm`, `input.hidden_norm`, `mask_hidden`), in front
+        of it (`taps`, `tap_norm.N`), and behind it (`model.norm`, `lm_head`, and `draft_tokens`: how far the id of each row
+        of a smaller head lies behind its number). An empty name: the tensor is not read. What has no pattern is named as in
+        a model of that configuration; in the target's own checkpoint, it is the target's.
+
+    Layers with a state cannot draft yet: what they hold of rejected tokens would stay.
     """
 
     decoder: DecoderSpec | None = None
@@ -68,3 +57,36 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     draft_vocab_size: int | None = None
     parallel_token_id: int | None = None
     names: tuple[tuple[str, str], ...] = ()
+
+
+def draft_decoder(draft: DraftSpec, target: ModelSpec) -> DecoderSpec:
+    """The decoder of a draft as it is planned and loaded: with its input, and without what is the target's.
+
+    A draft that is a model of its own stays what it is. Raises ValueError where the draft has no decoder.
+    """
+    spec = draft.decoder
+    if spec is None:
+        raise ValueError("a draft of heads alone has no decoder")
+    if not draft.names or not isinstance(target, DecoderSpec):
+        return spec
+    taken = draft.input
+    if draft.tap_projection or len(draft.taps) > 1:
+        size = len(draft.taps) * target.hidden_size
+        taken = msgspec.structs.replace(taken, tap_size=size)
+    exit_of = target if draft.shares_head else spec
+    blocks = spec.blocks
+    if taken.kind == "paired":
+        first = msgspec.structs.replace(blocks[0], wide=True, input_norm=False)
+        blocks = (first, *blocks[1:])
+    return msgspec.structs.replace(
+        spec,
+        blocks=blocks,
+        draft_input=taken if taken.takes_hidden else None,
+        holds_embedding=not draft.shares_embedding,
+        tied=spec.tied and not draft.shares_head,
+        causal_lm=not draft.shares_head,
+        logit_scale=exit_of.logit_scale,
+        logit_cap=exit_of.logit_cap,
+        final_norm=draft.head_norm,
+        head_size=draft.draft_vocab_size,
+    )

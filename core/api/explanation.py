@@ -27,6 +27,17 @@ MISS_CAUSES: Mapping[str, str] = MappingProxyType(
 )
 """Why a prompt's token did not come from the prefix cache. On the wire causes are any text: a new one is no new version."""
 
+NO_DRAFTS_CAUSES: Mapping[str, str] = MappingProxyType(
+    {
+        "cost": "By the measured times of steps and the drafts that were right, the batch is quicker without drafts.",
+        "measure": "Now and then a step has no drafts, so that it stays known how long that takes.",
+        "batch_size": "Too many requests ran or waited for drafts, by speculative_config.",
+        "max_model_len": "The sequence is longer than those that the draft model sees.",
+        "failed": "The proposer failed and is not asked any more.",
+    }
+)
+"""Why a step, or a sequence, has no drafts although there is speculation."""
+
 Scope = Literal["off", "own", "all"]
 """What explained answers may tell of earlier requests: `off`: nothing is explained; `own`: of the same tenant's; `all`: also
 that another tenant had the same tokens."""
@@ -67,6 +78,7 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     num_accepted:          those among them that were right.
     num_steps:             steps that computed something for it.
     waited_for:            the argument whose limit kept it waiting last; empty when it started in the next step.
+    drafts_off:            why there were no drafts for it at its last step, as a sentence; empty when there might be some.
     """
 
     entered: float = 0.0
@@ -83,6 +95,7 @@ class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
     num_accepted: int = 0
     num_steps: int = 0
     waited_for: str = ""
+    drafts_off: str = ""
 
 
 class Times(msgspec.Struct):
@@ -171,10 +184,12 @@ class Drafts(msgspec.Struct):
 
     proposed: tokens that were verified.
     accepted: those that were right.
+    off: why there were none at the end of the request, as a sentence; None when there might be some.
     """
 
     proposed: int
     accepted: int
+    off: str | None = None
 
 
 class Explanation(msgspec.Struct):

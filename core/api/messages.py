@@ -159,6 +159,10 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
     num_stalls: tokens that came later after the one before than `--max-stall-ms` allows; 0 without that.
     kv_residency: see `core.api.kv_residency`; empty when it is not measured.
+    spec_accepted_by_place: drafts accepted, by their place behind the newest token; empty without speculation.
+    spec_draft_seconds: that proposing took.
+    spec_steps_on: steps that ordered drafts, by the most for a sequence. spec_steps_off: steps that ordered none, by cause.
+    spec_off: why the proposer was switched off, as a sentence; empty while it is not.
     """
 
     num_running: int = 0
@@ -177,6 +181,11 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     tier_saved: int = 0
     kv_residency: list[list[float]] = []
     num_stalls: int = 0
+    spec_accepted_by_place: list[int] = []
+    spec_draft_seconds: float = 0.0
+    spec_steps_on: dict[int, int] = {}
+    spec_steps_off: dict[str, int] = {}
+    spec_off: str = ""
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):

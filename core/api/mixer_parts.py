@@ -78,13 +78,16 @@ def merged(parts: Sequence[MixerParts]) -> MixerParts:
     return result
 
 
-def attention_parts(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec, pairs: int) -> MixerParts:
+def attention_parts(
+    a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec, pairs: int, width: int | None = None
+) -> MixerParts:
     """The parts of attention: q, the gate of the output, k and v side by side, and the output of the heads.
 
     pairs: numbers of a head, its first ones, that rotate in pairs (2i, 2i + 1); 0: none.
+    width: numbers that it reads of a token; None: the hidden size.
     """
     values = a.num_heads * a.head_size_v
-    inputs = _inputs(a, prefix, hidden, heads)
+    inputs = _inputs(a, prefix, width or hidden, heads)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
     width = sum(part.shape[0] for part in inputs)
     buffers = {"qkv": width, "attention": values}
@@ -160,11 +163,15 @@ def _head_norm(name: str, norm: HeadNormSpec, num_heads: int, head_size: int) ->
     return NormTensor(name, shapes[norm.over], norm.norm)
 
 
-def latent_parts(a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interleaved: bool) -> MixerParts:
+def latent_parts(
+    a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interleaved: bool, width: int | None = None
+) -> MixerParts:
     """The projections to the latents of queries (or queries themselves) and keys side by side, and what follows.
 
     bias: whether the projections of the hidden state and the output have one; queries without a latent never do.
+    width: numbers that it reads of a token; None: the hidden size.
     """
+    width = width or hidden
     head = a.head_size_nope + a.rope_size
     q = a.num_heads * head
     kv = a.rank + a.rope_size
@@ -172,10 +179,10 @@ def latent_parts(a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interle
     values = a.num_heads * a.head_size_v
 
     if a.q_rank is None:
-        queries = LayerSpec(f"{prefix}.q_proj", "linear", (q, hidden))
+        queries = LayerSpec(f"{prefix}.q_proj", "linear", (q, width))
     else:
-        queries = LayerSpec(f"{prefix}.q_a_proj", "linear", (a.q_rank, hidden), bias)
-    keys = LayerSpec(f"{prefix}.kv_a_proj_with_mqa", "linear", (kv, hidden), bias)
+        queries = LayerSpec(f"{prefix}.q_a_proj", "linear", (a.q_rank, width), bias)
+    keys = LayerSpec(f"{prefix}.kv_a_proj_with_mqa", "linear", (kv, width), bias)
     output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), bias, summed=True)
     linears: dict[str, tuple[LayerSpec, ...]] = {"a": (queries, keys), "o": (output,)}
     norms = {"kv_a": NormTensor(f"{prefix}.kv_a_layernorm", (a.rank,), LATENT_NORM)}

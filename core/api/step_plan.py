@@ -42,6 +42,7 @@ class NewSequence:
     output_token_ids:    tokens already generated (not empty after a preemption: they are computed again).
     num_computed_tokens: tokens whose KV is already in the blocks (prefix hit).
     block_ids:           one list of block ids for each KV group, covering the tokens of this step (and its drafts).
+    max_length:          prompt plus output tokens at which it ends, whatever comes.
     """
 
     slot: Slot
@@ -49,6 +50,7 @@ class NewSequence:
     output_token_ids: list[int]
     num_computed_tokens: int
     block_ids: list[list[int]]
+    max_length: int
 
 
 class StateCopy(NamedTuple):
@@ -66,15 +68,23 @@ class StateCopy(NamedTuple):
 class StepPlan:
     """What to compute in one step. The worker applies `removed` first, then `new`, then `new_block_ids`.
 
+    Drafts stay with the worker. A plan says how many it may verify, before anybody knows how many there will be, and which
+    tokens the steps in flight will give: see `num_drafts`.
+
     slots:         int32 [B], the sequences that compute tokens, in batch order.
     query_lens:    int32 [B], tokens to compute of each, drafts included; at least 1.
     num_computed:  int32 [B], tokens of each whose KV is in the blocks before the step.
     new:           sequences to add to the batch.
     new_block_ids: for sequences already in the batch: blocks appended, one list for each KV group.
-    drafts:        draft tokens to verify, at the end of a sequence's scheduled tokens.
-    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence.
+    num_drafts:    for sequences that decode: most of the drafts that the worker holds for it that the step verifies. They
+                   are counted in `query_lens`. The other tokens of such a row are the newest ones that the worker knows,
+                   so `num_computed` is right only if it has accepted no drafts that the scheduler has not heard of; a
+                   sequence that has reached its `max_length` computes nothing. Held drafts of any other sequence that
+                   computes something are forgotten.
+    draft_budget:  how many draft tokens the proposer may propose for the next step, for each sequence. With 0, a draft that
+                   keeps a KV cache goes on with the sequence and proposes nothing; without an entry, it computes nothing.
     removed:       sequences to drop from the batch (finished, aborted or preempted).
-    total_num_tokens: sum of query_lens.
+    total_num_tokens: sum of query_lens, as planned.
     transfers:     copies of KV blocks to make before anything else, or None.
     copies:        of states, to make in this order before anything is computed.
     same_batch:    whether `slots` equals that of the plan before, which was not empty, and nobody came, left, or has
@@ -86,7 +96,7 @@ class StepPlan:
     num_computed: Int32Array = field(default_factory=no_rows)
     new: list[NewSequence] = field(default_factory=list)
     new_block_ids: dict[Slot, list[list[int]]] = field(default_factory=dict)
-    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+    num_drafts: dict[Slot, int] = field(default_factory=dict)
     draft_budget: dict[Slot, int] = field(default_factory=dict)
     removed: list[Slot] = field(default_factory=list)
     total_num_tokens: int = 0
@@ -104,10 +114,13 @@ class StepResult:
     more_token_ids:  with drafts: the tokens behind the first one, for sequences that have any.
     logprobs:        for sequences that asked, one entry for each of their tokens.
     prompt_logprobs: for sequences that asked, the entries of the prompt positions computed in this step, in order.
-    drafts:          proposals for the next step, within `draft_budget`; for a sequence with a grammar also the tokens of
-                     forced text, MOST_FORCED at most, without a budget.
+    num_verified:    drafts that the step verified, for sequences that had any.
+    num_proposed:    drafts that the worker now holds for the next step, for sequences that have any: within `draft_budget`,
+                     and for a sequence with a grammar also the tokens of forced text, MOST_FORCED at most, without a budget.
     errors:          sequences that failed alone (such as NaN logits), with a sentence.
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
+    draft_seconds:   that proposing drafts took.
+    proposer_off:    why the proposer is not asked any more; empty while it is. Told with every step from then on.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
@@ -116,10 +129,13 @@ class StepResult:
     more_token_ids: dict[Slot, list[int]] = field(default_factory=dict)
     logprobs: dict[Slot, list[TokenLogprobs]] = field(default_factory=dict)
     prompt_logprobs: dict[Slot, list[TokenLogprobs]] = field(default_factory=dict)
-    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+    num_verified: dict[Slot, int] = field(default_factory=dict)
+    num_proposed: dict[Slot, int] = field(default_factory=dict)
     errors: dict[Slot, str] = field(default_factory=dict)
     pages: list[Page] | None = None
     same_slots: bool = False
+    draft_seconds: float = 0.0
+    proposer_off: str = ""
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

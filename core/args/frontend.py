@@ -58,6 +58,7 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     ssl_keyfile: Annotated[str | None, Arg("TLS key.")] = None
     ssl_certfile: Annotated[str | None, Arg("TLS certificate.")] = None
     disable_fastapi_docs: Annotated[bool, Arg("No OpenAPI schema and documentation pages.")] = False
+    disable_ui: Annotated[bool, Arg("No page at /, and none of its data.")] = False
     uvicorn_log_level: Annotated[str, Arg("Log level of the HTTP server.", choices=LOG_LEVELS)] = "info"
     disable_uvicorn_access_log: Annotated[bool, Arg("No access log.")] = False
     enable_request_id_headers: Annotated[bool, Arg("Answer with an X-Request-Id header.")] = False

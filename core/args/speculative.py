@@ -13,7 +13,8 @@ class SpeculativeArgs(msgspec.Struct, frozen=True, kw_only=True):
     speculative_config: Annotated[
         dict[str, Any] | None,
         Arg(
-            "Drafts: method (a plugin), num_speculative_tokens, and the method's own arguments. Unset: none.",
+            "Drafts: method (a plugin), num_speculative_tokens (the most a step), adaptive (false: always the most), "
+            "disable_by_batch_size, num_speculative_tokens_per_batch_size, and the method's own arguments. Unset: none.",
             short=("sc",),
             plugin="speculative",
         ),

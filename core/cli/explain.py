@@ -12,9 +12,8 @@ import msgspec
 
 from core.api.errors import UserError
 from core.api.specs import KVGroup
-from core.args.arg import HIDDEN
-from core.args.schema import schema
 from core.cli.tables import print_table
+from core.config.explained import explained, hidden
 from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution
 from core.engine.tokenizing import load_tokenizer
@@ -27,31 +26,9 @@ UNTOLD = "known when the engine is up: a plugin does not declare it"
 
 def explanation(resolution: Resolution) -> dict[str, Any]:
     """Everything as plain values."""
-    return {
-        "model": resolution.engine.model.model,
-        "device": resolution.engine.device,
-        "arguments": {
-            name: {"value": hidden(name, value), "origin": origin, "reason": reason}
-            for name, (value, origin, reason) in resolution.arguments.items()
-        },
-        "plugins": {
-            selection.kind: {
-                "chosen": list(selection.chosen),
-                "why": selection.why,
-                "candidates": [
-                    {"name": c.name, "verdict": c.verdict, "reasons": list(c.reasons), "distribution": c.distribution}
-                    for c in selection.candidates
-                ],
-            }
-            for selection in resolution.selections
-        },
-        "selections": msgspec.to_builtins(resolution.selections),
-        "memory": memory_values(resolution.memory),
-        "response_format": msgspec.to_builtins(response_format(resolution)),
-        "numerics": resolution.numerics,
-        "warnings": resolution.warnings,
-        "waivers": resolution.waivers,
-    }
+    found = explained(resolution)
+    found["response_format"] = msgspec.to_builtins(response_format(resolution))
+    return found
 
 
 def response_format(resolution: Resolution) -> AnswerFormat:
@@ -64,25 +41,6 @@ def response_format(resolution: Resolution) -> AnswerFormat:
         return AnswerFormat(ResponseFormat(name="text"), reason="there is no tokenizer")
     model = resolution.engine.model
     return served_format(resolution.server.answers, tokenizer, resolution.server.chat_template, model.eos_token_ids)
-
-
-def memory_values(plan: MemoryPlan) -> dict[str, Any]:
-    """The memory plan: bytes and tokens."""
-    return {
-        "weights_bytes": plan.weights,
-        "proposer_bytes": plan.proposer,
-        "kv_bytes": plan.kv,
-        "kv_bytes_per_token": plan.kv_per_token,
-        "kv_block_bytes": plan.block,
-        "state_bytes": plan.state,
-        "kv_groups": [[group.kind, len(group.layers), group.window] for group in plan.groups],
-        "num_blocks": plan.num_blocks,
-        "block_size": plan.block_size,
-        "kv_tokens": plan.tokens,
-        "max_model_len": plan.max_model_len,
-        "max_concurrency": round(plan.max_concurrency, 2),
-        "workspace_bytes": plan.workspace,
-    }
 
 
 def print_explanation(resolution: Resolution) -> None:
@@ -114,11 +72,6 @@ def print_explanation(resolution: Resolution) -> None:
     print(f"  {found.row.name}: {' and '.join(parts) or 'all of an answer is text'} ({found.reason})")
     _heading("Memory, by shapes")
     _print_memory(resolution.memory)
-
-
-def hidden(name: str, value: Any) -> Any:
-    """Secrets are not printed."""
-    return HIDDEN if value and schema().fields[name].arg.secret else value
 
 
 def _print_memory(plan: MemoryPlan) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
 from core.cli.options import take_help, take_value
-from core.testing.skeleton import add_to_package, kinds, write_package
+from core.testing.skeleton import FORMS, add_to_package, kinds, plain_kind, write_package
 
 
 def new(words: list[str]) -> int:
@@ -22,7 +22,7 @@ def new(words: list[str]) -> int:
         )
         show(
             "core plugins new KIND NAME",
-            f"A package that works as written. Kinds: {', '.join(kinds())}.",
+            f"A package that works as written. Kinds: {', '.join([*kinds(), *FORMS])}.",
             [Section("Options", rows)],
         )
         return 0
@@ -30,7 +30,7 @@ def new(words: list[str]) -> int:
     if path is not None and into is not None:
         raise UserError(f"core plugins new --into {into}: the package is there already; leave --path out.")
     if len(words) < 2:
-        raise UserError(f"core plugins new KIND NAME: say what to make; kinds: {', '.join(kinds())}.")
+        raise UserError(f"core plugins new KIND NAME: say what to make; kinds: {', '.join([*kinds(), *FORMS])}.")
     if len(words) > 2:
         raise UserError(f"core plugins new {words[2]}: unexpected argument.{nearest(words[2], ('--path', '--into'))}")
     kind, name = words
@@ -44,6 +44,6 @@ def new(words: list[str]) -> int:
     plugin = name.strip().lower().replace("-", "_")
     print("\nNext:")
     print(f'  pip install -e "{folder}[test]"')
-    print(f"  core plugins check {kind}.{plugin}")
+    print(f"  core plugins check {plain_kind(kind)}.{plugin}")
     print(f"  python -m pytest {folder}")
     return 0

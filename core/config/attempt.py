@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from core.api.errors import ConfigError, CoreError, PluginError
 from core.config.chosen import Chosen
 from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.settings import Settings
 from core.plugin.registry import PluginRegistry
+
+if TYPE_CHECKING:
+    from core.config.draft import Draft
 
 T = TypeVar("T")
 
@@ -28,6 +31,7 @@ class Attempt:
     failures: of plugins, each a problem as well.
     registry: None until the arguments that restrict it are known.
     chosen:   plugins, by stage.
+    draft:    that the core runs for the proposer, or None.
     """
 
     facts: Facts
@@ -36,6 +40,7 @@ class Attempt:
     registry: PluginRegistry | None = None
     failures: list[PluginError] = field(default_factory=list)
     chosen: Chosen = field(default_factory=Chosen)
+    draft: Draft | None = None
 
     @property
     def settings(self) -> Settings:

@@ -9,8 +9,11 @@ from typing import Any
 
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, RestartConfig, SchedulerConfig
 from core.api.module_spec import ModelSpec, ModuleSpec
+from core.config.acceptance import acceptance_config
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
+from core.config.draft import Draft
+from core.config.draft_control import draft_settings
 from core.config.generation import eos_token_ids, generation_defaults, override_name
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
@@ -28,18 +31,21 @@ def engine_config(
     spec: ModelSpec,
     chosen: Chosen,
     plan: MemoryPlan | None,
+    draft: Draft | None,
     problems: list[str],
 ) -> EngineConfig:
     """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
 
     spec: the model's shape, as its family tells it.
     plan: None when sizes could not be settled; the rest is still looked at.
+    draft: that the core runs for the proposer, or None.
     """
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
+    model = _model(settings, checkpoint, spec, served)
     return EngineConfig(
-        model=_model(settings, checkpoint, spec, served),
+        model=model,
         cache=_cache(settings, plan),
         scheduler=scheduler_config(settings, chosen.name("policy")),
         plugins=plugins,
@@ -59,6 +65,8 @@ def engine_config(
             backoff_s=settings["engine_restart_backoff"],
             standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
         ),
+        acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
+        draft=None if draft is None else draft.config(registry, model, problems),
     )
 
 
@@ -116,8 +124,7 @@ def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
 
 def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
     """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
-    speculation = underscored(settings["speculative_config"] or {})
-    drafts = speculation.get("num_speculative_tokens", 0)
+    speculation = settings.mapping("speculative_config")
     return SchedulerConfig(
         max_num_seqs=settings["max_num_seqs"],
         max_num_batched_tokens=settings["max_num_batched_tokens"],
@@ -138,5 +145,5 @@ def scheduler_config(settings: Settings, policy: str | None = None) -> Scheduler
         max_num_queued_reqs_per_key=settings["max_num_queued_reqs_per_key"],
         max_num_queued_tokens_per_key=settings["max_num_queued_tokens_per_key"],
         max_stall_s=(settings["max_stall_ms"] or 0.0) / 1000.0,
-        num_speculative_tokens=drafts if isinstance(drafts, int) else 0,
+        **draft_settings(speculation),
     )

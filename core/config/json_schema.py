@@ -127,12 +127,20 @@ def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
         drafts: Node = {
             "method": {"type": "string"},
             "num_speculative_tokens": {"type": "integer", "minimum": 1},
+            "adaptive": {"type": "boolean"},
+            "disable_by_batch_size": {"type": "integer", "minimum": 2},
+            "num_speculative_tokens_per_batch_size": {
+                "type": "array",
+                "items": {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 3},
+            },
         }
         own: list[Node] = []
         for name, node in plugins.items():
             is_chosen = {"properties": {"method": {"const": name}}}
             own.append({"if": is_chosen, "then": node})
-        return {"properties": drafts, "required": list(drafts), "allOf": own}
+        counts_itself: Node = {"properties": {"method": {"const": "suffix"}}}
+        own.append({"if": counts_itself, "else": {"required": ["num_speculative_tokens"]}})
+        return {"properties": drafts, "required": ["method"], "allOf": own}
     nothing: Node = {"maxProperties": 0}
     if not plugins:
         return nothing

@@ -18,6 +18,7 @@ from core.api.specs import (
     KVGroup,
     LatentSpec,
     LayerSpec,
+    MixerSpec,
     PartPlan,
     StateSpec,
     Unsupported,
@@ -41,7 +42,7 @@ class MemoryPlan:
     max_model_len: tokens of the longest request.
     groups: layers that share a block table.
     max_step_tokens: most tokens of one sequence in a step.
-    proposer: bytes of its own weights.
+    proposer: bytes of the weights that drafts need beside.
     """
 
     weights: int
@@ -101,13 +102,17 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
 
 
 def kv_groups(
-    spec: ModelSpec, block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
+    mixers: Sequence[MixerSpec], block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
 ) -> tuple[tuple[KVGroup, ...], int]:
-    """The groups of a model's layers, and the bytes of one block of the pool. hybrid, drafts: see `group_layers`."""
+    """The groups of all layers, and the bytes of one block of the pool.
+
+    mixers: of the model, then of its draft, as the worker numbers them.
+    hybrid, drafts: see `group_layers`.
+    """
     windows: list[int | None] = []
     layer_bytes: list[int] = []
     states: set[int] = set()
-    for index, mixer in enumerate(spec.mixers):
+    for index, mixer in enumerate(mixers):
         if isinstance(mixer, StateSpec):
             states.add(index)
             windows.append(None)

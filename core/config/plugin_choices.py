@@ -13,8 +13,11 @@ from core.api.errors import nearest
 from core.args import foreign
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
+from core.config import acceptance
 from core.config.attention import LAYER_KINDS
 from core.config.chosen import Chosen
+from core.config.draft_control import CONTROL_KEYS
+from core.config.draft_keys import is_draft_key
 from core.config.settings import Settings, underscored
 from core.plugin.capabilities import constraint_problems
 from core.plugin.kinds import kind_named, normalize
@@ -56,11 +59,15 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
     choice = chosen.stages.get("speculative")
     known: tuple[str, ...] = ()
     if choice is not None and choice.manifests:
-        struct = choice.manifests[0].spec.arguments
+        plugin = choice.manifests[0]
+        struct = plugin.spec.arguments
+        if plugin.implements("core_draft_spec"):
+            values = {key: value for key, value in values.items() if not is_draft_key(key)}
         if struct is not None:
             known = struct.__struct_fields__
-    if "num_speculative_tokens" not in known:
-        values.pop("num_speculative_tokens", None)
+    for key in (*CONTROL_KEYS, *acceptance.KEYS):
+        if key not in known:
+            values.pop(key, None)
     for key, value in settings.keys_of("speculative_config").items():
         if key in known and values.get(key) is None:
             values[key] = value

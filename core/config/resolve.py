@@ -19,10 +19,12 @@ import msgspec
 from core.api.errors import ConfigError, PluginError
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
+from core.config.acceptance import acceptance_waiver
 from core.config.answers import answer_settings
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import choose_plugins, choose_proposer
+from core.config.draft import find_draft
 from core.config.engine import engine_config
 from core.config.family import find_family, text_alone
 from core.config.files import magic_of, own_config
@@ -124,11 +126,14 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.facts.manifest = checkpoint.manifest
     mixers = list(spec.mixers)
     choose_plugins(attempt, checkpoint, family, mixers, platform)
+    attempt.draft = attempt.answer_of(lambda: find_draft(attempt, located or checkpoint, spec, platform))
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
     settings = attempt.settings
     chosen = attempt.chosen
     engine = attempt.answer_of(
-        lambda: engine_config(settings, attempt.plugins, checkpoint, spec, chosen, plan, attempt.problems)
+        lambda: engine_config(
+            settings, attempt.plugins, checkpoint, spec, chosen, plan, attempt.draft, attempt.problems
+        )
     )
     numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
     _warn_of_plugins(attempt)
@@ -142,7 +147,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         arguments=dict(settings.rows),
         warnings=attempt.warnings,
         memory=plan,
-        waivers=waivers(chosen, settings["numerics"]),
+        waivers=waivers(chosen, settings["numerics"]) + acceptance_waiver(engine.acceptance),
         given=settings.given(),
         numerics=numerics,
         replaceable=chosen.replaceable(),

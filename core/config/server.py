@@ -17,6 +17,7 @@ _SAME = (
     "response_role",
     "allow_credentials",
     "disable_fastapi_docs",
+    "disable_ui",
     "uvicorn_log_level",
     "disable_uvicorn_access_log",
     "enable_request_id_headers",

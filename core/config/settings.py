@@ -11,6 +11,7 @@ from typing import Any
 
 from core.api.errors import PluginError
 from core.args import foreign
+from core.args.arg import Given
 from core.args.convert import convert
 from core.args.schema import schema
 from core.args.sources import Merged
@@ -37,6 +38,17 @@ class Settings:
     def __getitem__(self, name: str) -> Any:
         return self.rows[name][0]
 
+    def beside(self, own: Mapping[str, Any], origin: str) -> Settings:
+        """The same settings with other values for some, as if the user had left them open. origin: of those values."""
+        values = dict(self._values)
+        for name, value in own.items():
+            values[name] = Given(value, "default")
+        copy = Settings(Merged(values))
+        copy.rows |= self.rows
+        for name, value in own.items():
+            copy.rows[name] = (value, origin, "")
+        return copy
+
     def user_set(self, name: str) -> bool:
         """Whether the user gave `name`."""
         given = self._values.get(name)
@@ -62,6 +74,14 @@ class Settings:
             if path.startswith(prefix):
                 keys[path.removeprefix(prefix)] = value
         return keys
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """The mapping `name`, with underscores in its keys and derived values for those that the user left open."""
+        values = underscored(self[name] or {})
+        for key, value in self.keys_of(name).items():
+            if values.get(key) is None:
+                values[key] = value
+        return values
 
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
         """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""

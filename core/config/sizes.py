@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
+from core.api.decoder_spec import DecoderSpec
 from core.api.module_spec import ModelSpec
 from core.config import limits
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint
 from core.config.engine import scheduler_config
 from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
-from core.config.weights import planned_weights, proposer_weights
+from core.config.weights import heads_weights, planned_weights, proposer_weights
 from core.models.logit_rows import logit_rows
 
 
@@ -25,9 +28,20 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     hybrid = not settings["disable_hybrid_kv_cache_manager"]
     scheduler = scheduler_config(settings)
     drafts = scheduler.num_speculative_tokens > 0
-    groups, facts.block_bytes = kv_groups(spec, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
+    draft = attempt.draft
+    mixers = spec.mixers if draft is None else spec.mixers + draft.mixers
+    groups, facts.block_bytes = kv_groups(mixers, block_size, settings["kv_cache_dtype"], hybrid=hybrid, drafts=drafts)
     weights = planned_weights(settings, chosen, checkpoint.manifest, spec)
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
+    if draft is not None and isinstance(spec, DecoderSpec):
+        spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
+    workspace = _workspace(attempt, spec, scheduler.num_speculative_tokens)
+    if draft is not None and draft.decoder is not None:
+        proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
+        more = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
+        workspace += _workspace(attempt, draft.decoder, extra_tokens=settings["max_num_seqs"] * more)
+    elif draft is not None and not proposer:
+        proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
@@ -38,7 +52,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         facts.block_bytes,
         num_blocks,
         block_size,
-        _workspace(attempt, spec),
+        workspace,
         groups=groups,
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
@@ -47,11 +61,14 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     return replace(plan, max_model_len=settings["max_model_len"])
 
 
-def _workspace(attempt: Attempt, spec: ModelSpec) -> int:
-    """Bytes of the largest step's buffers."""
+def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0, extra_tokens: int = 0) -> int:
+    """Bytes of the largest step's buffers.
+
+    num_drafts: most of a sequence that a step verifies.
+    extra_tokens: that a pass of a draft has more than a step.
+    """
     settings = attempt.settings
-    tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"])
+    tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"]) + extra_tokens
     between = attempt.facts.capability("activation_dtype") or settings["dtype"]
-    scheduler = scheduler_config(settings)
-    max_logits = logit_rows(spec.vocab_size, scheduler.max_num_seqs, scheduler.num_speculative_tokens)
+    max_logits = logit_rows(spec.vocab_size, settings["max_num_seqs"], num_drafts)
     return workspace_bytes(spec, tokens, max_logits, between)

@@ -5,7 +5,7 @@ Called by: resolve.
 
 The promise is kept when each plugin that computes declares `batch_invariant` (or, among `invariant_kinds`, the layer kind
 that it serves), or declares `reference_numerics` and runs with --numerics reference. Drafts waive nothing: they are verified
-by the target model with the request's own noise.
+by the target model with the request's own noise, unless another rule of acceptance is asked for (`core.config.acceptance`).
 """
 
 from __future__ import annotations

@@ -6,13 +6,15 @@ Called by: resolve.
 
 from __future__ import annotations
 
+import math
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError
 from core.api.module_spec import ModelSpec
 from core.args.plugin_arguments import convert_struct
 from core.config.chosen import Chosen
-from core.config.memory import Plan, weights_bytes
+from core.config.memory import ITEM_BYTES, Plan, weights_bytes
 from core.config.plugin_choices import speculative_arguments
 from core.config.settings import Settings
 from core.models.tensor_check import check_tensors
@@ -59,6 +61,12 @@ def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMan
         return 0
     told = plugin.call("core_weights_nbytes", arguments=values, facts=manifest.facts())
     return int(told or 0)
+
+
+def heads_weights(manifest: CheckpointManifest, dtype: str) -> int:
+    """Bytes of all tensors of draft heads, which a plugin computes with. dtype: of plain matrices."""
+    count = sum(math.prod(info.shape) for info in manifest.tensors.values())
+    return count * ITEM_BYTES[dtype]
 
 
 def _is_plain(chosen: Chosen) -> bool:

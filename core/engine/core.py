@@ -59,9 +59,7 @@ class EngineCore:
         self.epoch = epoch
         self.kv_services = KVServices.open(config, executor.numerics, executor.page_bytes)
         self._plugins = PluginTable(config.plugins.table)
-        # A step with drafts needs the tokens of the one before.
-        ahead = config.scheduler.async_scheduling and not config.scheduler.num_speculative_tokens
-        self._queue = step_queue(executor, ahead=ahead, trace=trace)
+        self._queue = step_queue(executor, ahead=config.scheduler.async_scheduling, trace=trace)
         self.scheduler = build_scheduler(config, self._queue, self.kv_services, self._plugins)
         self._faults = Faults()
         self._held = HeldRequests(executor)

@@ -60,6 +60,7 @@ class Explainer:
             drafts=Drafts(
                 proposed=sum(record.num_drafts for record in records),
                 accepted=sum(record.num_accepted for record in records),
+                off=next((record.drafts_off for record in records if record.drafts_off), None),
             ),
             steps=sum(record.num_steps for record in records),
             restarts=self._num_restarts,
@@ -153,7 +154,7 @@ class Explainer:
 def _joined(earlier: SequenceRecord, later: SequenceRecord) -> SequenceRecord:
     """The record of a sequence that two engines computed one after the other."""
     sums = {name: getattr(earlier, name) + getattr(later, name) for name in SUMMED}
-    return msgspec.structs.replace(earlier, ended=later.ended, **sums)
+    return msgspec.structs.replace(earlier, ended=later.ended, drafts_off=later.drafts_off, **sums)
 
 
 def _earliest(times: Iterable[float]) -> float:

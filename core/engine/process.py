@@ -56,7 +56,7 @@ def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = 
         trace = None
         if crumbs is not None:
             scheduler = start.config.scheduler
-            learns = not scheduler.max_stall_s  # otherwise the scheduler does, from steps of all kinds
+            learns = not scheduler.learns_costs  # otherwise the scheduler does, from steps of all kinds
             trace = StepTrace(Breadcrumbs(crumbs, epoch), scheduler.max_num_seqs, learns=learns)
         core, phases = build(start.config, epoch, *importing.result(), trace)
         try:

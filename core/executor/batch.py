@@ -9,8 +9,8 @@ whatever the number of sequences.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -22,10 +22,14 @@ from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
 from core.executor.grammars import GrammarMask, Grammars
+from core.executor.held_drafts import HeldDrafts
+from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
+from core.executor.tree_step import TreeStep
 from core.plugin.contracts import BatchView
 from core.sampling import SampleRows, SamplingColumns, SequenceSampling
+from core.sampling.draft_tree import DraftTree
 
 ONE: Final = np.array(1, np.int32)
 """numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one sequence."""
@@ -44,6 +48,7 @@ class StepInput:
     owners: int64 [S], the slots of the sequences that sample, in order.
     starts: int64 [S + 1], where the rows of each of them start, of R; None: one row each.
     drafts: to verify, by slot.
+    trees: those among the drafts; None: there are only chains.
     continues: whether the step before had the same sequences, and each computed one token.
     logits: where the rows' logits lie, [R, V], when all of them fit there; a step that continues this one finds its own there.
     """
@@ -56,7 +61,8 @@ class StepInput:
     positions: NDArray[np.int64]
     owners: NDArray[np.int64]
     starts: NDArray[np.int64] | None = None
-    drafts: dict[Slot, list[int]] = field(default_factory=dict)
+    drafts: Mapping[Slot, list[int]] = field(default_factory=dict)
+    trees: TreeStep | None = None
     continues: bool = False
     logits: Tensor | None = None
 
@@ -72,10 +78,12 @@ class PersistentBatch:
     grammars: what makes the matchers of sequences with a grammar.
     requests: by slot; None where it is free.
     tokens: what is known of each sequence.
+    drafts: what may come next in each.
     columns: what each asks of the sampler.
     rows: the rows that the latest step samples.
     scored: slots whose requests ask for logprobs of the prompt.
     masks: of the sequences with a grammar.
+    trees: the shapes of drafts that were proposed as a tree.
     """
 
     def __init__(
@@ -92,11 +100,13 @@ class PersistentBatch:
         num_slots, num_blocks = buffers.block_tables[0].array.shape
         self.requests: list[EngineRequest | None] = [None] * num_slots
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
+        self.drafts = HeldDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
         # a sampled token lies where the next step reads it, if that step only continues this one
         self.rows = SampleRows(self.columns, buffers.token_ids.array)
         self.scored: set[Slot] = set()
         self.masks: dict[Slot, GrammarMask] = {}
+        self.trees: dict[Slot, DraftTree] = {}
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -118,14 +128,19 @@ class PersistentBatch:
                 self.columns.end(slot)
                 self.scored.discard(slot)
                 self.masks.pop(slot, None)
+                self.drafts.end(slot)
+                self.trees.pop(slot, None)
         for new in plan.new:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
             self.tables.append(slot, block_ids)
         return left
 
-    def step_input(self, plan: StepPlan) -> StepInput:
-        """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order."""
+    def step_input(self, plan: StepPlan, drafts: Mapping[Slot, list[int]]) -> StepInput:
+        """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order.
+
+        plan: with its rows as they are now. drafts: to verify, by slot; they are among the rows' tokens.
+        """
         latest = self._latest
         self._latest = None
         if latest is not None and plan.same_batch:
@@ -133,56 +148,17 @@ class PersistentBatch:
         slots = plan.slots
         lens = plan.query_lens
         computed = plan.num_computed
-        buffers = self.buffers
-        num_seqs = len(slots)
-        num_tokens = plan.total_num_tokens
-        cu_seqlens = buffers.cu_seqlens_q.array[: num_seqs + 1]
-        np.cumsum(lens, out=cu_seqlens[1:])
-        for slot, drafts in plan.drafts.items():
-            self.tokens.write_drafts(slot, drafts)
-        self._fill_tokens(plan, cu_seqlens)
-        positions = buffers.positions.array[:num_tokens]
-        if num_tokens == num_seqs:
-            owner = np.arange(num_seqs)
-            positions[:] = computed
-        else:
-            owner = np.repeat(np.arange(num_seqs), lens)
-            # the nth token of the step is at position n of its sequence, but for what each began with
-            begins = computed - cu_seqlens[:-1]
-            offsets = np.repeat(begins, lens)
-            np.add(np.arange(num_tokens), offsets, out=positions)
-        seq_lens = buffers.seq_lens.array[:num_seqs]
-        np.add(computed, lens, out=seq_lens)
-        longest = int(seq_lens.max())
-        width = -(-longest // self.block_size)
-        self.tables.fill(slots, owner, positions, width)
-        return self._with_rows(plan, cu_seqlens)
+        for slot, token_ids in drafts.items():
+            self.tokens.write_drafts(slot, token_ids)
+        cu_seqlens = fill_arrays(self.tables, slots, lens, computed)
+        fill_tokens(self.buffers, self.tokens.array, slots, lens, computed, cu_seqlens)
+        return self._with_rows(plan, cu_seqlens, drafts)
 
     def views(self, step: StepInput) -> list[BatchView]:
         """The step as attention sees it, for each KV group."""
-        buffers = self.buffers
-        num_seqs = len(step.slots)
-        num_tokens = step.num_tokens
-        seq_lens_list = buffers.seq_lens.array[:num_seqs].tolist()
-        tables = [table.upload(num_seqs) for table in buffers.block_tables]
-        mappings = [mapping.upload(num_tokens) for mapping in buffers.slot_mappings]
-        view = BatchView(
-            num_tokens=num_tokens,
-            num_seqs=num_seqs,
-            block_size=self.block_size,
-            max_query_len=int(step.query_lens.max()),
-            max_seq_len=max(seq_lens_list),
-            query_lens=step.query_lens.tolist(),
-            seq_lens_list=seq_lens_list,
-            cu_seqlens_q=buffers.cu_seqlens_q.upload(num_seqs + 1),
-            seq_lens=buffers.seq_lens.upload(num_seqs),
-            block_table=tables[0],
-            slot_mapping=mappings[0],
-            positions=buffers.positions.upload(num_tokens),
-        )
-        views = [view]
-        for table, mapping in zip(tables[1:], mappings[1:], strict=True):
-            views.append(replace(view, block_table=table, slot_mapping=mapping))
+        views = step_views(self.buffers, step.query_lens, self.block_size)
+        if step.trees is not None:
+            return step.trees.views(views, step.slots, self.buffers)
         return views
 
     def extend(self, step: StepInput, token_ids: Int32Array) -> None:
@@ -205,31 +181,14 @@ class PersistentBatch:
         self.rows.advance()
         return step
 
-    def _fill_tokens(self, plan: StepPlan, cu_seqlens: Int32Array) -> None:
-        """Write the step's tokens. Most sequences compute their last known one only."""
-        slots = plan.slots
-        lens = plan.query_lens
-        computed = plan.num_computed
-        token_ids = self.buffers.token_ids.array
-        known = self.tokens.array
-        firsts = cu_seqlens[:-1]
-        token_ids[firsts] = known[slots, computed]
-        longer = (lens != 1).nonzero()[0]
-        for row in longer.tolist():
-            start = cu_seqlens[row]
-            stop = cu_seqlens[row + 1]
-            begin = computed[row]
-            end = begin + lens[row]
-            token_ids[start:stop] = known[slots[row], begin:end]
-
-    def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array) -> StepInput:
+    def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array, drafts: Mapping[Slot, list[int]]) -> StepInput:
         """The step with the rows that it samples: behind the last known token of a sequence, and behind its drafts."""
         slots = plan.slots.astype(np.int64)
         lens = plan.query_lens
         ends = plan.num_computed + lens
         num_drafts: Int32Array | None = None
-        if plan.drafts:
-            counted = [len(plan.drafts.get(slot, ())) for slot in slots.tolist()]
+        if drafts:
+            counted = [len(drafts.get(slot, ())) for slot in slots.tolist()]
             num_drafts = np.array(counted, np.int32)
             ends -= num_drafts
         known = self.tokens.num_tokens(slots)
@@ -243,9 +202,23 @@ class PersistentBatch:
         if num_drafts is None:
             self.rows.bind(owners, indices)
         else:
-            step.drafts = plan.drafts
+            step.drafts = drafts
+            step.trees = self._trees_of(drafts)
+            if step.trees is not None:
+                step.trees.place(self.buffers.positions.array, plan.slots, cu_seqlens)
             self._bind_drafts(step, indices, num_drafts[sampled])
         return step
+
+    def _trees_of(self, drafts: Mapping[Slot, list[int]]) -> TreeStep | None:
+        """The trees among a step's drafts, of which the last ones may have been left out."""
+        if not self.trees:
+            return None
+        found: dict[Slot, DraftTree] = {}
+        for slot, tokens in drafts.items():
+            tree = self.trees.get(slot)
+            if tree is not None:
+                found[slot] = tree.cut(len(tokens))
+        return TreeStep(found) if found else None
 
     def _bind_drafts(self, step: StepInput, indices: NDArray[np.int64], num_drafts: Int32Array) -> None:
         """Give each sequence that samples a row for each of its drafts and one behind them.
@@ -261,6 +234,8 @@ class PersistentBatch:
         first_positions = step.positions - num_drafts
         step.starts = starts
         step.positions = np.repeat(first_positions, counts) + nth
+        if step.trees is not None:
+            nth = step.trees.nth_of_rows(step.owners.tolist(), starts, nth)
         owners = np.repeat(step.owners, counts)
         output_indices = np.repeat(indices, counts) + nth
         self.rows.bind(owners, output_indices, nth)
@@ -270,6 +245,7 @@ class PersistentBatch:
         request = new.request
         self.tables.start(slot, new.block_ids)
         self.requests[slot] = request
+        self.drafts.start(slot, new.max_length)
         row = self.tokens.start(slot, request.prompt_token_ids, new.output_token_ids)
         state = SequenceSampling(request, row)
         if self.grammars is not None and request.grammar is not None:

@@ -41,17 +41,40 @@ class _Table:
 
 
 class BlockTables:
-    """A table for each group; entries behind a window are 0 or stale and never read."""
+    """A table for each group; entries behind a window are 0 or stale and never read.
 
-    def __init__(self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup]) -> None:
+    beside: tables whose sequences and blocks these share; only the buffers of a step are their own.
+    """
+
+    def __init__(
+        self, buffers: StepBuffers, block_size: int, groups: Sequence[KVGroup], beside: BlockTables | None = None
+    ) -> None:
+        self.buffers = buffers
         self.block_size = block_size
         self._modulus = np.array(block_size)
         self._tables: list[_Table] = []
-        for group, blocks, slots in zip(groups, buffers.block_tables, buffers.slot_mappings, strict=True):
-            stored = np.zeros_like(blocks.array)
-            lengths = [0] * len(stored)
+        for index, group in enumerate(groups):
+            blocks = buffers.block_tables[index]
+            slots = buffers.slot_mappings[index]
+            if beside is None:
+                stored = np.zeros_like(blocks.array)
+                lengths = [0] * len(stored)
+            else:
+                stored = beside._tables[index].stored
+                lengths = beside._tables[index].lengths
             self._tables.append(_Table(group, stored, lengths, blocks, slots))
         self._keyed = [table for table in self._tables if table.group.kind != "state"]
+
+    @property
+    def groups(self) -> list[KVGroup]:
+        """The groups, in order."""
+        return [table.group for table in self._tables]
+
+    def capacity(self, rows: Sequence[int]) -> Int32Array:
+        """Tokens of each of these sequences that have places in its blocks."""
+        lengths = self._keyed[0].lengths
+        counts = [lengths[row] for row in rows]
+        return np.array(counts, np.int32) * np.int32(self.block_size)
 
     def start(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
         """Begin the tables of a sequence."""

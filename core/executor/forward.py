@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -75,6 +76,11 @@ class ForwardPass:
         """Compute the residual stream of the step's tokens. views: of each KV group."""
         view = views[0]
         num_tokens = view.num_tokens
+        if view.tails is not None:
+            self.buffers.token_ids.changed(num_tokens)
+            self.buffers.send()
+            self._compute(views)  # what was recorded knows of no tails
+            return
         kind = DECODE if view.max_query_len == 1 else MIXED
         size = self.recorder.size(kind, num_tokens)
         if size is not None:
@@ -115,6 +121,18 @@ class ForwardPass:
         """Both passes for `count` sequences of one token each, when `captured`; `logits_view` then has all logits."""
         self.recorder.run(DECODE, count, count, _never)
         self.recorder.run(HEAD, count, 0, _never)
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy keys and values of some of the step's tokens, in all layers, to where others of them lie: (from, to)."""
+        rows = np.array(moves, np.int64)
+        device = self.buffers.logit_rows.tensor.device
+        places = []
+        for mapping in self.buffers.slot_mappings:
+            slots = torch.from_numpy(mapping.array[rows])
+            places.append(slots.to(device))
+        for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+            sources, targets = places[group].unbind(1)
+            mixer.backend.move(mixer.handle, sources, targets)
 
     def residual(self, rows: Sequence[int]) -> Tensor:
         """A copy of some rows of the latest residual stream, [len(rows), H]."""

@@ -7,7 +7,7 @@ Never does: choose plugins (the configuration did), run a step. Called by: the w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,7 +25,7 @@ from core.kv.groups import single_group
 from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
-from core.models.decoder import Decoder, rotary_tables
+from core.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
@@ -35,8 +35,10 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 
 if TYPE_CHECKING:
-    from core.models.fallback.model import ModuleModel
+    from core.models.fallback.model import ModuleModel, ModuleWeights
     from core.models.fallback.shape import Shaped
+
+Finish = Callable[[DecoderSpec, DecoderWeights], tuple[DecoderSpec, DecoderWeights]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +136,29 @@ def open_checkpoint(
     if wrap is not None and not isinstance(loader, HasPrepared):
         loader = wrap(loader)
     manifest = loader.resolve(config.model.model)
-    name = config.plugins.model
-    hf_config = config.model.hf_config
     prepared = loader.prepared(manifest) if isinstance(loader, HasPrepared) else None
     if prepared is not None:
         prepared.check(made_for(config))
     if config.model.implementation == "transformers":
         return _open_modules(config, loader, manifest, activation_dtype)
+    opened = _open_decoder(config, plugins, loader, manifest, prepared)
+    if config.draft is None:
+        return opened
+    assert isinstance(opened.spec, DecoderSpec), "the layers are the engine's own"
+    spec = msgspec.structs.replace(opened.spec, taps=config.draft.spec.taps)
+    return replace(opened, spec=spec)
+
+
+def _open_decoder(
+    config: EngineConfig,
+    plugins: PluginTable,
+    loader: Loader,
+    manifest: CheckpointManifest,
+    prepared: PreparedWeights | None,
+) -> Checkpoint:
+    """A checkpoint that the engine's own layers run."""
+    name = config.plugins.model
+    hf_config = config.model.hf_config
     overridden = msgspec.structs.replace(manifest, config=hf_config)
     if name is None:
         spec = decoder_spec(hf_config)
@@ -183,6 +201,7 @@ def build(
     max_logits: int,
     reduce: Callable[[Tensor], None] | None = None,
     recorder: Recorder | None = None,
+    finish: Finish | None = None,
 ) -> ModelInstance:
     """Read the weights and make the model; `share_cache` then gives it its part of a cache.
 
@@ -190,6 +209,7 @@ def build(
     max_logits: most rows of logits of one call.
     reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
     recorder: is told of the kernels of the engine's own layers; see `Packing`.
+    finish: makes shape and weights that run of those that were loaded; None: they are the same.
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
@@ -203,6 +223,8 @@ def build(
         return ModelInstance(spec, model, config.cache, backends, no_scales)
     loading = weight_loading(config, checkpoint, device, plugins, part, recorder)
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
+    if finish is not None:
+        spec, weights = finish(spec, weights)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
     model = Decoder(
@@ -322,6 +344,18 @@ def load_plugin(config: EngineConfig, plugins: PluginTable, kind: str, name: str
     arguments = config.plugins.arguments.get(f"{kind}.{name}")
     context = LoadContext(device=config.device, dtype=config.model.dtype, arguments=arguments, config=config, **extra)
     return plugins.load(kind, name, context)
+
+
+def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
+    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
+    way_in = weights.embedding
+    way_out = weights.head
+    norm = None if way_out is None else way_out.norm
+    return {
+        "embedding": None if way_in is None else way_in.tokens,
+        "head": None if way_out is None else way_out.tokens,
+        "norm": None if norm is None else norm.weight,
+    }
 
 
 def _quantization(

@@ -7,25 +7,34 @@ Called by: the worker, once a step.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.api.step_plan import StepPlan, StepResult
+from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
+from core.executor.checked_proposer import CheckedProposer
+from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
+from core.executor.heads_pass import HeadsPass
+from core.executor.held_drafts import Drafts
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
-from core.plugin.contracts import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
 
 
 class ModelRunner:
     """Runs steps on one model.
 
-    proposer: None without speculation.
+    proposer: that guesses by itself, or None.
+    drafting: the passes of a draft or of draft heads, or None.
+    tree: the shape of its drafts; None: they are chains.
+    verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     """
 
@@ -34,18 +43,25 @@ class ModelRunner:
         forward: ForwardPass,
         batch: PersistentBatch,
         sampler: Sampler,
-        proposer: Proposer | None,
+        proposer: CheckedProposer | None,
         most_forced: int = 0,
+        drafting: DraftPass | HeadsPass | None = None,
+        tree: DraftTree | None = None,
+        verifies_trees: bool = False,
     ) -> None:
         self.forward = forward
         self.batch = batch
         self.sampler = sampler
         self.proposer = proposer
+        self.drafting = drafting
         self.most_forced = most_forced
+        self.tree = tree
+        self.verifies_trees = verifies_trees
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
-        self._needs_hidden = isinstance(proposer, NeedsHidden) and proposer.needs_hidden
+        self._proposer_off = ""
+        self._num_told: dict[Slot, int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
@@ -53,7 +69,10 @@ class ModelRunner:
         result = StepResult()
         if not plan.total_num_tokens:
             return result
-        step = self.batch.step_input(plan)
+        settled, drafts = self.batch.drafts.settle(plan)
+        if not settled.total_num_tokens:
+            return result
+        step = self.batch.step_input(settled, drafts)
         logits = step.logits
         if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
             self._replay(step, logits)
@@ -62,21 +81,40 @@ class ModelRunner:
                 self._run(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
-        if self.proposer is not None:
-            self._propose(self.proposer, plan, result, positions)
+        if step.trees is not None and step.trees.moves:
+            self.forward.move(step.trees.moves)
+        if plan.num_drafts:
+            result.num_verified = {slot: len(token_ids) for slot, token_ids in drafts.items()}
+            result.same_slots = result.same_slots and len(settled.slots) == len(plan.slots)
+        proposed: Drafts = {}
+        if plan.draft_budget:
+            begin = time.perf_counter()
+            self._guess(settled, result, positions, proposed)
+            result.draft_seconds = time.perf_counter() - begin
+        result.proposer_off = self._why_off()
         if self.most_forced and self.batch.masks:
-            self._propose_forced(plan, result)
+            self._propose_forced(plan, result, proposed)
+        if proposed:
+            result.num_proposed = self.batch.drafts.hold(proposed)
         return result
 
     def _apply(self, plan: StepPlan) -> None:
+        if self.proposer is not None and plan.removed:
+            self._tell_rest(self.proposer, plan.removed)
         left = self.batch.apply(plan)
+        if self.drafting is not None:
+            self.drafting.apply(plan)
         if self.proposer is None:
             return
         for key in left:
             self.proposer.on_finished(key)
         for new in plan.new:
-            known = new.request.prompt_token_ids + new.output_token_ids
-            self.proposer.on_start(new.request.key, known)
+            request = new.request
+            facts = RequestFacts(request.tenant, request.cache_salt)
+            known = request.prompt_token_ids + new.output_token_ids
+            self._num_told[new.slot] = len(known)
+            self.proposer.on_request(request.key, facts)
+            self.proposer.on_start(request.key, known)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
         """The forward pass and every row of logits."""
@@ -107,7 +145,7 @@ class ModelRunner:
         """Make the kernel's call of this kind on `count` rows, recorded or replayed where that can be."""
         self.forward.recorder.run(kind, count, 0, call)
 
-    def _propose_forced(self, plan: StepPlan, result: StepResult) -> None:
+    def _propose_forced(self, plan: StepPlan, result: StepResult, proposed: Drafts) -> None:
         """Add the tokens of text that grammars force; they go before a proposer's, which are guesses."""
         masks = self.batch.masks
         for slot in result.slots.tolist():
@@ -115,25 +153,84 @@ class ModelRunner:
             if mask is None:
                 continue
             limit = self.most_forced
-            if self.proposer is not None:
-                limit = min(limit, plan.draft_budget.get(slot, 0))
+            budget = plan.draft_budget.get(slot, 0)
+            if budget:
+                limit = min(limit, budget)
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
-                result.drafts[slot] = drafts[:limit]
+                proposed[slot] = drafts[:limit]
+                self.batch.columns.forget_drawn(slot)
+                self.batch.trees.pop(slot, None)
 
-    def _propose(self, proposer: Proposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+    def _untold(self, slot: Slot) -> list[int]:
+        """The newest tokens of a sequence, which the proposer has not seen: it is not asked in every step."""
+        token_ids = self.batch.tokens.behind(slot, self._num_told[slot])
+        self._num_told[slot] += len(token_ids)
+        return token_ids
+
+    def _tell_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
+        """Give a proposer that learns from answers the end of those for which it was not asked lately."""
+        keys: list[SequenceKey] = []
+        token_ids: list[list[int]] = []
+        for slot in leaving:
+            request = self.batch.requests[slot]
+            if request is None or proposer.needs_hidden:
+                continue
+            untold = self._untold(slot)
+            if untold:
+                keys.append(request.key)
+                token_ids.append(untold)
+        if keys:
+            proposer.propose(ProposerInput(keys, token_ids, [0] * len(keys)))
+
+    def _guess(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], proposed: Drafts) -> None:
+        """Add guesses by whatever guesses here. positions: see `_propose`."""
+        if self.proposer is not None:
+            self._propose(self.proposer, plan, result, positions, proposed)
+        if self.drafting is not None:
+            self.drafting.run(plan, result, positions, proposed)
+
+    def _why_off(self) -> str:
+        """Why nothing guesses any more, if something did; it is asked no more then."""
+        if self.proposer is not None and self.proposer.off:
+            self._proposer_off = self.proposer.off
+            self.proposer = None
+        if self.drafting is not None and self.drafting.off:
+            self._proposer_off = self.drafting.off
+            self.drafting = None
+        return self._proposer_off
+
+    def _propose(
+        self,
+        proposer: CheckedProposer,
+        plan: StepPlan,
+        result: StepResult,
+        positions: NDArray[np.int64],
+        proposed: Drafts,
+    ) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
         if not len(result.slots):
             return
-        tokens = result.tokens()
-        slots = list(tokens)
-        token_ids = list(tokens.values())
+        slots = result.slots.tolist()
+        token_ids = [self._untold(slot) for slot in slots]
         keys = [self.batch[slot].key for slot in slots]
-        budget = [plan.draft_budget.get(slot, 0) for slot in slots]
+        held = self.batch.drafts
+        budget = [held.room(slot, plan.draft_budget.get(slot, 0)) for slot in slots]
         hidden: torch.Tensor | None = None
-        if self._needs_hidden:
+        if proposer.needs_hidden:
             hidden = self.forward.residual(positions.tolist())
         proposals = proposer.propose(ProposerInput(keys, token_ids, budget, hidden))
         for slot, drafts, limit in zip(slots, proposals, budget, strict=True):
             if drafts and limit > 0:
-                result.drafts[slot] = drafts[:limit]
+                proposed[slot] = self._shaped(slot, drafts[:limit])
+
+    def _shaped(self, slot: Slot, drafts: list[int]) -> list[int]:
+        """The drafts of a tree, or its first chain where a row's logits depend on the drafts before it."""
+        if self.tree is None:
+            return drafts
+        columns = self.batch.columns
+        if not self.verifies_trees or columns.adjusts[slot] or columns.masked[slot]:
+            self.batch.trees.pop(slot, None)
+            return [drafts[index] for index in self.tree.first_chain if index < len(drafts)]
+        self.batch.trees[slot] = self.tree
+        return drafts

@@ -57,8 +57,8 @@ class PlanEncoder:
         columns.put("removed", plan.removed)
         columns.put_keys("blocks", plan.new_block_ids)
         columns.put_tables("blocks", plan.new_block_ids.values())
-        columns.put_keys("drafts", plan.drafts)
-        columns.put_lists("drafts", plan.drafts.values())
+        columns.put_keys("drafts", plan.num_drafts)
+        columns.put("drafts", list(plan.num_drafts.values()))
         columns.put_keys("budget", plan.draft_budget)
         columns.put("budget", list(plan.draft_budget.values()))
         if plan.copies:
@@ -97,7 +97,7 @@ class PlanDecoder:
         if not len(slots) == len(query_lens) == len(num_computed):
             raise WireError(f"A plan has {len(slots)} slots, {len(query_lens)} and {len(num_computed)} lengths.")
         tables = columns.tables("blocks")
-        drafts = columns.lists("drafts")
+        drafts = columns.items("drafts")
         budgets = columns.items("budget")
         plan = StepPlan(slots, query_lens, num_computed)
         plan.total_num_tokens = facts.total_num_tokens
@@ -107,7 +107,7 @@ class PlanDecoder:
         plan.new_block_ids = columns.keyed("blocks", tables)
         copies = columns.tables("copies")
         plan.copies = [_state_copy(lists) for lists in copies]
-        plan.drafts = columns.keyed("drafts", drafts)
+        plan.num_drafts = columns.keyed("drafts", drafts)
         plan.draft_budget = columns.keyed("budget", budgets)
         if facts.transfers is not None:
             plan.transfers = _get_transfers(columns, facts.transfers)
@@ -150,9 +150,11 @@ def _put_new(columns: ColumnWriter, sequences: list[NewSequence]) -> None:
     prompts = [new.request.prompt_token_ids for new in sequences]
     outputs = [new.output_token_ids for new in sequences]
     tables = [new.block_ids for new in sequences]
+    max_lengths = [new.max_length for new in sequences]
     allowed = [new.request.allowed_ids for new in sequences]
     columns.put("new.slots", slots)
     columns.put("new.num_computed", num_computed)
+    columns.put("new.max_length", max_lengths)
     columns.put_lists("new.prompt", prompts)
     columns.put_lists("new.output", outputs)
     columns.put_tables("new.blocks", tables)
@@ -169,11 +171,12 @@ def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) ->
     outputs = columns.lists("new.output")
     num_computed = columns.items("new.num_computed")
     tables = columns.tables("new.blocks")
-    check_equal_lens("new", requests, prompts, allowed, slots, outputs, num_computed, tables)
+    max_lengths = columns.items("new.max_length")
+    check_equal_lens("new", requests, prompts, allowed, slots, outputs, num_computed, tables, max_lengths)
     for request, token_ids, allowed_ids in zip(requests, prompts, allowed, strict=True):
         request.prompt_token_ids = token_ids
         request.allowed_ids = allowed_ids.tobytes()
-    rows = zip(slots, requests, outputs, num_computed, tables, strict=True)
+    rows = zip(slots, requests, outputs, num_computed, tables, max_lengths, strict=True)
     return [NewSequence(*row) for row in rows]
 
 

@@ -23,12 +23,14 @@ class ResultFacts(msgspec.Struct, array_like=True, omit_defaults=True):
 
     same_slots: the slots are the plan's, and left out.
     has_pages:  the copies of the plan were made.
-    errors:     as in `StepResult`.
+    errors, draft_seconds, proposer_off: as in `StepResult`.
     """
 
     same_slots: bool = False
     has_pages: bool = False
     errors: dict[Slot, str] = {}
+    draft_seconds: float = 0.0
+    proposer_off: str = ""
 
 
 _RESULTS: msgspec.msgpack.Decoder[Header[ResultFacts]] = msgspec.msgpack.Decoder(Header[ResultFacts])
@@ -39,14 +41,16 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     columns = ColumnWriter()
     same_slots = result.same_slots or np.array_equal(result.slots, plan.slots)
     has_pages = result.pages is not None
-    facts = ResultFacts(same_slots, has_pages, result.errors)
+    facts = ResultFacts(same_slots, has_pages, result.errors, result.draft_seconds, result.proposer_off)
     if not same_slots:
         columns.put("slots", result.slots)
     columns.put("token_ids", result.token_ids)
     columns.put_keys("more", result.more_token_ids)
     columns.put_lists("more", result.more_token_ids.values())
-    columns.put_keys("drafts", result.drafts)
-    columns.put_lists("drafts", result.drafts.values())
+    columns.put_keys("verified", result.num_verified)
+    columns.put("verified", list(result.num_verified.values()))
+    columns.put_keys("proposed", result.num_proposed)
+    columns.put("proposed", list(result.num_proposed.values()))
     _put_logprobs(columns, "logprobs", result.logprobs)
     _put_logprobs(columns, "prompt", result.prompt_logprobs)
     columns.put_bytes("pages", result.pages or [])
@@ -63,11 +67,15 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
         raise WireError(f"A result has {len(token_ids)} tokens for {len(slots)} sequences.")
     result = StepResult(slots, token_ids)
     more_token_ids = columns.lists("more")
-    drafts = columns.lists("drafts")
+    verified = columns.items("verified")
+    proposed = columns.items("proposed")
     result.same_slots = facts.same_slots
     result.errors = facts.errors
+    result.draft_seconds = facts.draft_seconds
+    result.proposer_off = facts.proposer_off
     result.more_token_ids = columns.keyed("more", more_token_ids)
-    result.drafts = columns.keyed("drafts", drafts)
+    result.num_verified = columns.keyed("verified", verified)
+    result.num_proposed = columns.keyed("proposed", proposed)
     result.logprobs = _get_logprobs(columns, "logprobs")
     result.prompt_logprobs = _get_logprobs(columns, "prompt")
     if facts.has_pages:

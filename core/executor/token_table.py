@@ -53,12 +53,22 @@ class TokenTable:
         counts = self._ends[slots] - starts
         return counts.astype(np.int32)
 
+    def count(self, slot: Slot) -> int:
+        """Known tokens of one sequence."""
+        return int(self._ends[slot]) - slot * self._length
+
     def output(self, slot: Slot) -> Int32Array:
         """The output of one sequence so far, int32 [n]; valid until the next step."""
         first = int(self.num_prompt_tokens[slot])
-        known = int(self._ends[slot]) - slot * self._length
+        known = self.count(slot)
         output: Int32Array = self.array[slot, first:known]
         return output
+
+    def behind(self, slot: Slot, start: int) -> list[int]:
+        """The known tokens of one sequence from position `start` on."""
+        known = int(self._ends[slot]) - slot * self._length
+        tokens: list[int] = self.array[slot, start:known].tolist()
+        return tokens
 
     def extend(self, slots: Slots, token_ids: Int32Array) -> None:
         """One new token for each of these sequences."""

@@ -6,6 +6,7 @@ Called by: the model runner.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -63,13 +64,13 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
         slot = int(rows.slots[begin])
         drafts = step.drafts.get(slot, [])
         sampled = rows.tokens[begin:end].tolist()
-        num_kept = accept(drafts, sampled) + 1
-        kept = range(begin, begin + num_kept)
+        places = _kept_places(step, slot, drafts, sampled, begin)
+        kept = [begin + place for place in places]
         errors = [rows.errors[row] for row in kept if row in rows.errors]
         if errors:
             result.errors[slot] = errors[0]
             continue
-        token_ids = sampled[:num_kept]
+        token_ids = [sampled[place] for place in places]
         batch.tokens.extend_one(slot, token_ids)
         logprobs = [rows.logprobs[row] for row in kept if row in rows.logprobs]
         if logprobs:
@@ -78,8 +79,18 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
         first.append(token_ids[0])
         last_position = step.positions[kept[-1]]
         positions.append(int(last_position))
-        if num_kept > 1:
+        if len(kept) > 1:
             result.more_token_ids[slot] = token_ids[1:]
     result.slots = np.array(slots, np.int32)
     result.token_ids = np.array(first, np.int32)
     return np.array(positions, np.int64)
+
+
+def _kept_places(step: StepInput, slot: int, drafts: list[int], sampled: list[int], begin: int) -> Sequence[int]:
+    """The rows that a sequence keeps, counted from its first one, which is row `begin` of the step."""
+    if step.trees is not None:
+        first_token = int(step.positions[begin])
+        places = step.trees.kept(slot, drafts, sampled, first_token)
+        if places is not None:
+            return places
+    return range(accept(drafts, sampled) + 1)

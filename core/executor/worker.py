@@ -23,10 +23,13 @@ from core.executor.batch import PersistentBatch
 from core.executor.canary import state_of
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
+from core.executor.draft_instance import build_draft, draft_pass, heads_pass
+from core.executor.draft_pass import DraftPass
 from core.executor.forced_text import ForcedTexts
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
+from core.executor.heads_pass import HeadsPass
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
     Checkpoint,
@@ -36,15 +39,17 @@ from core.executor.instance import (
     open_checkpoint,
     open_runtime,
     share_cache,
+    shared_parts,
 )
 from core.executor.kept_weights import KeptWeights
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
-from core.models.decoder import Decoder, DecoderWeights
-from core.models.fallback.model import ModuleModel, ModuleWeights
+from core.models.decoder import Decoder
+from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
 from core.plugin.contracts import Proposer, Uploads
 from core.plugin.table import PluginTable
+from core.sampling.acceptance import acceptance_rule
 from core.sampling.sampler import Sampler
 
 logger = logging.getLogger(__name__)
@@ -65,7 +70,8 @@ class Worker:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
-        self.plugins = PluginTable(config.plugins.table)
+        drafts = () if config.draft is None else config.draft.plugins.table
+        self.plugins = PluginTable(config.plugins.table + drafts)
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
                 self.runtime = open_runtime(config, self.plugins)
@@ -85,6 +91,9 @@ class Worker:
                 model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder)
                 self.instances = [model]
                 del checkpoint
+                if config.draft is not None and config.draft.spec.decoder is not None:
+                    draft = build_draft(config, config.draft, model, self.device, self.plugins)
+                    self.instances.append(draft)
                 self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
@@ -140,8 +149,40 @@ class Worker:
         grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
-        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race)
-        return ModelRunner(forward, batch, sampler, self._proposer(model), self._most_forced)
+        rule = acceptance_rule(config.acceptance)
+        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
+        drafting = self._draft_pass(batch, sampler)
+        proposer = self._proposer(model) if config.draft is None else None
+        tree = None if proposer is None else proposer.tree
+        return ModelRunner(
+            forward,
+            batch,
+            sampler,
+            proposer,
+            self._most_forced,
+            drafting,
+            tree=tree,
+            verifies_trees=self._verifies_trees,
+        )
+
+    def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
+        """The passes of the draft or of draft heads; None without either."""
+        config = self.config
+        if config.draft is None:
+            return None
+        if config.draft.spec.decoder is None:
+            return heads_pass(config, self.instances[0], self.plugins, batch, sampler)
+        target, draft = self.instances
+        return draft_pass(
+            self.config,
+            draft,
+            target,
+            self.device,
+            batch,
+            sampler,
+            padding=self._padding,
+            verifies_trees=self._verifies_trees,
+        )
 
     @property
     def spec(self) -> ModelSpec:
@@ -196,6 +237,8 @@ class Worker:
     def _padding(self) -> bool:
         """Whether all attention backends take steps with padded rows and sequences."""
         names = set(self.config.plugins.attention.values())
+        if self.config.draft is not None:
+            names |= set(self.config.draft.plugins.attention.values())
         capabilities = [self.plugins.capabilities("attention", name) for name in names]
         return all(declared.get("padding", False) for declared in capabilities)
 
@@ -240,27 +283,26 @@ class Worker:
         return self.instances[0].groups
 
     @property
+    def _verifies_trees(self) -> bool:
+        """Whether all layers can see the drafts of a tree side by side, and a draft is judged by its token alone."""
+        names = set(self.config.plugins.attention.values())
+        able = all(self.plugins.capabilities("attention", name).get("tree", False) for name in names)
+        has_states = any(group.kind == "state" for group in self.groups)
+        return able and not has_states and self.config.acceptance is None
+
+    @property
     def _most_forced(self) -> int:
         """Tokens of forced text that a step may verify: as the scheduler sees it."""
         has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
-        return 0 if self.config.scheduler.async_scheduling or not has_way_back else MOST_FORCED
+        if not has_way_back:
+            return 0
+        return min(MOST_FORCED, self.config.scheduler.num_speculative_tokens or MOST_FORCED)
 
-    def _proposer(self, model: Decoder | ModuleModel) -> Proposer | None:
+    def _proposer(self, model: Decoder | ModuleModel) -> CheckedProposer | None:
         name = self.config.plugins.speculative
         if name is None:
             return None
-        parts = _shared_parts(model.weights)
+        parts = shared_parts(model.weights)
         proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
-        return CheckedProposer(proposer, self.plugins.row("speculative", name), self.spec.vocab_size)
-
-
-def _shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
-    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
-    way_in = weights.embedding
-    way_out = weights.head
-    norm = None if way_out is None else way_out.norm
-    return {
-        "embedding": None if way_in is None else way_in.tokens,
-        "head": None if way_out is None else way_out.tokens,
-        "norm": None if norm is None else norm.weight,
-    }
+        row = self.plugins.row("speculative", name)
+        return CheckedProposer(proposer, row, self.spec.vocab_size, self.plugins.blamed)

@@ -21,6 +21,7 @@ from core.api.specs import RopeSpec
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
+from core.models.draft_input import DraftEntry, DraftInputWeights
 from core.models.embedding import Embedding, EmbeddingWeights
 from core.models.head import Head, HeadWeights
 from core.models.mixers import Mixer
@@ -28,6 +29,7 @@ from core.models.mlp import BlockMLP
 from core.models.needs import needs
 from core.models.norm import Norm
 from core.models.step_views import StepViews
+from core.models.taps import Taps
 from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 
 
@@ -58,22 +60,28 @@ class DecoderWeights:
     embedding: None where this part of the model does not hold it.
     head: None where this part of the model does not hold it.
     blocks: the ones that this part of the model holds, in order.
+    draft_input: of a draft that takes in hidden states of its target, or None.
+    borrowed: kernels among these that another model holds.
     """
 
     embedding: EmbeddingWeights | None
     head: HeadWeights | None
     blocks: list[BlockWeights]
+    draft_input: DraftInputWeights | None = None
+    borrowed: tuple[LinearKernel, ...] = ()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all matrices, a tied one counted once."""
+        """Bytes of all matrices, a tied one counted once, a borrowed one not at all."""
         total = sum(block.nbytes for block in self.blocks)
         kernels: list[LinearKernel | None] = []
         if self.embedding is not None:
             kernels += (self.embedding.tokens, self.embedding.project)
         if self.head is not None:
             kernels += (self.head.tokens, self.head.project)
-        counted: list[LinearKernel] = []
+        if self.draft_input is not None:
+            kernels += self.draft_input.linears.values()
+        counted = list(self.borrowed)
         for kernel in kernels:
             if kernel is None or any(kernel is other for other in counted):
                 continue
@@ -149,6 +157,13 @@ class Decoder:
         self._head: Head | None = None
         if weights.head is not None:
             self._head = Head(spec, weights.head, kernels, workspace, dtype, max_logits)
+        self.draft_entry: DraftEntry | None = None
+        if weights.draft_input is not None:
+            self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)
+        self._taps: Taps | None = None
+        if spec.taps:
+            norm = None if weights.head is None else weights.head.norm
+            self._taps = Taps(spec, kernels, workspace, max_tokens, norm)
 
     def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
         """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each mixer.
@@ -163,23 +178,36 @@ class Decoder:
         return self.run_blocks(positions, metadata)
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """The residual stream [T, H] as it enters the first block, from token_ids and positions, int64 [T]."""
+        """The residual stream [T, H] as it enters the first block, from token_ids and positions, int64 [T].
+
+        A draft that takes in hidden states finds them in the first T rows of the workspace's buffer `hidden`.
+        """
         assert self._embedding is not None, "this part of the model has no embedding"
         views = self._views(token_ids.shape[0])
-        self._embedding(token_ids, positions, views.embedded, views.residual)
+        if self.draft_entry is None:
+            self._embedding(token_ids, positions, views.embedded, views.residual)
+            return views.residual
+        taken = self.draft_entry.views(token_ids.shape[0])
+        self._embedding(token_ids, positions, views.embedded, taken.embedded)
+        self.draft_entry(taken, views.residual)
         return views.residual
 
     def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
         """The residual stream [T, H] as it leaves the last block; the workspace holds it as it entered the first."""
         views = self._views(positions.shape[0])
         steps = iter(metadata)
-        for spec, block in zip(self.spec.blocks, self.weights.blocks, strict=True):
+        blocks = zip(self.spec.blocks, self.weights.blocks, strict=True)
+        for index, (spec, block) in enumerate(blocks):
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
             if block.mixers:
                 self._mix(spec, block, views, positions, steps)
             if block.mlp is not None:
                 self._mlp(block.mlp, block, views)
+            if self._taps is not None:
+                self._taps.behind_block(index, views.residual)
+        if self._taps is not None:
+            self._taps.behind_blocks(views.residual)
         return views.residual
 
     def logits(self, rows: Tensor) -> Tensor:
@@ -218,6 +246,8 @@ class Decoder:
         linears: list[LinearKernel | HeadsKernel] = []
         for part in parts:
             linears += part.linears
+        if self.draft_entry is not None:
+            linears += self.draft_entry.linears
         return all(is_recordable(linear) for linear in linears)
 
     @property
@@ -232,7 +262,7 @@ class Decoder:
         self, spec: BlockSpec, block: BlockWeights, views: StepViews, positions: Tensor, steps: Iterator[Any]
     ) -> None:
         """The first half of a block. steps: metadata of the mixers that are left, of which this block takes its own."""
-        x = self._input(block.norms.get("input"), views)
+        x = views.pair if spec.wide else self._input(block.norms.get("input"), views)
         direct = self._is_direct(block, "input", "post_attention")
         direct = direct and spec.mixer_scale == 1.0 and spec.beside_scale == 1.0
         out = views.residual if direct else views.branch

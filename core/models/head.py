@@ -25,12 +25,14 @@ class HeadWeights:
     project: from the hidden size to the embeddings' size, or None.
     tokens: the matrix, a row a token; None for a model whose result is the hidden state.
     bias: float32 [V], added to the logits of a tied head, or None; a head of its own has its bias in `tokens`.
+    token_ids: int64 [rows of `tokens`], the token of each row of a smaller head; None: row i is token i.
     """
 
     norm: Norm | None
     project: LinearKernel | None
     tokens: LinearKernel | None
     bias: Tensor | None = None
+    token_ids: Tensor | None = None
 
 
 class Head:
@@ -56,7 +58,7 @@ class Head:
         if weights.project is not None:
             workspace.reserve("projected", max_rows, weights.project.shape[0], dtype)
         if weights.tokens is not None:
-            workspace.reserve("logits", max_rows, spec.vocab_size, torch.float32)
+            workspace.reserve("logits", max_rows, spec.head_size or spec.vocab_size, torch.float32)
 
     @property
     def linears(self) -> list[LinearKernel]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor, mixer_parts
+from core.api.draft_input import MASK_HIDDEN
 from core.api.errors import CheckpointError
 from core.api.model_part import Part
 from core.api.specs import LatentSpec, RowOrder
@@ -23,6 +24,7 @@ from core.layers.activations import learned
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
 from core.models.decoder import BlockWeights, DecoderWeights
+from core.models.draft_input import DraftInputWeights
 from core.models.embedding import EmbeddingWeights, sinusoids
 from core.models.head import HeadWeights
 from core.models.mixers import Mixer, build_mixers
@@ -188,15 +190,16 @@ class WeightLoading:
         embedding = pending_matrix(self.packing, spec.embedding()) if spec.embeds_tokens else None
         head = pending_matrix(self.packing, spec.head()) if spec.has_own_head else None
         projections = {role: pending_matrix(self.packing, part) for role, part in spec.projections().items()}
+        joining = {role: pending_matrix(self.packing, part) for role, part in spec.draft_linears().items()}
         blocks = [PendingBlock(spec, self._whole, index, self.packing) for index in range(len(spec.blocks))]
 
         pending: list[Pending[Any]] = [matrix for matrix in (embedding, head) if matrix is not None]
-        pending += projections.values()
+        pending += (*projections.values(), *joining.values())
         names: set[str] = set()
         for block in blocks:
             pending += block.pending
             names |= block.vectors
-        for norm in spec.outer_norms().values():
+        for norm in (*spec.outer_norms().values(), *spec.draft_norms().values()):
             names.update(norm.tensors())
         names.update(name for name, _ in spec.tables().values())
         vectors = self._read(loader, pending, names, progress=progress)
@@ -209,7 +212,21 @@ class WeightLoading:
         project = {role: matrix.built for role, matrix in projections.items()}
         way_in = self._embedding(rows, project.get("in"), vectors)
         way_out = self._head(own, project.get("out"), vectors)
-        return DecoderWeights(way_in, way_out, built)
+        taken = self._draft_input({role: matrix.built for role, matrix in joining.items()}, vectors)
+        return DecoderWeights(way_in, way_out, built, taken)
+
+    def _draft_input(
+        self, linears: Mapping[str, LinearKernel], vectors: Mapping[str, Tensor]
+    ) -> DraftInputWeights | None:
+        """The way into a draft; None where this is none that takes in hidden states."""
+        spec = self.spec
+        if spec.draft_input is None:
+            return None
+        norms = {role: build_norm(self.packing, norm, vectors) for role, norm in spec.draft_norms().items()}
+        mask_hidden = None
+        if spec.draft_input.masked:
+            mask_hidden = self.packing.as_activation(vectors[MASK_HIDDEN].view(1, -1))
+        return DraftInputWeights(linears, norms, mask_hidden)
 
     def _embedding(
         self, rows: LinearKernel | None, project: LinearKernel | None, vectors: Mapping[str, Tensor]
@@ -248,7 +265,22 @@ class WeightLoading:
             name, _ = tables["logits"]
             whole = vectors[name]
             bias = self.packing.on_device(whole[spec.vocab_start : spec.vocab_start + spec.vocab_size])
-        return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias)
+        token_ids = None
+        if "tokens" in tables:
+            name, _ = tables["tokens"]
+            token_ids = self._token_ids(vectors[name])
+        return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias, token_ids)
+
+    def _token_ids(self, distances: Tensor) -> Tensor:
+        """int64: the token of each row of a smaller head, which lies that far behind the row's number."""
+        ids = torch.arange(len(distances)) + distances.to(torch.int64)
+        least, most = int(ids.min()), int(ids.max())
+        if least < 0 or most >= self.spec.vocab_size or len(ids.unique()) < len(ids):
+            raise CheckpointError(
+                f"{self.manifest.ref}: the rows of the output head mean tokens {least} to {most}; expected different ones of "
+                f"a vocabulary of {self.spec.vocab_size}. The draft belongs to another model, or is damaged."
+            )
+        return ids.to(self.packing.device)
 
     def _read(
         self, loader: Loader, pending: list[Pending[Any]], names: set[str], *, progress: bool

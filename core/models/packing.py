@@ -87,7 +87,7 @@ class Packing:
         self._method = method
         self._dtype = dtype
         self._activation_dtype = activation_dtype
-        self._device = device
+        self.device = device
         self._room = room
         self._prepared = prepared
         self._recorder = recorder
@@ -193,7 +193,7 @@ class Packing:
         """
         weight = self.pack(part, tensors).weight
         plain = weight.weight if isinstance(weight, Dense) else weight.dequantize()
-        moved = plain.to(self._device, DTYPES[self._dtype])
+        moved = plain.to(self.device, DTYPES[self._dtype])
         heads = moved.unflatten(0, (mixer.num_heads, -1))
         keys, values = heads.split([mixer.head_size_nope, mixer.head_size_v], dim=1)
         activation = DENSE_ACTIVATION[self._dtype]
@@ -209,15 +209,15 @@ class Packing:
 
     def moved(self, experts: Experts) -> Experts:
         """The same on the device."""
-        return experts if self._device.type == "cpu" else experts.to(self._device)
+        return experts if self.device.type == "cpu" else experts.to(self.device)
 
     def on_device(self, tensor: Tensor) -> Tensor:
         """A vector as kernels take it, in float32."""
-        return tensor.to(self._device, torch.float32)
+        return tensor.to(self.device, torch.float32)
 
     def as_activation(self, tensor: Tensor) -> Tensor:
         """A table or vector that is added to the residual stream, in the dtype of tensors between layers."""
-        return tensor.to(self._device, self._activation_dtype)
+        return tensor.to(self.device, self._activation_dtype)
 
     def _kernel(
         self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
@@ -226,7 +226,7 @@ class Packing:
         weights = [packed.weight for packed in group]
         bias = self._bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
-        moved = fused if self._device.type == "cpu" else fused.to(self._device)
+        moved = fused if self.device.type == "cpu" else fused.to(self.device)
         first = group[0]
         segments = 1
         if first.part.summed:
@@ -274,7 +274,7 @@ class Packing:
                     whole = whole[row_order(wanted, len(whole))]
                 piece = whole[self._held_rows(part)]
             pieces.append(piece)
-        return torch.cat(pieces).to(self._device, self._activation_dtype)
+        return torch.cat(pieces).to(self.device, self._activation_dtype)
 
     def _sums(self, part: LayerSpec) -> bool:
         """Whether ranks have different inputs of the layer, hence partial sums."""

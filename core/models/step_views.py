@@ -25,6 +25,7 @@ class StepViews:
         "expert_weights",
         "normed",
         "normed_mlp",
+        "pair",
         "residual",
         "router",
         "shared_gate",
@@ -50,6 +51,7 @@ class StepViews:
         self.embedded = view("embedded", "residual")
         self.normed_mlp = view("normed_mlp", "normed")
         self.beside = view("beside", "branch")
+        self.pair = view("pair", "residual")
         self.shared_gate = view("shared_gate", "branch")
         self.shared_out = view("shared_out", "branch")
 

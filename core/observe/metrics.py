@@ -19,7 +19,8 @@ from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
-from core.observe import kv_metrics
+from core.observe import draft_metrics, kv_metrics
+from core.observe.recent_requests import RecentRequest
 from core.observe.shared_metrics import AskOthers, families, merged, page
 
 PREFIX = "core:"
@@ -133,10 +134,14 @@ class ServerMetrics:
 
 
 class RequestMeter:
-    """Follows one request to its end. Feed every output (or `refuse` it), then call `close`."""
+    """Follows one request to its end. Feed every output (or `refuse` it), then call `close`.
 
-    def __init__(self, metrics: ServerMetrics, params: SamplingParams) -> None:
+    entry: where people look for it.
+    """
+
+    def __init__(self, metrics: ServerMetrics, params: SamplingParams, entry: RecentRequest) -> None:
         self.metrics = metrics
+        self.entry = entry
         self.params = params
         self.num_tokens = 0
         self.last_output = 0.0
@@ -150,6 +155,9 @@ class RequestMeter:
         new_tokens = sum(len(completion.token_ids) for completion in output.outputs)
         if self.last_output == 0.0:
             metrics.prompt_tokens.inc(len(output.prompt_token_ids))
+            self.entry.first_token = output.metrics.first_token_time or None
+            self.entry.num_prompt_tokens = len(output.prompt_token_ids)
+            self.entry.num_cached_tokens = output.num_cached_tokens
             times = output.metrics
             if times.first_token_time > 0.0:
                 waited = times.first_token_time - times.arrival_time
@@ -158,6 +166,7 @@ class RequestMeter:
             metrics.inter_token.observe(now - self.last_output)
         self.last_output = now
         self.num_tokens += new_tokens
+        self.entry.num_tokens = self.num_tokens
         if new_tokens:
             metrics.generation_tokens.inc(new_tokens)
         for completion in output.outputs:
@@ -170,15 +179,19 @@ class RequestMeter:
     def refuse(self) -> None:
         """The request never ran, so `close` counts nothing."""
         self.finished = True
+        self.entry.close("refused")
 
     def close(self) -> None:
         """The request is over; completions that have not ended by themselves were aborted."""
         if not self.finished:
             num_aborted = self.params.n - len(self._ended)
             self.metrics.success["abort"].inc(num_aborted)
+        self.entry.close("abort")
 
     def _finish(self, output: RequestOutput) -> None:
         self.finished = True
+        reasons = [completion.finish_reason for completion in output.outputs]
+        self.entry.close(reasons[0] or "stop")
         metrics = self.metrics
         times = output.metrics
         n = self.params.n
@@ -230,6 +243,7 @@ class _SchedulerCollector(Collector):
             counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
             counter.add_metric((self.model_name,), getattr(stats, source))
             yield counter
+        yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:
             yield kv_metrics.cache_info(PREFIX, self.model_name, self.cache)

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from core.api.draft_spec import DraftSpec
 from core.api.errors import nearest
 from core.api.reason import Reason
 from core.plugin.hookspecs import ManifestHooks, PluginSpec, Probe, Proposal
@@ -39,6 +40,10 @@ def _bytes(answer: Any) -> bool:
     return is_number and answer >= 0
 
 
+def _draft(answer: Any) -> bool:
+    return answer is None or isinstance(answer, DraftSpec)
+
+
 def _reasons(answer: Any) -> bool:
     if not isinstance(answer, (list, tuple)):
         return False
@@ -61,6 +66,7 @@ ANSWERS: Mapping[str, tuple[Test, str]] = {
     "core_propose": (_proposals, "a dict of Proposal or None"),
     "core_numerics": (_sentence, "a sentence or None"),
     "core_weights_nbytes": (_bytes, "a number of bytes or None"),
+    "core_draft_spec": (_draft, "a DraftSpec or None"),
     "core_load": (_object, "an object of the kind's contract"),
 }
 """By hook: whether an answer is right, and what was expected when it is not."""

@@ -46,10 +46,12 @@ BOOLEANS = frozenset(
         "batch_invariant",
         "reference_numerics",
         "padding",
+        "tree",
         "chunked_prefill",
         "prefix_caching",
         "device_graphs",
         "quantized",
+        "learns",
     }
 )
 """Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""

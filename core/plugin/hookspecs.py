@@ -9,7 +9,7 @@ torch or a vendor's library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ import pluggy
 
 from core.api.checkpoint import CheckpointFacts, CheckpointManifest, FileFacts
 from core.api.config import EngineConfig
+from core.api.decoder_spec import DecoderSpec
+from core.api.draft_spec import DraftSpec
+from core.api.module_spec import ModelSpec
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, KernelQuery, StateQuery
 from core.api.structured_outputs import GrammarSpec
@@ -43,7 +46,7 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `model_types` (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by
                   side), platforms `activation_dtype` (between layers; absent: the run's). Platforms may declare
                   `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans); loaders
-                  `quantized` (a boolean).
+                  `quantized` (a boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.
@@ -128,8 +131,31 @@ class LoadContext:
     options: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftContext:
+    """The argument of `core_draft_spec`.
+
+    target:    the shape of the model that drafts are for.
+    hf_config: the draft's configuration, in the style of `config.json`; the target's, where no checkpoint was named.
+    arguments: the plugin's own, as its Struct (None when it has none).
+    decoder:   the model that the engine's own table of families makes of `hf_config`, None where it knows none, or where no
+               checkpoint was named.
+    why_no_decoder: a sentence where that is None although there is a checkpoint.
+    tensors:   names of the tensors in that checkpoint.
+    has_checkpoint: whether `speculative_config.model` names a checkpoint of the draft's own.
+    """
+
+    target: ModelSpec
+    hf_config: Mapping[str, Any]
+    arguments: Any = None
+    decoder: DecoderSpec | None = None
+    why_no_decoder: str = ""
+    tensors: Collection[str] = ()
+    has_checkpoint: bool = True
+
+
 class ManifestHooks:
-    """The hooks. All but `core_spec` and `core_load` are optional."""
+    """The hooks. All but `core_spec` and `core_load` are optional (and `core_load` beside `core_draft_spec`)."""
 
     @hookspec(firstresult=True)
     def core_spec(self) -> PluginSpec:
@@ -172,6 +198,14 @@ class ManifestHooks:
 
         arguments: the plugin's own, as its Struct (None when it has none).
         facts: of the model that drafts are for.
+        """
+
+    @hookspec(firstresult=True)
+    def core_draft_spec(self, context: DraftContext) -> DraftSpec | None:
+        """Proposers: describe a draft that the core runs, without torch.
+
+        With a decoder in it, there is no need of `core_load`; without one, `core_load` builds `DraftHeads`. None, as without
+        this hook: `core_load` builds a `Proposer`. Raise UserError for a checkpoint that cannot draft for the target.
         """
 
     @hookspec(firstresult=True)

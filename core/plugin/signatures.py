@@ -35,6 +35,9 @@ def contracts_of(kind: str, capabilities: Mapping[str, Any], loaded: Any) -> lis
     has_row = isinstance(loaded, contracts.HasRow) and not isinstance(loaded, contracts.ModelFamily)
     if kind == "model" and has_row:
         return [contracts.HasRow]
+    has_heads = isinstance(loaded, contracts.DraftHeads) and not isinstance(loaded, contracts.Proposer)
+    if kind == "speculative" and has_heads:
+        return [contracts.DraftHeads]
     if kind != "attention":
         return [CONTRACTS[kind]]
     wanted: list[type] = []

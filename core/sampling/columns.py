@@ -24,6 +24,8 @@ NOT_ASKED: Final = -2
 WORD: Final = 0xFFFFFFFF
 INDEX: Final = 2
 """The word of a key that is the output index."""
+PURPOSE: Final = 4
+"""The word of a key that says what the noise is for."""
 
 
 def temperature_of(params: SamplingParams) -> float:
@@ -81,6 +83,12 @@ class SamplingColumns:
         """The sequence leaves its slot."""
         self.states[slot] = None
         self._mark(slot, has_mask=False)
+
+    def forget_drawn(self, slot: int) -> None:
+        """The drafts of a sequence are not the ones that were drawn: others took their place."""
+        state = self.states[slot]
+        if state is not None:
+            state.drawn.clear()
 
     def _mark(self, slot: int, has_mask: bool) -> None:
         self.num_masked += int(has_mask) - int(self.masked[slot])

@@ -22,6 +22,15 @@ from core.sampling.philox import philox4x32
 PURPOSE_SAMPLE: Final = 0
 """Fourth counter word of the noise that chooses tokens; other uses of randomness take other numbers."""
 
+PURPOSE_DRAFT: Final = 1
+"""Of drafts that are drawn apart from the tokens: see `core.sampling.acceptance`."""
+
+PURPOSE_ACCEPT: Final = 2
+"""Of the decision whether a draft is accepted."""
+
+PURPOSE_RECOVER: Final = 3
+"""Of the token in place of a draft that was rejected."""
+
 MAX_GUMBEL_RANGE: Final = 26.1
 """Largest minus smallest possible −ln E, rounded up: 33·ln 2 + ln(33·ln 2) = 26.004."""
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from core.api.messages import TokenLogprobs
-from core.sampling.columns import INDEX, NOT_ASKED, SamplingColumns
-from core.sampling.noise import Float32, Ids
+from core.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingColumns
+from core.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
 from core.sampling.state import SequenceSampling
 
 ONE: Final = np.array(1)
@@ -62,11 +62,13 @@ class SampleRows:
     tokens: int64 [count], sampled; -1 where a row failed.
     errors: by row, a sentence.
     logprobs: by row.
+    purpose: of the noise; with PURPOSE_DRAFT the tokens are drafts, and what they are drawn from is kept.
     """
 
-    def __init__(self, columns: SamplingColumns, out: NDArray[np.int64]) -> None:
+    def __init__(self, columns: SamplingColumns, out: NDArray[np.int64], purpose: int = PURPOSE_SAMPLE) -> None:
         size = len(out)
         self.columns = columns
+        self.purpose = purpose
         self.keys = np.zeros((size, 5), np.int64)
         self.temperatures: Float32 = np.zeros(size, np.float32)
         self.top_k: Ids = np.zeros(size, np.int64)
@@ -99,6 +101,8 @@ class SampleRows:
         np.take(columns.keys, slots, axis=0, out=self.keys[:count], mode="clip")
         self._indices = self.keys[:count, INDEX]
         self._indices[:] = indices
+        if self.purpose != PURPOSE_SAMPLE:
+            self.keys[:count, PURPOSE] = self.purpose
         np.take(columns.temperatures, slots, out=self.temperatures[:count], mode="clip")
         np.take(columns.top_k, slots, out=self.top_k[:count], mode="clip")
         np.take(columns.top_p, slots, out=self.top_p[:count], mode="clip")

@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from core.plugin.contracts import LogprobsKernel
+from core.sampling.acceptance import AcceptanceRule
 from core.sampling.bitmask import apply_bitmask
+from core.sampling.judge import keep_distribution, position_of, rows_to_judge
 from core.sampling.kernel import NO_TOKEN, MaskedKernel, SamplingKernel, masked_race, numpy_race
 from core.sampling.logprobs import many_logprobs
 from core.sampling.masks import MaskTable, RowMasks, refused
-from core.sampling.noise import Float32, Ids
+from core.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Float32, Ids
 from core.sampling.rows import KernelRows, SampleRows
 from core.sampling.stages import Adjusted, adjust
 
@@ -46,6 +48,7 @@ class Sampler:
 
     race, logprobs: native kernels for float32 logits on the host; the same tokens, faster. None: numpy.
     masked: a native kernel that takes token masks; None: rows with masks are copied.
+    rule: decides on drafts; None: nobody does, and those are kept that equal what is sampled.
     """
 
     def __init__(
@@ -54,14 +57,23 @@ class Sampler:
         race: SamplingKernel | None = None,
         logprobs: LogprobsKernel | None = None,
         masked: MaskedKernel | None = None,
+        rule: AcceptanceRule | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.race = race
         self.logprobs = logprobs
         self.masked = masked
+        self.rule = rule
         self._masks = MaskTable(vocab_size)
         self._late_masks = MaskTable(vocab_size)
         self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
+
+    @property
+    def draft_purpose(self) -> int:
+        """Of the noise by which drafts are drawn: the sampler's own, so that they are likely to be drawn again, unless the
+        rule has to know what they were drawn from."""
+        draws_apart = self.rule is not None and self.rule.draws_apart
+        return PURPOSE_DRAFT if draws_apart else PURPOSE_SAMPLE
 
     def sample(self, logits: Tensor, rows: SampleRows, start: int = 0, run: RunCall = run_plainly) -> None:
         """Sample the rows of a step from `start` on, one for each row of logits: tokens, errors and log-probabilities.
@@ -88,15 +100,41 @@ class Sampler:
             self._draw_plain(logits, rows, start, adjusted, masks)
         if lazy:
             self._redraw(logits, rows, start, lazy)
-        if not adjusted and not rows.reported and not _any_failed(rows.tokens[start:stop]):
+        judged = [] if self.rule is None else rows_to_judge(self.rule, rows, start, stop)
+        is_draft = rows.purpose == PURPOSE_DRAFT
+        is_plain = not adjusted and not rows.reported and not judged and not is_draft
+        if is_plain and not _any_failed(rows.tokens[start:stop]):
             return
         whole = logits.detach()[:, : self.vocab_size]
         values: Float32 = whole.float().cpu().numpy()
         for first in range(0, len(adjusted), ADJUSTED_ROWS):
             some = adjusted[first : first + ADJUSTED_ROWS]
             self._draw_adjusted(values, rows, start, some, masks)
+        if judged:
+            self._judge(values, rows, start, judged, masks)
+        if is_draft:
+            self._keep_distributions(values, rows, start, masks)
         self._explain(values, rows, start, masks)
         self._report(values, rows, start, native=_on_host(logits))
+
+    def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
+        """The tokens that would have been drawn without the one that was, and without that one, and so on.
+
+        logits, start: as `sample` was given them; rows whose logits are changed or masked are drawn as if they were not.
+        Returns `count` arrays int64 [R]; -1 where no token is left.
+        """
+        left = logits.detach()[:, : self.vocab_size].clone()
+        places = np.arange(len(left))
+        drawn = rows.tokens[start : start + len(left)]
+        found: list[Ids] = []
+        for _ in range(count):
+            known = (drawn >= 0).nonzero()[0]
+            left[known, drawn[known]] = -torch.inf
+            chosen = rows.chosen(start + places, places)
+            self._race(left, chosen)
+            drawn = chosen.out.numpy()
+            found.append(drawn)
+        return found
 
     def _redraw(self, logits: Tensor, rows: SampleRows, start: int, lazy: Sequence[int]) -> None:
         """Draw again, with their masks, the rows whose largest logit turns out to be of a token that may not come."""
@@ -164,6 +202,41 @@ class Sampler:
         for place in ruled_out.nonzero()[0].tolist():
             row = adjusted[place]
             rows.errors.setdefault(row, _nothing_left(_top(logits[place])))
+
+    def _judge(
+        self, values: Float32, rows: SampleRows, start: int, judged: Sequence[int], masks: RowMasks | None
+    ) -> None:
+        """Let the rule decide on rows with a draft; its tokens take the place of those that were drawn."""
+        assert self.rule is not None
+        sound = [row for row in judged if rows.tokens[row] >= 0]
+        positions = []
+        for row in sound:
+            logits = self._final_logits(values, rows, start, row, masks)
+            positions.append(position_of(rows, row, logits))
+        if sound:
+            rows.tokens[sound] = self.rule.tokens(positions)
+
+    def _keep_distributions(self, values: Float32, rows: SampleRows, start: int, masks: RowMasks | None) -> None:
+        """Remember what the drafts of these rows are drawn from, as far as they are drawn at random."""
+        count = len(values)
+        end = start + count
+        was_drawn = (rows.tokens[start:end] >= 0) & (rows.temperatures[start:end] > 0)
+        for place in was_drawn.nonzero()[0].tolist():
+            row = start + place
+            logits = self._final_logits(values, rows, start, row, masks)
+            keep_distribution(rows, row, logits)
+
+    def _final_logits(self, values: Float32, rows: SampleRows, start: int, row: int, masks: RowMasks | None) -> Float32:
+        """A row's logits as they compete, float32 [V]: behind its stages and its mask."""
+        place = row - start
+        logits = values[place : place + 1].copy()
+        is_ending = masks is not None and row in masks.ending
+        if row in rows.adjusted and not is_ending:
+            adjust(logits, [Adjusted(rows.state(row), rows.index(row), rows.drafted(row))])
+        if masks is not None:
+            _mask(logits, masks, [place])
+        final: Float32 = logits[0]
+        return final
 
     def _explain(self, values: Float32, rows: SampleRows, start: int, masks: RowMasks | None) -> None:
         """Say what is wrong with the logits of rows without a token."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from core.api.messages import EngineRequest
 from core.sampling.bad_words import BadWords
 from core.sampling.counts import TokenCounts
+from core.sampling.distribution import Distribution
 from core.sampling.noise import Float32, Ids
 
 Tokens = NDArray[np.int32]
@@ -60,6 +61,7 @@ class SequenceSampling:
 
     Options that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
     penalized: any penalty is on.
+    drawn: by output index, what its draft was drawn from, where drafts are drawn apart from the tokens.
     """
 
     __slots__ = (
@@ -67,6 +69,7 @@ class SequenceSampling:
         "allowed_ids",
         "bad_words",
         "bias",
+        "drawn",
         "mask",
         "min_tokens",
         "min_tokens_ids",
@@ -96,6 +99,7 @@ class SequenceSampling:
         counted = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         self.penalized = counted or params.repetition_penalty != 1.0
         self.mask: TokenMask | None = None
+        self.drawn: dict[int, Distribution] = {}
         self._counts: TokenCounts | None = None
 
     @property

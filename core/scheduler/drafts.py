@@ -1,87 +1,188 @@
 """How many draft tokens a sequence may have, and what became of them.
 
-Owns: the draft budget under `num_speculative_tokens` and the sequence's length limit, the drafts of forced text that come
-without a budget, and the counters of speculation. Never does: propose or verify drafts. Called by: the scheduler.
+Owns: the draft budget under the control's choice and the sequence's length limits, the drafts of forced text that come
+without a budget, and the counters of speculation. Never does: propose, hold or verify drafts (the worker does), or find out
+how many pay (`DraftControl` does). Called by: the scheduler.
 
-A step that verifies d drafts adds between 1 and d + 1 tokens.
+A step that verifies d drafts adds between 1 and d + 1 tokens. The worker says how many drafts it holds, so a plan knows what
+it verifies, unless it is made ahead: then it allows for as many as were ordered, and its sequences may be longer than they
+are sure to be (`num_unsettled`) until the results say how long they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.api.config import SchedulerConfig
+from core.api.explanation import NO_DRAFTS_CAUSES
 from core.api.messages import SchedulerStats
-from core.api.step_plan import StepPlan
+from core.api.step_plan import Slot, StepPlan, StepResult
+from core.scheduler.draft_control import DraftControl
+from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState
+from core.scheduler.step import Step
+from core.scheduler.step_cost import StepCost
 
 
 class DraftRules:
     """Rules for drafts of at most `num_speculative_tokens` a step. They are counted in `stats`.
 
-    Of a sequence with a grammar, the worker may also send the tokens of forced text, `most_forced` a step, which nobody
-    planned for: they take no blocks and no memory but those of the step that verifies them.
+    Of a sequence with a grammar, the worker may also hold the tokens of forced text, `most_forced` a step, which nobody
+    ordered: they take no blocks and no memory but those of the step that verifies them.
+
+    control: chooses how many drafts there are; None without speculation.
     """
 
-    def __init__(self, num_speculative_tokens: int, most_forced: int, stats: SchedulerStats) -> None:
-        self._most = num_speculative_tokens
+    def __init__(self, config: SchedulerConfig, most_forced: int, stats: SchedulerStats, cost: StepCost) -> None:
+        self.control: DraftControl | None = None
+        if config.num_speculative_tokens:
+            self.control = DraftControl(config, cost)
+        self._config = config
         self._most_forced = most_forced
         self._stats = stats
-        self._has_forced = False
+        self._in_play = False
 
-    def any_forced(self, sequences: Sequence[SequenceState]) -> bool:
-        """Whether any of these has forced tokens to verify; nothing is looked at where none were kept since the last call."""
-        if self._has_forced:
-            self._has_forced = any(sequence.drafts for sequence in sequences)
-        return self._has_forced
+    @property
+    def are_wanted(self) -> bool:
+        """Whether the next step orders any, so that each sequence is told how many."""
+        return self.control is not None and self.control.is_on
 
-    def plan(self, sequence: SequenceState, plan: StepPlan, num_tokens: int) -> int:
-        """Enter the drafts that a step of `num_tokens` verifies, and how many may be proposed for the next step.
+    def switch_off(self, reason: str) -> None:
+        """The worker's proposer is not asked any more: plan without it from now on. reason: a sentence."""
+        self._stats.spec_off = reason
+        if self.control is not None:
+            self.control.stop()
 
-        Drafts that do not fit are dropped. Returns the positions to reserve behind the step's own, which a proposer
-        with a KV cache may write before the next step.
+    def enter(self, sequence: SequenceState, num_others: int) -> None:
+        """A sequence has come, to `num_others` that wait or run."""
+        most = self._config.disable_drafts_by_batch_size
+        if most and num_others >= most:
+            sequence.no_drafts = "batch_size"
+
+    def seat(self, sequence: SequenceState) -> None:
+        """A sequence has got a slot."""
+        if self.control is None:
+            return
+        self.control.start(sequence.slot)
+        if sequence.no_drafts:
+            self.control.bar(sequence.slot)
+
+    def begin_step(self, running: RunningSet) -> None:
+        """A step is about to be planned."""
+        if self.control is not None:
+            self.control.begin(running)
+
+    def finish_step(self, step: Step, result: StepResult, seconds: float) -> None:
+        """The results of a step have been read. seconds: that it took; 0.0 where nobody goes by that."""
+        if self.control is not None:
+            self.control.evidence.finish(step, result, seconds)
+
+    def are_in_play(self, running: Sequence[SequenceState]) -> bool:
+        """Whether the worker may hold drafts of a running sequence or be verifying some, or a state is to come back from
+        some. Nothing is looked at while none were planned."""
+        if self._in_play:
+            self._in_play = any(map(_has_drafts, running))
+        return self._in_play
+
+    def order(self, sequence: SequenceState, plan: StepPlan, num_known: int, num_unsettled: int) -> int:
+        """Enter how many drafts may be proposed behind a step after which `num_known` tokens are known, and at most
+        `num_unsettled` besides.
+
+        Returns the positions to reserve behind the step's own, which a proposer with a KV cache may write before the next
+        step.
         """
-        length = len(sequence.token_ids)
-        num_drafts = num_tokens - sequence.num_pending
-        if num_drafts < 0:
-            return 0
-        drafts = sequence.drafts[:num_drafts]
-        sequence.drafts = []
-        if drafts:
-            plan.drafts[sequence.slot] = drafts
-        if not self._most:
-            return 0
-        budget = self._room(sequence, length + 1, self._most)
+        budget = self._budget(sequence, num_known)
         if budget == 0:
             return 0
         plan.draft_budget[sequence.slot] = budget
-        return self._room(sequence, length + 1 + num_drafts, self._most)
+        return self._room(sequence, num_known + num_unsettled, budget)
+
+    def follow(self, sequence: SequenceState, plan: StepPlan) -> None:
+        """Have a draft with a KV cache keep up with a sequence that needs no drafts behind the step."""
+        if self.are_wanted:
+            plan.draft_budget[sequence.slot] = 0
 
     def withdraw(self, sequence: SequenceState, plan: StepPlan) -> None:
         """Allow no proposals for the next step: there is no room for them."""
-        plan.draft_budget.pop(sequence.slot, None)
+        if sequence.slot in plan.draft_budget:
+            plan.draft_budget[sequence.slot] = 0
 
-    def accept(self, sequence: SequenceState, plan: StepPlan, num_tokens: int) -> bool:
+    def fitting(self, sequence: SequenceState, num_known: int) -> int:
+        """The drafts that a step may verify behind `num_known` tokens."""
+        return self._room(sequence, num_known, sequence.num_drafts)
+
+    def begin(self, sequence: SequenceState, plan: StepPlan, num_verified: int) -> None:
+        """A step is planned that verifies at most so many drafts of a sequence: enter that. Before the step has a result, the
+        worker may hold as many as were ordered."""
+        if num_verified or sequence.num_unsettled:
+            plan.num_drafts[sequence.slot] = num_verified
+            sequence.num_unsettled += num_verified
+        sequence.num_drafts = plan.draft_budget.get(sequence.slot, 0)
+        self._in_play = self._in_play or bool(sequence.num_drafts or sequence.num_unsettled)
+
+    def accept(self, slot: Slot, plan: StepPlan, result: StepResult, num_tokens: int) -> bool:
         """Count the drafts of a step that gave `num_tokens`; False when these are more than the drafts allow."""
-        num_drafts = len(plan.drafts.get(sequence.slot, ()))
+        num_drafts = result.num_verified.get(slot, 0)
         if num_drafts:
             self._stats.spec_num_drafts += 1
             self._stats.spec_num_draft_tokens += num_drafts
-            self._stats.spec_num_accepted_tokens += min(num_tokens - 1, num_drafts)
-        return num_tokens <= num_drafts + 1
+            num_accepted = min(num_tokens - 1, num_drafts)
+            self._stats.spec_num_accepted_tokens += num_accepted
+            if self.control is not None:
+                self.control.evidence.verified(slot, num_drafts, num_accepted)
+        return num_tokens - 1 <= num_drafts <= plan.num_drafts.get(slot, 0)
 
-    def keep(self, sequence: SequenceState, plan: StepPlan, proposed: list[int] | None) -> None:
-        """Keep proposals for the next step, as many as were allowed and still fit behind the new tokens."""
-        if not proposed:
-            sequence.drafts = []
+    def settle(self, sequence: SequenceState, plan: StepPlan, result: StepResult, *, is_newest: bool) -> None:
+        """A step's tokens are known, and how many drafts the worker holds since. is_newest: whether no later step is planned
+        that computes the sequence; otherwise that step has taken these drafts."""
+        slot = sequence.slot
+        sequence.num_unsettled -= plan.num_drafts.get(slot, 0)
+        num_proposed = result.num_proposed.get(slot, 0)
+        ordered = plan.draft_budget.get(slot, 0)
+        is_forced = not ordered and num_proposed > 0 and sequence.request.grammar is not None
+        if is_newest:
+            allowed = self._most_forced if is_forced else ordered
+            sequence.num_drafts = self._room(sequence, len(sequence.token_ids), min(allowed, num_proposed))
+        elif is_forced:  # what is forced is longer than one token, so there will be more of it
+            sequence.num_drafts = self._most_forced
+        self._in_play = self._in_play or sequence.num_drafts > 0
+
+    def why_none(self, sequence: SequenceState) -> str:
+        """Why a sequence has no drafts at present, as a sentence; empty where it may have some."""
+        if self.control is None:
+            return ""
+        cause = sequence.no_drafts or self.control.reason
+        return NO_DRAFTS_CAUSES[cause] if cause else ""
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Enter what was counted since the start."""
+        control = self.control
+        if control is None:
             return
-        allowed = plan.draft_budget.get(sequence.slot, 0)
-        if not self._most and sequence.request.grammar is not None:
-            allowed = self._most_forced
-            self._has_forced = True
-        num_kept = self._room(sequence, len(sequence.token_ids), allowed)
-        sequence.drafts = proposed[:num_kept]
+        stats.spec_accepted_by_place = control.evidence.acceptance.accepted.tolist()
+        stats.spec_draft_seconds = control.evidence.seconds
+        stats.spec_steps_on = dict(control.num_on)
+        stats.spec_steps_off = dict(control.num_off)
+
+    def _budget(self, sequence: SequenceState, length: int) -> int:
+        """Drafts that may be proposed for a sequence, of which `length` tokens will be known."""
+        if self.control is None or sequence.no_drafts:
+            return 0
+        limit = self._config.draft_max_model_len
+        if limit and length >= limit:
+            sequence.no_drafts = "max_model_len"
+            self.control.bar(sequence.slot)
+            return 0
+        most = self.control.budget(sequence.slot)
+        if limit:
+            most = min(most, limit - length)
+        return self._room(sequence, length, most)
 
     def _room(self, sequence: SequenceState, length: int, most: int) -> int:
         """Drafts that fit behind `length` known tokens; the token that a step samples needs a place of its own."""
         num_left = sequence.max_length - length - 1
         return max(min(most, num_left), 0)
+
+
+def _has_drafts(sequence: SequenceState) -> bool:
+    return sequence.num_drafts > 0 or sequence.num_unsettled > 0 or sequence.is_rolled_back

@@ -82,7 +82,7 @@ def _check_running(state: SchedulerState, sequence: SequenceState) -> None:
     num_computed = sequence.num_computed_tokens
     is_active = sequence.status is SequenceStatus.RUNNING and sequence.queue is None
     require(is_active, "running_sequences", f"{key} runs but is queued or has another status")
-    has_room = length + len(sequence.drafts) < sequence.max_length
+    has_room = length < sequence.max_length
     wrong = f"{key}: {length} tokens, {num_computed} computed, limit {sequence.max_length}"
     require(num_computed < length and has_room, "sequence_length", wrong)
     require(state.running.at(slot) is sequence, "slots", f"{key} has slot {slot}, which is another's")
@@ -99,8 +99,11 @@ def _check_columns(state: SchedulerState, sequence: SequenceState, num_in_flight
     require(0 <= num_ahead <= num_in_flight, "length_column", f"{key}: {length} in the column, {num_known} known")
     has_capacity = capacity == sequence.num_slots
     require(has_capacity, "capacity_column", f"{key}: {capacity} in the column, {sequence.num_slots} in blocks")
+    num_unsettled = sequence.num_unsettled
+    require(num_unsettled >= 0, "unsettled_tokens", f"{key} has {num_unsettled} tokens unsettled")
     if num_in_flight:
         return
+    require(not num_unsettled, "unsettled_tokens", f"{key} has {num_unsettled} tokens unsettled, nothing is in flight")
     if columns.is_partial(sequence):
         agrees = sequence.num_planned_tokens == sequence.num_computed_tokens
         require(agrees, "planned_tokens", f"{key}: {sequence.num_planned_tokens} planned, nothing in flight")

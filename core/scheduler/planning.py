@@ -6,6 +6,8 @@ does) or read results. Called by: `Scheduler.schedule`.
 First all that decode get their token (and drafts), so that no prompt holds them up; what is left of the budget goes to
 prompts that have begun, then to those that wait. When nobody has drafts, the sequences that decode are planned at once,
 as arrays; one after the other gives the same plan.
+
+A step that is planned ahead of results is planned for the longest that its sequences may be by then.
 """
 
 from __future__ import annotations
@@ -81,7 +83,7 @@ class StepPlanner:
 
     def plan_start(self, sequence: SequenceState, num_tokens: int) -> None:
         """Plan the first chunk of a sequence that has just been started, with blocks for it."""
-        self._reserve_for_drafts(sequence, num_tokens, num_tokens)
+        self._reserve_for_drafts(sequence, num_tokens)
         self.plan.new_block_ids.pop(sequence.slot, None)
         self.state.introduce(sequence, self.plan)
         self._add_chunk(sequence, num_tokens)
@@ -110,10 +112,12 @@ class StepPlanner:
         if self._chunk_slots:
             self._append_chunks()
         plan.removed = seats.take_removed()
-        has_changed = plan.removed or plan.new or plan.drafts
+        has_changed = plan.removed or plan.new or plan.num_drafts
         has_lengths = self._chunk_slots or self._query_lens is not None
         repeats = seats.repeats(plan.slots)
         plan.same_batch = repeats and not has_changed and not has_lengths
+        has_drafts = plan.num_drafts or plan.draft_budget
+        self.step.one_each = self._query_lens is None and not has_drafts
         self.step.num_departures = seats.running.num_departures
         return self.step
 
@@ -137,11 +141,10 @@ class StepPlanner:
 
     def _plan_together(self, view: DecodeView) -> bool:
         """Plan all decodes at once; False, and nothing is taken, when somebody has drafts or blocks are too few."""
-        if not self._vectorized or self.state.config.num_speculative_tokens:
-            return False
-        if self.state.drafts.any_forced(view.sequences):
-            return False
         running = self.state.running
+        drafts = self.state.drafts
+        if not self._vectorized or drafts.are_wanted or drafts.are_in_play(running.sequences):
+            return False
         lengths = running.length[view.slots]
         is_full = lengths > running.capacity[view.slots]
         rows = is_full.nonzero()[0]
@@ -168,10 +171,12 @@ class StepPlanner:
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.at_work = sequence
-            num_drafts = self._num_drafts(sequence, num_pending)
-            num_tokens = min(num_pending + num_drafts, budget)
-            if self._grow(sequence, num_tokens):
-                state.kv.states.begin_step(sequence, num_tokens - num_pending)
+            wanted = min(self._num_drafts(sequence, num_pending), budget - num_pending)
+            num_drafts = self._grow(sequence, wanted)
+            if num_drafts is not None:
+                num_tokens = num_pending + num_drafts
+                state.drafts.begin(sequence, self.plan, num_drafts)
+                state.kv.states.begin_step(sequence, num_drafts)
                 planned.append(sequence)
                 lens.append(num_tokens)
                 pending.append(num_pending)
@@ -194,7 +199,8 @@ class StepPlanner:
         With states, tokens that are computed again take the place of drafts: should drafts be rejected over and over, a
         step never has more tokens, and in the end the state goes on without any.
         """
-        num_drafts = len(sequence.drafts)
+        length = int(self.state.running.length[sequence.slot])
+        num_drafts = self.state.drafts.fitting(sequence, length)
         if num_pending > 1:
             most = self.state.config.num_speculative_tokens + 1
             num_drafts = min(num_drafts, most - num_pending)
@@ -211,30 +217,35 @@ class StepPlanner:
         for row in rows.tolist():
             kv.snapshots.keep(view.sequences[row], int(num_computed[row]))
 
-    def _grow(self, sequence: SequenceState, num_tokens: int) -> bool:
-        """Find blocks for a decoding sequence, preempting the last ones; False when it had to go itself.
+    def _grow(self, sequence: SequenceState, num_drafts: int) -> int | None:
+        """Find blocks for a decoding sequence, giving up its drafts and then preempting the last ones.
 
-        A sequence alone always finds them: none grows beyond what the whole cache holds.
+        Returns how many drafts it may verify, or None when it had to go itself. A sequence alone always finds blocks: none
+        grows beyond what the whole cache holds.
         """
         state = self.state
-        lookahead = 0
-        if state.config.num_speculative_tokens or sequence.drafts:
-            lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
-        planned = int(state.running.length[sequence.slot]) - self._num_pending(sequence)
-        ahead = planned - sequence.num_computed_tokens
+        length = int(state.running.length[sequence.slot])
+        most_known = length + sequence.num_unsettled
+        lookahead = state.drafts.order(sequence, self.plan, length + 1, sequence.num_unsettled + num_drafts)
         while True:
-            block_ids = state.kv.allocate_slots(sequence, num_tokens + ahead, lookahead)
+            end = min(most_known + num_drafts, sequence.max_length - 1)
+            num_tokens = end - sequence.num_computed_tokens
+            block_ids = state.kv.allocate_slots(sequence, num_tokens, lookahead)
             if block_ids is not None:
                 self._append_blocks(sequence, block_ids)
-                return True
+                return num_drafts
             if lookahead:
                 lookahead = 0
+                state.drafts.withdraw(sequence, self.plan)
+                continue
+            if num_drafts:
+                num_drafts = 0
                 state.drafts.withdraw(sequence, self.plan)
                 continue
             victim = state.running.sequences[-1]
             state.preempt(victim, self.plan)
             if victim is sequence:
-                return False
+                return None
 
     def _append_blocks(self, sequence: SequenceState, block_ids: list[list[int]]) -> None:
         if not block_ids:
@@ -245,15 +256,17 @@ class StepPlanner:
         self.plan.new_block_ids[sequence.slot] = block_ids
         self.state.running.capacity[sequence.slot] = sequence.num_slots
 
-    def _reserve_for_drafts(self, sequence: SequenceState, num_tokens: int, num_new: int) -> None:
-        """Allow proposals after a chunk of `num_tokens`, `num_new` behind the computed ones, if blocks are left."""
+    def _reserve_for_drafts(self, sequence: SequenceState, num_tokens: int) -> None:
+        """Allow proposals after the next chunk, of `num_tokens`, if it completes the sequence and blocks are left."""
         state = self.state
-        if not state.config.num_speculative_tokens:
+        length = len(sequence.token_ids)
+        if sequence.num_planned_tokens + num_tokens < length:
+            state.drafts.follow(sequence, self.plan)
             return
-        lookahead = state.drafts.plan(sequence, self.plan, num_tokens)
+        lookahead = state.drafts.order(sequence, self.plan, length + 1, 0)
         if not lookahead:
             return
-        block_ids = state.kv.allocate_slots(sequence, num_new, lookahead)
+        block_ids = state.kv.allocate_slots(sequence, sequence.num_pending, lookahead)
         if block_ids is None:
             state.drafts.withdraw(sequence, self.plan)
         else:
@@ -285,7 +298,7 @@ class StepPlanner:
                 return
             state.preempt(behind, self.plan)
         self._append_blocks(sequence, block_ids)
-        self._reserve_for_drafts(sequence, num_tokens, ahead + num_tokens)
+        self._reserve_for_drafts(sequence, num_tokens)
         self._add_chunk(sequence, num_tokens)
 
     def _add_chunk(self, sequence: SequenceState, num_tokens: int) -> None:
@@ -301,6 +314,7 @@ class StepPlanner:
         if completes:
             self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)
+            self.state.drafts.begin(sequence, self.plan, 0)
         if self._room is not None:
             self._room.take(start, num_tokens, completes=completes)
             if self._room.is_used_up:

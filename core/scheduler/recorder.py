@@ -13,6 +13,7 @@ from core.api.explanation import CacheMiss, SequenceRecord
 from core.api.step_plan import StepResult
 from core.kv.manager import KVManager
 from core.kv.prefix import PrefixHit
+from core.scheduler.drafts import DraftRules
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.step import Step
 
@@ -72,14 +73,15 @@ class Recorder:
             waits_for_disk = sequence.status is SequenceStatus.WAITING_FOR_KV
             sequence.record.waited_for = "kv_offloading_disk_path" if waits_for_disk else limit
 
-    def count(self, step: Step, result: StepResult) -> None:
+    def count(self, step: Step, result: StepResult, drafts: DraftRules) -> None:
         """A step is done; its results have not been read yet."""
         computed = list(self._among(step.sequences(), step))
         for sequence in computed:
             assert sequence.record is not None
             sequence.record.num_steps += 1
-        if step.plan.drafts:
-            self._count_drafts(computed, step, result)
+            sequence.record.drafts_off = result.proposer_off or drafts.why_none(sequence)
+        if result.num_verified:
+            self._count_drafts(computed, result)
         now = self._clock()
         for chunk in step.chunks:
             record = chunk.sequence.record
@@ -98,10 +100,10 @@ class Recorder:
             if sequence.record is not None and runs and sequence.first_step <= step.number:
                 yield sequence
 
-    def _count_drafts(self, computed: Iterable[SequenceState], step: Step, result: StepResult) -> None:
+    def _count_drafts(self, computed: Iterable[SequenceState], result: StepResult) -> None:
         token_ids = result.tokens()
         for sequence in computed:
-            num_drafts = len(step.plan.drafts.get(sequence.slot, ()))
+            num_drafts = result.num_verified.get(sequence.slot, 0)
             num_tokens = len(token_ids.get(sequence.slot, ()))
             if sequence.record is not None and num_drafts:
                 sequence.record.num_drafts += num_drafts

@@ -70,12 +70,10 @@ class ResultReader:
         """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
         state = self.state
         result = self.result
-        if not self._vectorized or state.seats.suspects or state.config.num_speculative_tokens:
+        if not self._vectorized or state.seats.suspects or not self.step.one_each:
             return False
         has_lost_some = self.step.num_departures != state.running.num_departures
-        if has_lost_some or result.errors or result.more_token_ids:
-            return False
-        if self.plan.drafts or result.drafts:
+        if has_lost_some or result.errors or result.more_token_ids or result.num_proposed:
             return False
         if result.same_slots:
             return True
@@ -169,8 +167,8 @@ class ResultReader:
         if not token_ids:
             self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
             return
-        may_have_drafts = len(token_ids) > 1 or self.plan.drafts
-        if may_have_drafts and not state.drafts.accept(sequence, self.plan, len(token_ids)):
+        may_have_drafts = len(token_ids) > 1 or result.num_verified
+        if may_have_drafts and not state.drafts.accept(slot, self.plan, result, len(token_ids)):
             self._fail(sequence, "The worker returned more tokens than were proposed; see the engine's log.")
             return
         self._take_tokens(sequence, slot, token_ids)
@@ -183,7 +181,7 @@ class ResultReader:
         reason = append_tokens(sequence, token_ids)
         # All but the newest token are computed: the keys and values of rejected drafts are forgotten by that.
         sequence.num_pending = 1
-        num_drafts = len(self.plan.drafts.get(slot, ())) if self.plan.drafts else 0
+        num_drafts = self.result.num_verified.get(slot, 0)
         if state.kv.states.can_roll_back and len(token_ids) <= num_drafts and reason is None:
             # A state has seen the rejected drafts: the next step begins where this one did.
             sequence.num_computed_tokens = num_computed
@@ -194,8 +192,9 @@ class ResultReader:
         state.seats.clear(sequence)
         if reason is not None:
             self._finish(sequence, output, reason)
-        elif state.config.num_speculative_tokens or self.result.drafts:
-            state.drafts.keep(sequence, self.plan, self.result.drafts.get(slot))
+        elif self.plan.draft_budget or self.plan.num_drafts or self.result.num_proposed:
+            is_newest = int(state.running.length[slot]) == len(sequence.token_ids)
+            state.drafts.settle(sequence, self.plan, self.result, is_newest=is_newest)
 
     def _output(
         self, sequence: SequenceState, slot: int, start: int, token_ids: list[int], reason: FinishReason | None

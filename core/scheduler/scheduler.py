@@ -11,7 +11,7 @@ The running list is kept in the policy's order, so its last member is the one to
 blocks for all its known tokens are free, and takes them at once: only decoding makes anybody need more.
 
 Further steps may be planned before the results of earlier ones are there: each sequence that samples is taken to get one
-token, and what turns out to have ended computes tokens too many, which are dropped.
+token, or up to so many more as it has drafts, and what turns out to have ended computes tokens too many, which are dropped.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class Scheduler:
 
     make_kv:       an empty KV manager for the executor's pool.
     clock:         seconds, of the clock that deadlines are told in.
-    max_in_flight: how many steps may be without a result.
+    max_in_flight: how many steps may be without a result. It is 1 where states come back from drafts: a plan says from
+                   where they go on.
     lockstep:      whether a step that computes nothing is computed like any other, so that it waits for its result.
     vectorized:    False handles every sequence on its own; the plans are the same.
     cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
@@ -72,6 +73,8 @@ class Scheduler:
         self._vectorized = vectorized
         self._cost = StepCost() if cost is None else cost
         self._state = SchedulerState(config, make_kv(), policy, clock, self._cost)
+        if self._state.kv.states.can_roll_back:
+            self.max_in_flight = 1
         self._admission = Admission(self._state)
         self._num_steps = 0
         self._token_budget = config.max_num_batched_tokens
@@ -158,6 +161,7 @@ class Scheduler:
         self._num_steps += 1
         state.step_number = self._num_steps
         state.expire()
+        state.drafts.begin_step(state.running)
         planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
         if not state.seats.suspects or not self._admission.try_suspect(planner):
             self._plan(planner)
@@ -176,12 +180,19 @@ class Scheduler:
         if self.lockstep or not step.is_idle:
             self._take_oldest(step)
             self._settle_transfers(step, result.pages)
-        if self._state.recorder:
-            self._state.recorder.count(step, result)
-        if self._state.stall is not None:
-            self._state.stall.finish(step, result, self._state.running)
-        outputs = ResultReader(self._state, step, result, vectorized=self._vectorized).run()
-        self._state.at_work = None
+        state = self._state
+        if result.proposer_off:
+            state.drafts.switch_off(result.proposer_off)
+        if state.recorder:
+            state.recorder.count(step, result, state.drafts)
+        seconds = 0.0
+        if state.step_clock is not None:
+            seconds = state.step_clock.end(step, result)
+        if state.stall is not None:
+            state.stall.finish(step, result, state.running)
+        outputs = ResultReader(state, step, result, vectorized=self._vectorized).run()
+        state.drafts.finish_step(step, result, seconds)
+        state.at_work = None
         return outputs
 
     def fail(self, step: Step, sentence: str) -> StepOutputs:
@@ -234,6 +245,7 @@ class Scheduler:
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost)
         fresh.stats = state.stats
         fresh.drafts = state.drafts
+        fresh.step_clock = state.step_clock
         fresh.stall = state.stall
         fresh.seats.put_back_removed(range(self.config.max_num_seqs))
         ended = state.take_told()
@@ -263,6 +275,7 @@ class Scheduler:
         stats.prefix_queries = state.kv.num_query_tokens
         stats.prefix_hits = state.kv.num_hit_tokens
         stats.tier_hits = state.kv.num_tier_tokens
+        state.drafts.report(stats)
         return stats
 
     def reset_prefix_cache(self) -> bool:
@@ -289,8 +302,8 @@ class Scheduler:
     def _begin(self, step: Step) -> None:
         """Count a step as under way, with all that must be undone should it fail."""
         kv = self._state.kv
-        if self._state.stall is not None:
-            self._state.stall.begin(step)
+        if self._state.step_clock is not None:
+            self._state.step_clock.begin(step)
         step.unwritten = kv.take_unwritten()
         if step.plan.total_num_tokens:
             step.plan.transfers = kv.take_transfers()

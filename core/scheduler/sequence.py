@@ -40,7 +40,9 @@ class SequenceState(KVSequence):
     min_stop_length:    stop tokens end it only when prompt plus output are longer than this.
     num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
     num_charged_tokens: tokens that its user has been charged for.
-    drafts:             tokens to verify in the next step.
+    num_drafts:         drafts that the worker holds for its next step, or may hold then; the next step verifies them.
+    no_drafts:          why it never has drafts, a name of `NO_DRAFTS_CAUSES`; empty where it may.
+    num_unsettled:      drafts that steps in flight may accept: it may be longer by that many tokens than it is sure to be.
     num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
     last_token:         when it got its last token before it lost its slot; NaN for one without, and without a limit of stalls.
@@ -53,7 +55,6 @@ class SequenceState(KVSequence):
 
     __slots__ = (
         "blocks_missing",
-        "drafts",
         "entered",
         "first_step",
         "is_long",
@@ -61,10 +62,13 @@ class SequenceState(KVSequence):
         "last_token",
         "max_length",
         "min_stop_length",
+        "no_drafts",
         "num_cached_tokens",
         "num_charged_tokens",
+        "num_drafts",
         "num_pending",
         "num_prompt_tokens",
+        "num_unsettled",
         "order",
         "prompt_logprobs",
         "queue",
@@ -103,7 +107,9 @@ class SequenceState(KVSequence):
             self.min_stop_length += params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
         self.num_charged_tokens = len(given)
-        self.drafts: list[int] = []
+        self.num_drafts = 0
+        self.num_unsettled = 0
+        self.no_drafts = ""
         self.num_cached_tokens = -1 if resume is None else resume.num_cached_tokens
         self.blocks_missing = 0
         self.queue: WaitingQueue | None = None

@@ -9,7 +9,6 @@ Without `--max-stall-ms` there is neither of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import nan
 
 import numpy as np
@@ -19,7 +18,8 @@ from core.api.step_plan import Int32Array, StepPlan, StepResult
 from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
-from core.scheduler.step_cost import StepCost, work_of
+from core.scheduler.step_clock import StepClock
+from core.scheduler.step_cost import work_of
 
 LEAST_CHUNK = 16
 """Tokens that the first prompt of a step computes where not even one fits: a limit that no step can keep starves nobody."""
@@ -29,19 +29,15 @@ class StallLimit:
     """The wait between two tokens of each stream, as far as the scheduler decides on it.
 
     limit_s: seconds that a stream may wait.
-    cost:    learns from each step.
     stats:   `num_stalls` counts the tokens that came later.
-    clock:   seconds.
+    clock:   of the steps.
     """
 
-    def __init__(
-        self, limit_s: float, max_num_seqs: int, stats: SchedulerStats, clock: Callable[[], float], cost: StepCost
-    ) -> None:
+    def __init__(self, limit_s: float, max_num_seqs: int, stats: SchedulerStats, clock: StepClock) -> None:
         self.limit_s = limit_s
-        self.cost = cost
+        self.cost = clock.cost
         self._stats = stats
         self._clock = clock
-        self._finished = clock()
         self._last_token = np.full(max_num_seqs, nan)
 
     def seat(self, sequence: SequenceState) -> None:
@@ -52,19 +48,9 @@ class StallLimit:
         """A sequence that goes on later is about to lose its slot."""
         sequence.last_token = float(self._last_token[sequence.slot])
 
-    def begin(self, step: Step) -> None:
-        """A step is under way."""
-        step.begun = self._clock()
-
     def finish(self, step: Step, result: StepResult, running: RunningSet) -> None:
-        """A step is done; its results have not been read yet."""
-        now = self._clock()
-        # Streams also wait for what lies between two steps, so for them a step begins where the one before ended.
-        begun = self._finished if step.num_decodes else max(step.begun, self._finished)
-        self._finished = now
-        if step.plan.total_num_tokens:
-            work = work_of(step.plan, step.num_decodes)
-            self.cost.observe(work, now - begun)
+        """A step has just ended; its results have not been read yet."""
+        now = self._clock.ended
         slots = result.slots
         if step.num_departures != running.num_departures:
             slots = _still_there(slots, step, running)

@@ -24,6 +24,7 @@ from core.scheduler.roster import Roster
 from core.scheduler.seats import Seats
 from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 from core.scheduler.stall import StallLimit
+from core.scheduler.step_clock import StepClock
 from core.scheduler.step_cost import StepCost
 
 
@@ -36,6 +37,7 @@ class SchedulerState:
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
     recorder: of sequences whose requests ask how their answers came about.
+    step_clock: times the steps; None where nobody goes by that.
     stall:   how long streams may wait for their next token; None: any time.
     at_work: the sequence that is being handled, to be blamed when something breaks.
     step_number: of the newest step.
@@ -59,21 +61,25 @@ class SchedulerState:
         self.running = self.seats.running
         self.awaiting = AwaitingKV(kv)
         self.stats = SchedulerStats()
-        self.drafts = DraftRules(config.num_speculative_tokens, self._most_forced(), self.stats)
+        self.drafts = DraftRules(config, self._most_forced(), self.stats, cost)
         self.recorder = Recorder(kv, clock)
+        self.step_clock: StepClock | None = None
+        if config.learns_costs:
+            self.step_clock = StepClock(cost, clock)
         self.stall: StallLimit | None = None
-        if config.max_stall_s:
-            self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, clock, cost)
+        if config.max_stall_s and self.step_clock is not None:
+            self.stall = StallLimit(config.max_stall_s, config.max_num_seqs, self.stats, self.step_clock)
         self.at_work: SequenceState | None = None
         self.step_number = 0
         self._ended: list[EngineOutput] = []
 
     def _most_forced(self) -> int:
-        """Drafts of forced text that a sequence may have. A step planned ahead cannot know them, and without blocks for a
-        copy of a state there is no way back from them."""
+        """Drafts of forced text that a sequence may have: none where no blocks for a copy of a state are its way back."""
         states = self.kv.states
         has_way_back = states.can_roll_back or not states.num_blocks
-        return 0 if self.config.async_scheduling or not has_way_back else MOST_FORCED
+        if not has_way_back:
+            return 0
+        return min(MOST_FORCED, self.config.num_speculative_tokens or MOST_FORCED)
 
     @property
     def waiting(self) -> WaitingQueue:
@@ -95,6 +101,7 @@ class SchedulerState:
         arrival = self.roster.next_arrival()
         order = self.policy.order(request, arrival)
         sequence = SequenceState(request, order, self.limits.max_length, self.clock())
+        self.drafts.enter(sequence, len(self.roster))
         if alone:
             self.seats.suspect([sequence])
         else:
@@ -112,7 +119,8 @@ class SchedulerState:
         sequence.prefix_keys = []
         sequence.slot = NO_SLOT
         sequence.status = SequenceStatus.WAITING
-        sequence.drafts = []
+        sequence.num_drafts = 0
+        sequence.num_unsettled = 0
         sequence.blocks_missing = 0
         sequence.was_preempted = False
         if sequence.prompt_logprobs is not None:
@@ -133,6 +141,7 @@ class SchedulerState:
         sequence.first_step = self.step_number
         sequence.blocks_missing = 0
         self.running.start(sequence)
+        self.drafts.seat(sequence)
         if self.stall is not None:
             self.stall.seat(sequence)
 
@@ -146,6 +155,7 @@ class SchedulerState:
             sequence.output_token_ids,
             sequence.num_computed_tokens,
             tables,
+            sequence.max_length,
         )
         plan.new.append(new)
 
@@ -153,7 +163,7 @@ class SchedulerState:
         """Send a running sequence back to the queue for want of blocks; it is computed again later."""
         slot = sequence.slot
         plan.new_block_ids.pop(slot, None)
-        plan.drafts.pop(slot, None)
+        plan.num_drafts.pop(slot, None)
         plan.draft_budget.pop(slot, None)
         self.suspend(sequence)
         if sequence not in self.seats.suspects:
@@ -172,7 +182,8 @@ class SchedulerState:
         self.kv.free(sequence)
         self.seats.empty(sequence)
         sequence.status = SequenceStatus.WAITING
-        sequence.drafts = []
+        sequence.num_drafts = 0
+        sequence.num_unsettled = 0
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
 

@@ -35,6 +35,7 @@ class Step:
     number:    names the step: 1, 2, 3, ... in the order of the plans.
     decodes:   the sequences of the plan's first rows.
     chunks:    the sequences of the other rows, and how much of each.
+    one_each:  whether each decode computes one token and gets one, and no drafts were ordered.
     num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
     unwritten: blocks that others may share although this step, or one before it, has yet to write them.
     begun:     when it was planned, of the scheduler's clock; 0.0 where nothing is made of it.
@@ -45,6 +46,7 @@ class Step:
     number: int = 0
     decodes: DecodeView | None = None
     chunks: list[Chunk] = field(default_factory=list)
+    one_each: bool = True
     num_departures: int = 0
     unwritten: list[int] = field(default_factory=list)
     begun: float = 0.0

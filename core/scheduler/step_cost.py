@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from core.api.step_plan import StepPlan
+from core.api.step_plan import StepPlan, StepResult
 
 FIRST_TERMS = {
     "step": 1.0,
@@ -58,17 +58,21 @@ class StepWork(NamedTuple):
     prompt_keys: int = 0
 
 
-def work_of(plan: StepPlan, num_decodes: int) -> StepWork:
-    """The size of a planned step whose first `num_decodes` rows continue a decode."""
+def work_of(plan: StepPlan, num_decodes: int, result: StepResult | None = None) -> StepWork:
+    """The size of a planned step whose first `num_decodes` rows continue a decode. result: of the step, once it is there; a
+    plan only says how many drafts there may be."""
+    num_tokens = plan.total_num_tokens
+    if result is not None and plan.num_drafts:
+        num_tokens -= sum(plan.num_drafts.values()) - sum(result.num_verified.values())
     context_tokens = int(plan.num_computed[:num_decodes].sum())
     if num_decodes == len(plan.slots):
-        return StepWork(0, plan.total_num_tokens, context_tokens)
+        return StepWork(0, num_tokens, context_tokens)
     lens = plan.query_lens[num_decodes:].astype(np.int64)
     starts = plan.num_computed[num_decodes:]
     num_prompt_tokens = int(lens.sum())
     keys = lens * (2 * starts + lens)
     prompt_keys = int(keys.sum()) // 2
-    return StepWork(num_prompt_tokens, plan.total_num_tokens - num_prompt_tokens, context_tokens, prompt_keys)
+    return StepWork(num_prompt_tokens, num_tokens - num_prompt_tokens, context_tokens, prompt_keys)
 
 
 class StepCost:

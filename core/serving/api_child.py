@@ -13,9 +13,12 @@ import msgspec
 
 from core.engine.death import how_ended
 from core.processes import child_environment, python_command
-from core.serving.api_messages import Begin, Channel, FromApi, News, Stop
+from core.serving.api_messages import PULSE_S, Alive, Begin, Channel, FromApi, News, Stop
 
 KILL_S = 5.0
+
+HANG_S = 60.0
+"""Seconds of silence after which a process hangs."""
 
 
 class ApiChild:
@@ -23,11 +26,16 @@ class ApiChild:
 
     number: from 0; a child that is started in place of another has its number.
     client: the number that the engine knows it by; None: it has never served.
+    patience_s: seconds of silence after which it is killed.
     """
 
-    def __init__(self, number: int, process: subprocess.Popen[bytes], channel: Channel) -> None:
+    def __init__(
+        self, number: int, process: subprocess.Popen[bytes], channel: Channel, patience_s: float = HANG_S
+    ) -> None:
         self.number = number
         self.client: int | None = None
+        self.patience_s = patience_s
+        self._hung = False
         self._process = process
         self._channel = channel
         self._begun = False
@@ -71,9 +79,25 @@ class ApiChild:
         self._channel.send(message)
 
     async def receive(self) -> FromApi | None:
-        """Its next message; None when it has ended."""
-        message: FromApi | None = await self._channel.receive()
+        """Its next message; None when it has ended, or hung and was killed."""
+        message = await self._next()
+        while isinstance(message, Alive):
+            message = await self._next()
         return message
+
+    async def _next(self) -> FromApi | None:
+        coming: asyncio.Future[FromApi | None] = asyncio.ensure_future(self._channel.receive())
+        try:
+            # after a time in which this process, or the machine, was stopped the other end needs another pulse
+            for patience in (self.patience_s, min(self.patience_s, 2 * PULSE_S)):
+                done, _ = await asyncio.wait({coming}, timeout=patience)
+                if done:
+                    return coming.result()
+        finally:
+            coming.cancel()
+        self._hung = True
+        self.kill()
+        return None
 
     def stop(self, *, at_once: bool) -> None:
         """Have it end."""
@@ -91,4 +115,6 @@ class ApiChild:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = await asyncio.to_thread(self._process.wait)
+        if self._hung:
+            return f"gave no sign of life for {self.patience_s:g} s and was killed"
         return how_ended(code)

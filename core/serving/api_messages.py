@@ -2,9 +2,9 @@
 
 Owns: the messages and the channel that carries them. Never does: act on them. Called by: both ends.
 
-The supervisor says `Begin` once, then what becomes of the engine, and `Stop`. The API process says `Serving` whenever it has
-a connection to an engine, and `Explained` when it knows why engines died. Either may ask for metrics: an API process that is
-scraped asks the supervisor, which asks all others.
+The supervisor says `Begin` once, then what becomes of the engine, and `Stop`. The API process says `Alive` all the time,
+`Serving` whenever it has a connection to an engine, and `Explained` when it knows why engines died. Either may ask for metrics:
+an API process that is scraped asks the supervisor, which asks all others.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from core.api.config import EngineConfig, ServerConfig
 from core.helper_process import HEADER_BYTES, header
 from core.observe.shared_metrics import Family
 
+PULSE_S = 5.0
+
 
 class Begin(msgspec.Struct, tag="begin"):
     """Everything that an API process needs to serve.
@@ -27,6 +29,7 @@ class Begin(msgspec.Struct, tag="begin"):
     number: of the process, from 0.
     address: of the engine.
     engine, server: with the limits that this process has.
+    explained: the configuration as plain values, for the page.
     """
 
     number: int
@@ -34,6 +37,7 @@ class Begin(msgspec.Struct, tag="begin"):
     engine: EngineConfig
     server: ServerConfig
     tokenizer: TokenizerSource
+    explained: dict[str, Any] = {}
 
 
 class EngineDied(msgspec.Struct, tag="died"):
@@ -75,6 +79,10 @@ class Explained(msgspec.Struct, tag="explained"):
     num_deaths: int
 
 
+class Alive(msgspec.Struct, tag="alive"):
+    """The loop of this process turns. Said every `PULSE_S`."""
+
+
 class AskMetrics(msgspec.Struct, tag="ask"):
     """Wanted: the metrics of one process (asked by the supervisor), or of all others (asked of it)."""
 
@@ -90,7 +98,7 @@ class TellMetrics(msgspec.Struct, tag="tell"):
 
 News = EngineDied | EngineAt | EngineGone
 ToApi = Begin | News | Stop | AskMetrics | TellMetrics
-FromApi = Serving | Explained | AskMetrics | TellMetrics
+FromApi = Serving | Explained | Alive | AskMetrics | TellMetrics
 
 
 class Channel:

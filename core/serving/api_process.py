@@ -23,7 +23,18 @@ from core.observe.logging import setup_logging
 from core.observe.output import best_effort_output
 from core.observe.shared_metrics import Family, families
 from core.processes import end_with_parent
-from core.serving.api_messages import AskMetrics, Begin, Channel, Explained, Serving, Stop, TellMetrics, ToApi
+from core.serving.api_messages import (
+    PULSE_S,
+    Alive,
+    AskMetrics,
+    Begin,
+    Channel,
+    Explained,
+    Serving,
+    Stop,
+    TellMetrics,
+    ToApi,
+)
 from core.serving.context import ServingContext
 from core.serving.engine_news import EngineNews, SharedEngineSource
 from core.serving.lifetime import close_engine, on_loop_error
@@ -62,7 +73,10 @@ class ApiProcess:
         client = await source.first()
         engine = AsyncEngine(begin.engine, tokenizer, client, source)
         try:
-            await serve_requests(begin.server, listener, engine, (self.stop, self.hurry), self._on_ready)
+            events = self.stop, self.hurry
+            await serve_requests(
+                begin.server, listener, engine, events, self._on_ready, explain=lambda: begin.explained
+            )
         finally:
             await close_engine(engine, self.hurry)
 
@@ -115,10 +129,27 @@ class ApiProcess:
         return [] if self._context is None else families(self._context.metrics.registry.collect())
 
 
+async def show_life(channel: Channel) -> None:
+    """Tell the supervisor again and again that this loop turns."""
+    while True:
+        channel.send(Alive())
+        await asyncio.sleep(PULSE_S)
+
+
 async def run(control: int, listener: socket.socket) -> None:
     """Serve for the supervisor at the other end of `control`."""
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
     channel = await Channel.open(socket.socket(fileno=control), ToApi)
+    living = asyncio.ensure_future(show_life(channel))
+    try:
+        await _serve(channel, listener)
+    finally:
+        living.cancel()
+        await asyncio.gather(living, return_exceptions=True)
+        channel.close()
+
+
+async def _serve(channel: Channel, listener: socket.socket) -> None:
     await import_application()
     begin = await channel.receive()
     if not isinstance(begin, Begin):
@@ -136,7 +167,6 @@ async def run(control: int, listener: socket.socket) -> None:
         for task in (serving, hearing, stopping):
             task.cancel()
         await asyncio.gather(serving, hearing, stopping, return_exceptions=True)
-        channel.close()
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ from core.serving.openapi import document
 from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
-from core.serving.routes import cache, chat, completions, health, messages, metrics, models, responses, tokenize
+from core.serving.routes import cache, chat, completions, health, messages, metrics, models, page, responses, tokenize
 from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
 from core.tokens.templates import TOOL_TEMPLATE
@@ -58,7 +58,10 @@ def create_app(
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     paths: list[str] = []
-    for module in (models, completions, chat, responses, messages, tokenize, cache, health, metrics):
+    modules = [models, completions, chat, responses, messages, tokenize, cache, health, metrics]
+    if not server_config.disable_ui:
+        modules.append(page)
+    for module in modules:
         app.include_router(module.router)
         for route in module.router.routes:
             paths.append(str(getattr(route, "path", "")))
@@ -72,6 +75,8 @@ def create_app(
         if docs:
             pages = (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url)
             open_paths += filter(None, pages)
+        if not server_config.disable_ui:
+            open_paths += page.OPEN
         app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=open_paths)
     app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:

@@ -7,13 +7,16 @@ Called by: `core.serving.app` (builds it), routes (through `context_of`).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import uuid4
 
 from fastapi import Request
 
 from core.api.config import ModelConfig, ServerConfig
 from core.observe.metrics import ServerMetrics
+from core.observe.recent_requests import RecentRequests
 from core.serving.body import BodyRoom
 from core.serving.drain import Drain
 from core.serving.durable.streams import DurableStreams
@@ -35,6 +38,8 @@ class ServingContext:
     drain: whether the server takes requests, and which ones run.
     tenants: who shares cached prefixes with whom.
     durable: streams that outlive their connections; None: none do.
+    recent: the requests that ran last, for the page.
+    explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
     """
 
@@ -48,6 +53,8 @@ class ServingContext:
     drain: Drain = field(default_factory=Drain)
     tenants: Tenants = field(default_factory=Tenants)
     durable: DurableStreams | None = None
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
 

@@ -22,6 +22,7 @@ from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
 from core.observe.metrics import RequestMeter
+from core.observe.recent_requests import RecentRequest
 from core.serving.context import ServingContext
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
@@ -78,7 +79,8 @@ async def run_prompts(
             own_terms = _with_tenant(terms, context.tenants, arrival.key, prompt)
             if recorder is not None:
                 own_terms = replace(own_terms, recorder=recorder.part(index))
-            runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms))
+            entry = context.recent.enter(response_id, arrival.key)
+            runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms, entry))
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
         if recorder is not None and len(runs) > 1:
             together = recorder.in_order(together)
@@ -117,9 +119,14 @@ async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Pro
 
 
 async def _run_one(
-    context: ServingContext, prompt: dict[str, Any], params: SamplingParams, request_id: str, terms: RequestTerms
+    context: ServingContext,
+    prompt: dict[str, Any],
+    params: SamplingParams,
+    request_id: str,
+    terms: RequestTerms,
+    entry: RecentRequest,
 ) -> AsyncGenerator[RequestOutput, None]:
-    meter = RequestMeter(context.metrics, params)
+    meter = RequestMeter(context.metrics, params, entry)
     stream = context.engine.generate(prompt, params, request_id, terms)
     try:
         async with aclosing(stream) as outputs:

@@ -10,12 +10,14 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from core.api.config import JournalSettings, ServerConfig
+from core.api.config import JournalSettings
 from core.api.errors import EngineDeadError
+from core.config.explained import explained
 from core.observe.logging import setup_logging
 from core.serving.chat_template import read_template
 from core.serving.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
@@ -71,7 +73,7 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
     try:
         engine = await unless_stopped(start_engine(resolution, process), events[0])
         if engine is not None:
-            await _serve_with(engine, resolution.server, listener, events, journal, begin)
+            await _serve_with(engine, resolution, listener, events, journal, begin)
     finally:
         if journal is not None:
             await journal.close()
@@ -88,7 +90,7 @@ def _open_journal(settings: JournalSettings | None) -> Journal | None:
 
 async def _serve_with(
     engine: AsyncEngine,
-    settings: ServerConfig,
+    resolution: Resolution,
     listener: socket.socket,
     events: tuple[asyncio.Event, asyncio.Event],
     journal: Journal | None,
@@ -98,10 +100,11 @@ async def _serve_with(
 
     def on_ready(context: ServingContext) -> None:
         name = context.model.served_names[0]
-        announce(listener, settings, name, engine.ready.phases, begin)
+        announce(listener, resolution.server, name, engine.ready.phases, begin)
 
     try:
-        await serve_requests(settings, listener, engine, events, on_ready, journal)
+        explain = partial(explained, resolution)
+        await serve_requests(resolution.server, listener, engine, events, on_ready, journal, explain)
     finally:
         await close_engine(engine, events[1])
 

@@ -49,16 +49,19 @@ async def serve_requests(
     events: tuple[asyncio.Event, asyncio.Event],
     on_ready: Callable[[ServingContext], None],
     journal: Journal | None = None,
+    explain: Callable[[], dict[str, Any]] | None = None,
 ) -> None:
     """Serve until the first of `events` is set, and then end: in good order until the second one is set, too.
 
     on_ready: called once, when requests are served.
     journal: keeps what outlives this server; None: nothing does.
+    explain: the configuration as plain values, for the page.
 
     Raises EngineDeadError when there is no engine any more.
     """
     settings = fit_connections(settings)
     server, context = _application(settings, engine, journal)
+    context.explain = explain
     died = asyncio.Event()
     engine.on_death = lambda error: died.set()
     if not engine.is_running:

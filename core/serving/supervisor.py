@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from core.api.config import RestartConfig
 from core.api.errors import CoreError
+from core.config.explained import explained
 from core.engine.revival import Reviver
 from core.serving.api_child import ApiChild
 from core.serving.api_messages import AskMetrics, Begin, Explained, News, Serving, TellMetrics
@@ -190,6 +191,7 @@ class Supervisor:
             engine=engine_share(found.engine, number, count),
             server=server_share(found.server, number, count),
             tokenizer=found.manifest.tokenizer,
+            explained=explained(found),
         )
 
     def _forget(self, child: ApiChild) -> None:

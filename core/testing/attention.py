@@ -26,6 +26,7 @@ from core.testing.reference import (
     changed_blocks,
     dense_attention,
 )
+from core.testing.trees import compared_rows
 
 TOLERANCES = {"float32": 5e-5, "float16": 2e-2, "bfloat16": 3e-2}
 HEAD_SIZES = (64, 32, 80, 128)
@@ -260,6 +261,31 @@ def _invariant(subject: Subject, what: str, spec: Cached, block_size: int, dtype
             same_bits(resized, alone, f"{what}: blocks of {other} tokens, compared with {block_size}, in {dtype}")
 
 
+def trees_equal_chains(subject: Subject) -> None:
+    """With `tree`: the rows of a tree of drafts see what the same rows of chains see, also when they have been moved."""
+    if not subject.manifest.spec.capabilities.get("tree", False):
+        raise Skipped("it does not declare tree; drafts are then verified as chains")
+    _, blocks, dtypes = _choices(subject)
+    variants = "grouped heads", "a window", "a window in chunks", "slopes, sinks and a soft cap"
+    for what, spec, usual, dtype in _ordinary(subject, *variants):
+        tried = {(usual, dtype)}
+        if what == "grouped heads" or what in LATENTS:
+            tried |= {(usual, other) for other in dtypes} | {(size, dtype) for size in blocks}
+        for block_size, kv_dtype in sorted(tried):
+            if not _reasons(subject, spec, block_size, kv_dtype):
+                _compare_tree(subject, what, spec, block_size, kv_dtype)
+
+
+def _compare_tree(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str) -> None:
+    is_exact = promises(subject.manifest, "fast", spec.kind)
+    for row, got, expected in compared_rows(subject.loaded, spec, block_size, dtype, generator("tree")):
+        label = f"{what}: {row}, in a tree, compared with a chain, in blocks of {block_size} in {dtype}"
+        if is_exact:
+            same_bits(got, expected, label)
+        else:
+            close(got, expected, _tolerance(dtype), label)
+
+
 def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
     """The check, for backends that serve layers with keys and values."""
 
@@ -284,6 +310,7 @@ KEYED = (
     layout_is_planned,
     same_step_same_bits,
     batch_invariant_as_claimed,
+    trees_equal_chains,
 )
 CHECKS = (*map(_keyed, KEYED), *states.CHECKS)
 

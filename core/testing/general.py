@@ -30,6 +30,7 @@ HOOKS = {
     "core_propose": ("platform",),
     "core_numerics": ("kernels", "attention"),
     "core_weights_nbytes": ("speculative",),
+    "core_draft_spec": ("speculative",),
 }
 """Which kinds are asked with a hook; on other kinds it would never be called."""
 

@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from core.api.errors import UserError, nearest
-from core.plugin.kinds import KINDS, RESERVED_NAMES, normalize
+from core.plugin.kinds import KINDS, RESERVED_NAMES, kind_named, normalize
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLACEHOLDER = "my_plugin"
+FORMS = ("speculative.draft",)
+"""Templates of kinds that have more than one form: KIND.FORM."""
 
 
 def kinds() -> list[str]:
@@ -27,7 +29,10 @@ def kinds() -> list[str]:
 
 
 def write_package(kind: str, name: str, parent: Path) -> list[Path]:
-    """Write the package `core-NAME` into `parent` and return its files, the folder first. Raises UserError."""
+    """Write the package `core-NAME` into `parent` and return its files, the folder first. Raises UserError.
+
+    kind: one of `kinds()`, or of `FORMS`.
+    """
     plain = _checked(kind, name)
     folder = parent / f"core-{plain.replace('_', '-')}"
     if folder.exists():
@@ -72,7 +77,7 @@ def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
 
 def _checked(kind: str, name: str) -> str:
     """The plugin's name as an identifier. Raises UserError for an unknown kind or an impossible name."""
-    known = kinds()
+    known = [*kinds(), *FORMS]
     if kind not in known:
         names = ", ".join(known)
         raise UserError(f"core plugins new {kind}: no such kind; known: {names}.{nearest(kind, known)}")
@@ -107,7 +112,7 @@ def _with_entry(project: Path, kind: str, name: str, target: str) -> str:
         raise UserError(f"{project}: cannot be read: {error}.") from error
     known = table.get("entry-points", {}).get(group, {})
     if name in map(normalize, known):
-        raise UserError(f"{project}: has a {kind} plugin '{name}' already; choose another name.")
+        raise UserError(f"{project}: has a {plain_kind(kind)} plugin '{name}' already; choose another name.")
     head = f'[project.entry-points."{group}"]'
     line = f'{name} = "{target}"'
     if head in text:
@@ -135,15 +140,20 @@ def _written(texts: Mapping[Path, str]) -> list[Path]:
     return list(texts)
 
 
+def plain_kind(kind: str) -> str:
+    """The kind without its form."""
+    return kind.partition(".")[0]
+
+
 def _group(kind: str) -> str:
-    return next(known.group for known in KINDS if known.name == kind)
+    return kind_named(plain_kind(kind)).group
 
 
 def renamed(text: str, name: str, kind: str) -> str:
     """`text` with the plugin's name in every spelling, and its kind."""
     words = {
         "core.my_group": _group(kind),
-        "my_kind": kind,
+        "my_kind": plain_kind(kind),
         "MyPlugin": "".join(part.capitalize() for part in name.split("_")),
         "my-plugin": name.replace("_", "-"),
         PLACEHOLDER: name,

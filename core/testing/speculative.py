@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from core.api.errors import UserError
 from core.args.plugin_arguments import convert_struct
 from core.models.families import decoder_spec
 from core.plugin.contracts import ProposerInput
+from core.plugin.hookspecs import DraftContext
 from core.plugin.table import load_plugin
-from core.testing.case import Failure, Subject
+from core.testing.case import Failure, Skipped, Subject
 
 VOCABULARY = 64
 SMALL = 1 << 16
@@ -59,7 +61,9 @@ def repeats_itself(subject: Subject) -> None:
 
 
 def ignores_neighbours(subject: Subject) -> None:
-    """A sequence's drafts do not depend on the sequences beside it."""
+    """A sequence's drafts do not depend on the sequences beside it, unless the plugin declares that it `learns`."""
+    if _learns(subject):
+        return
     alone = _drafts(_fresh(subject), ("a", 0))
     company = _drafts(_fresh(subject), ("a", 0), neighbours=[("b", 0), ("a", 1)])
     if alone != company:
@@ -71,10 +75,12 @@ def starts_anew(subject: Subject) -> None:
     proposer = _fresh(subject)
     expected = _drafts(proposer, ("a", 0))
     proposer.on_start(("a", 0), _text("something else", 12))
-    if _drafts(proposer, ("a", 0)) != expected:
+    again = _drafts(proposer, ("a", 0))
+    if again != expected and not _learns(subject):
         raise Failure("on_start after a preemption does not start the sequence anew")
     proposer.on_finished(("a", 0))
-    if _drafts(proposer, ("a", 0)) != expected:
+    again = _drafts(proposer, ("a", 0))
+    if again != expected and not _learns(subject):
         raise Failure("a key that was used before gets other drafts; forget a sequence in on_finished")
 
 
@@ -106,6 +112,33 @@ def tells_its_weights(subject: Subject) -> None:
     allowed = max(SMALL // 16, told // 100)
     if abs(told - held) > allowed:
         raise Failure(f"core_weights_nbytes tells {told} bytes, the loaded object holds {held}")
+
+
+def describes_its_draft(subject: Subject) -> None:
+    """core_draft_spec describes a draft for the kit's model, and the same one again."""
+    if not subject.manifest.implements("core_draft_spec"):
+        raise Skipped("it guesses by itself: core_load builds a Proposer")
+    values, problems = convert_struct(subject.manifest.spec.arguments, dict(subject.arguments), "arguments")
+    if problems:
+        raise Failure(" ".join(problems))
+    manifest = subject.sample.manifest
+    target = decoder_spec(manifest.config)
+    context = DraftContext(
+        target=target,
+        hf_config=manifest.config,
+        arguments=values,
+        decoder=target,
+        tensors=list(manifest.tensors),
+    )
+    try:
+        first = subject.manifest.call("core_draft_spec", context=context)
+        second = subject.manifest.call("core_draft_spec", context=context)
+    except UserError as refusal:
+        raise Skipped(f"it refuses the kit's plain checkpoint ({refusal}); give one of its own with --model") from None
+    if first != second:
+        raise Failure("core_draft_spec described the same checkpoint in two ways")
+    if first is not None and first.decoder is None and not subject.manifest.implements("core_load"):
+        raise Failure("core_draft_spec has no decoder, so core_load must build DraftHeads; the manifest has none")
 
 
 def held_bytes(thing: Any) -> int:
@@ -151,7 +184,13 @@ CHECKS = (
     starts_anew,
     takes_what_comes,
     tells_its_weights,
+    describes_its_draft,
 )
+
+
+def _learns(subject: Subject) -> bool:
+    """Whether drafts may come from earlier requests."""
+    return bool(subject.manifest.spec.capabilities.get("learns", False))
 
 
 def _fresh(subject: Subject) -> Any:

@@ -9,12 +9,15 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from core.api.checkpoint import TokenizerSource
 from core.api.declaration import FILES, KEYS, find_declaration, named
 from core.api.errors import CheckpointError
 from core.tokens.files import has_tokenizer
+
+DRAFTS: Final = {"medusa_num_heads": "medusa", "speculators_model_type": "speculator_model"}
+"""Keys of drafts whose configurations name no model type, and the type that they are."""
 
 
 class ModelDirectory(NamedTuple):
@@ -53,6 +56,9 @@ def read_directory(
     config = read_json(config_path)
     if translate is not None:
         config = translate(config_path, config)
+    for key, named_so in DRAFTS.items():
+        if key in config:
+            config.setdefault("model_type", named_so)
     model_type = config.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{config_path}: model_type is {model_type!r}, expected a name.")

@@ -92,12 +92,14 @@ def area(hits: Sequence[float], misses: Sequence[float]) -> float:
 
 
 @contextmanager
-def serving(arguments: Sequence[str]) -> Iterator[int]:
-    """A server with two keys; gives its port."""
+def serving(arguments: Sequence[str], keys: Sequence[str] = (VICTIM, ATTACKER)) -> Iterator[int]:
+    """A server with some keys; gives its port."""
     with tempfile.TemporaryDirectory() as home:
         log = Path(home) / "log"
         command = [sys.executable, "-P", "-m", "core", "serve", "--port", "0", "--max-model-len", "512"]
-        command += ["--disable-uvicorn-access-log", "--api-key", VICTIM, ATTACKER, *arguments]
+        command += ["--disable-uvicorn-access-log", *arguments]
+        if keys:
+            command += ["--api-key", *keys]
         with log.open("wb") as out:
             environment = {**os.environ, "PYTHONPATH": str(ROOT)}
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=home, env=environment)

@@ -130,8 +130,15 @@ def test_speculation(registry, tiny_llama):
     assert done.engine.plugins.speculative == "ngram"
     assert done.engine.scheduler.num_speculative_tokens == 4
     assert done.engine.plugins.arguments == {"speculative.ngram": {"prompt_lookup_min": 1, "prompt_lookup_max": 3}}
+    same = engine(registry, tiny_llama, speculative_config=wanted | {"method": "ngram_gpu"})
+    assert same.engine.plugins.speculative == "ngram"
+    assert same.engine.plugins.arguments == done.engine.plugins.arguments
+    suffix = engine(registry, tiny_llama, speculative_config={"method": "suffix", "suffix_decoding_max_tree_depth": 9})
+    assert suffix.engine.scheduler.num_speculative_tokens == 9
+    assert suffix.engine.plugins.arguments == {"speculative.suffix": {"suffix_decoding_max_tree_depth": 9}}
     for config, words in [
         ({"method": "ngram"}, "'num_speculative_tokens' is missing"),
+        ({"method": "suffix", "suffix_decoding_max_spec_factor": -1}, "suffix_decoding_max_spec_factor"),
         ({"num_speculative_tokens": 2}, "'method' is missing"),
         ({"method": "ngrm", "num_speculative_tokens": 2}, "Did you mean 'ngram'?"),
         ({"method": "ngram", "num_speculative_tokens": 0}, "an integer from 1"),

@@ -50,9 +50,11 @@ def platform(**capabilities):
 
 
 BATCH = {"=max_num_seqs": 8, "=max_num_batched_tokens": 64}
+BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
 DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
+SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
 SPECULATOR = {"speculators_model_type": "eagle3"}
@@ -153,9 +155,12 @@ CASES = [
     ("async_where_the_device_computes_alone", [{"async_scheduling": False}], [{}], ("async_scheduling", False)),
     ("async_where_the_device_computes_alone", [{"async_scheduling": False}, platform()],
      [{}, platform()], ("async_scheduling", True)),
-    ("async_excludes_drafts", [{"async_scheduling": True}],
-     [{"async_scheduling": True, "speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}],
-     "leave one of them out"),
+    ("async_where_the_device_computes_alone", [{"async_scheduling": False}, platform()],
+     [{"speculative_config": SPEC}, platform()], ("async_scheduling", True)),
+    ("states_behind_drafts_are_known", [{"async_scheduling": True, "speculative_config": SPEC}, model()],
+     [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], ("async_scheduling", False)),
+    ("states_behind_drafts_are_known", [{"async_scheduling": True}, LFM2],
+     [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], "--async-scheduling has no effect"),
     ("mixed_budget_is_part_of_the_budget", [{"max_num_mixed_batched_tokens": 8, "=max_num_batched_tokens": 8}],
      [{"=max_num_batched_tokens": 8}], ("max_num_mixed_batched_tokens", 8)),
     ("mixed_budget_is_part_of_the_budget", [{"max_num_mixed_batched_tokens": 8, "=max_num_batched_tokens": 8}],
@@ -198,6 +203,11 @@ CASES = [
      [{"kv_offloading_size": 1.0}, LFM2], "--kv-offloading-size has no effect: the model has layers with a state"),
     ("states_are_not_offloaded", [{"kv_offloading_disk_path": "d"}, model()],
      [{"kv_offloading_disk_path": "d"}, LFM2], ("kv_offloading_disk_path", None)),
+    ("suffix_drafts_come_from_the_depth", [{"speculative_config": SPEC}],
+     [{"speculative_config": {"method": "suffix"}}], ("speculative_config.num_speculative_tokens", 24)),
+    ("suffix_drafts_come_from_the_depth", [{"speculative_config": SPEC | {"method": "suffix"}}],
+     [{"speculative_config": {"method": "suffix", "suffix_decoding_max_tree_depth": 9}}],
+     ("speculative_config.num_speculative_tokens", 9)),
     ("method_and_count_are_given", [{"speculative_config": SPEC}],
      [{"speculative_config": {"method": "m", "num_speculative_tokens": 0}}], "from 1"),
     ("method_and_count_are_given", [{}], [{"speculative_config": {"num_speculative_tokens": 1}}], "'method' is missing"),
@@ -214,6 +224,10 @@ CASES = [
      ("speculative_config.disable_by_batch_size", 9)),
     ("drafts_stop_with_many_requests", [{"speculative_config": SPEC}],
      [{"speculative_config": SPEC | {"disable_by_batch_size": 1}}], "from 2"),
+    ("drafts_adapt_or_not", [{"speculative_config": SPEC | {"adaptive": False}}],
+     [{"speculative_config": SPEC | {"adaptive": "no"}}], "expected true or false"),
+    ("batch_sizes_are_ranges", [{"speculative_config": SPEC | {BY_SIZE: [[1, 8, 4], [9, 64, 0]]}}],
+     [{"speculative_config": SPEC | {BY_SIZE: [[1, 8, 4], [8, 64, 0]]}}], "do not overlap"),
     ("draft_runs_on_one_rank", [{"speculative_config": DRAFT | {"draft_tensor_parallel_size": 1}}],
      [{"speculative_config": DRAFT | {"draft_tensor_parallel_size": 2}}], "expected 1"),
     ("draft_ranks_are_one", [{"speculative_config": SPEC}], [{"speculative_config": DRAFT}],
@@ -226,6 +240,21 @@ CASES = [
      [{"speculative_config": TYPICAL | {"posterior_threshold": 0.25}}], ("speculative_config.posterior_alpha", 0.5)),
     ("typical_acceptance_alpha_is_a_root", [{"speculative_config": SPEC}],
      [{"speculative_config": TYPICAL | {"posterior_threshold": "x"}}], "between 0 and 1"),
+    ("typical_acceptance_alpha_is_a_root", [{"speculative_config": TYPICAL | {"posterior_alpha": 1}}],
+     [{"speculative_config": TYPICAL | {"posterior_alpha": 1.5}}], "at most 1"),
+    ("acceptance_is_known", [{"speculative_config": SPEC | {"rejection_sample_method": "strict"}}],
+     [{"speculative_config": SPEC | {"rejection_sample_method": "block"}}], "expected one of strict, probabilistic"),
+    ("acceptance_is_known", [{"speculative_config": TYPICAL}],
+     [{"speculative_config": TYPICAL | {"rejection_sample_method": "strict"}}], "name the same thing"),
+    ("acceptance_has_its_own_numbers", [{"speculative_config": TYPICAL | {"posterior_alpha": 0.1}}],
+     [{"speculative_config": SPEC | {"posterior_alpha": 0.1}}], "only with rejection_sample_method typical"),
+    ("acceptance_has_its_own_numbers", [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_length": 2}}],
+     [{"speculative_config": TYPICAL | {"synthetic_acceptance_length": 2}}], "only with rejection_sample_method synthetic"),
+    ("synthetic_acceptance_has_rates", [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_length": 5}}],
+     [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_length": 5.5}}], "from 1 to 5"),
+    ("synthetic_acceptance_has_rates", [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_rates": [1, 1, 0.5, 0]}}],
+     [{"speculative_config": SYNTHETIC | {"synthetic_acceptance_rates": [1, 0.5, 1, 0]}}], "expected 4 numbers"),
+    ("synthetic_acceptance_has_rates", [{"speculative_config": SPEC}], [{"speculative_config": SYNTHETIC}], "give either"),
     ("draft_length_fits_both_models", [{"speculative_config": SPEC, "=max_model_len": 64}],
      [{"speculative_config": DRAFT, "=max_model_len": 64}], ("speculative_config.max_model_len", 64)),
     ("draft_length_fits_both_models", [{"speculative_config": SPEC, "=max_model_len": 64}],
@@ -280,7 +309,8 @@ def test_nonsense_in_a_mapping_is_no_crash(junk):
     """Keys of mappings have any JSON type."""
     config = dict.fromkeys(
         ["method", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "model", "device", "max_model_len",
-         "draft_tensor_parallel_size", "acceptance_method", "posterior_threshold", "disable_by_batch_size"], junk,
+         "draft_tensor_parallel_size", "acceptance_method", "posterior_threshold", "posterior_alpha", "rejection_sample_method",
+         "synthetic_acceptance_rates", "synthetic_acceptance_length", "disable_by_batch_size"], junk,
     )  # fmt: skip
     given = {"speculative_config": config, "attention_config": {"x": junk}}
     given |= {"override_generation_config": {"max_tokens": junk}, "=max_model_len": 512, **BATCH, **KV}

@@ -42,7 +42,6 @@ Pair = frozenset[tuple[str, str]]
 IMPOSSIBLE: frozenset[Pair] = frozenset(
     {
         frozenset({("company", "alone"), ("memory", "tight")}),  # one request alone never has too little memory
-        frozenset({("planning", "async"), ("drafts", "ngram")}),  # refused: drafts need the tokens of the step before
     }
 )
 

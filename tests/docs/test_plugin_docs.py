@@ -35,6 +35,7 @@ FURTHER = {
         *(contracts.HasTakeRows, contracts.HasExperts, contracts.HasHeads),
     ],
     "attention": [contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState],
+    "speculative": [contracts.DraftHeads, contracts.HearsResults],
 }
 """Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""
 STRUCTS = {
@@ -46,7 +47,7 @@ STRUCTS = {
         *(specs.KVLayout, contracts.BatchView),
     ],
     "kernels": [specs.KernelQuery],
-    "speculative": [contracts.ProposerInput],
+    "speculative": [contracts.ProposerInput, contracts.DraftView, hookspecs.DraftContext],
     "loader": [
         checkpoint.CheckpointManifest,
         checkpoint.TensorInfo,

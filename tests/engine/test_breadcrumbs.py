@@ -148,7 +148,7 @@ def plan(*slots: int, new: dict[int, int] | None = None, same_batch: bool = Fals
     added = []
     for slot, handle in (new or {}).items():
         request = EngineRequest("a", 0, [1], SamplingParams(), seed=0, handle=handle)
-        added.append(NewSequence(slot, request, [], 0, [[]]))
+        added.append(NewSequence(slot, request, [], 0, [[]], 9))
     rows = np.array(slots, np.int32)
     ones = np.ones_like(rows)
     return StepPlan(rows, ones, ones, added, total_num_tokens=len(rows), same_batch=same_batch)

@@ -181,10 +181,11 @@ VARIANTS: dict[str, tuple[dict[str, Any], list[list[int]]]] = {
     "at once, and late": ({}, [[1], [11]]),
     "drafts": ({"speculative_config": NGRAM}, [[9, 4]]),
     "planned ahead": ({"async_scheduling": True}, [[10, 7]]),
+    "drafts planned ahead": ({"async_scheduling": True, "speculative_config": NGRAM}, [[9, 4]]),
 }
 
 
-SLOW = {"at once, and late"}
+SLOW = {"at once, and late", "drafts planned ahead"}
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,7 @@ VARIANTS = {
     "preempted": {"num_gpu_blocks_override": TIGHT, "rounds": 2},
     "drafts": {"speculative_config": NGRAM},
     "planned ahead": {"async_scheduling": True},
+    "drafts planned ahead": {"async_scheduling": True, "speculative_config": NGRAM, "rounds": 2},
     "planned ahead, preempted": {"async_scheduling": True, "num_gpu_blocks_override": TIGHT, "rounds": 2},
     "never captured": {"enforce_eager": True},
     "behind a wire": {"wired": True},
@@ -256,11 +257,9 @@ def test_forced_text_is_drafted_and_nothing_else(
         llm._live_client().core.scheduler.check_integrity()
     assert re.fullmatch(FORCING, bound.outputs[0].text) and len(free.outputs[0].token_ids) > 1
     num_forced = len('{"first name": "') + 2 * len('", "second name": "')
-    if ahead:
-        assert stats.spec_num_draft_tokens == 0
-    else:
-        assert num_forced // 2 < stats.spec_num_accepted_tokens < num_forced
-        assert stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens
+    least = num_forced // 4 if ahead else num_forced // 2
+    assert least < stats.spec_num_accepted_tokens < num_forced
+    assert stats.spec_num_accepted_tokens == stats.spec_num_draft_tokens
 
 
 def test_forced_text_never_goes_beyond_max_tokens(llm: LLM) -> None:

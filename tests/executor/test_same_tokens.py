@@ -70,6 +70,8 @@ TIGHT = "tight"
 
 TIGHT_BLOCKS = {"tiny_llama": 14, "tiny_gemma3": 26, "tiny_lfm2": 20}
 
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+
 VARIANTS = {
     "in company": {},
     "chunks of 8": {"max_num_batched_tokens": 8},
@@ -79,7 +81,8 @@ VARIANTS = {
     "preempted": {"num_gpu_blocks_override": TIGHT, "rounds": 2},
     "one KV group": {"disable_hybrid_kv_cache_manager": True, "rounds": 2},
     "blocks from host memory": {"num_gpu_blocks_override": TIGHT, "kv_offloading_size": 0.01, "rounds": 3},
-    "drafts": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}},
+    "drafts": {"speculative_config": NGRAM},
+    "drafts from earlier answers": {"speculative_config": {"method": "suffix"}, "rounds": 2},
     "whole prompts": {"max_num_batched_tokens": 128, "enable_chunked_prefill": False},
     "planned ahead": {"async_scheduling": True, "rounds": 2},
     "planned ahead, blocks from host memory": {
@@ -89,6 +92,13 @@ VARIANTS = {
         "rounds": 3,
     },
     "planned ahead, preempted": {"async_scheduling": True, "num_gpu_blocks_override": TIGHT, "rounds": 2},
+    "drafts planned ahead": {"async_scheduling": True, "speculative_config": NGRAM, "rounds": 2},
+    "drafts planned ahead, preempted": {
+        "async_scheduling": True,
+        "speculative_config": NGRAM,
+        "num_gpu_blocks_override": TIGHT,
+        "rounds": 2,
+    },
     "short mixed steps": {"max_num_mixed_batched_tokens": 3, "max_num_batched_tokens": 64},
     "short stalls": {"max_stall_ms": 0.001, "rounds": 2},
     "many partial prefills": {
@@ -124,6 +134,7 @@ WIRED = (
     "drafts",
     "planned ahead, preempted",
     "planned ahead, blocks from host memory",
+    "drafts planned ahead, preempted",
 )
 
 
@@ -184,10 +195,14 @@ def test_prompt_logprobs_equal_transformers(tiny_llama: Path, chunk: int) -> Non
         assert set(best) <= set(entries)
 
 
-@pytest.mark.parametrize("ahead", [False, True])
-def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, ahead: bool) -> None:
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"async_scheduling": True}, {"async_scheduling": True, "speculative_config": NGRAM}],
+    ids=["one by one", "planned ahead", "drafts planned ahead"],
+)
+def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, settings: dict[str, object]) -> None:
     expected = results(tiny_llama, dtype="float32", alone=True)
-    llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=8, async_scheduling=ahead)
+    llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=8, **settings)
     core = llm._live_client().core
     execute, calls = core.executor.execute, 0
 
@@ -210,6 +225,19 @@ def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, ahead: bool
         for output in outputs
         for choice in output.outputs
     ] == expected
+
+
+def test_drafts_are_verified_in_steps_that_are_planned_ahead(tiny_llama: Path) -> None:
+    """As many as otherwise: the worker proposes and verifies the same ones."""
+    accepted = []
+    asked = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    for ahead in (False, True):
+        with LLM(model=str(tiny_llama), max_model_len=128, async_scheduling=ahead, speculative_config=NGRAM) as llm:
+            llm.generate(PROMPTS[:3], asked, use_tqdm=False)
+            stats = llm.stats()
+            accepted.append((stats.spec_num_draft_tokens, stats.spec_num_accepted_tokens))
+    assert accepted[0] == accepted[1]
+    assert accepted[0][1] > 5
 
 
 def test_preemption_really_happens(tiny_llama: Path) -> None:

@@ -68,9 +68,9 @@ def plans(draw: st.DrawFn) -> StepPlan:
     plan.total_num_tokens = draw(st.integers(0, 2**31))
     plan.removed = draw(st.lists(slots, max_size=5))
     plan.new_block_ids = draw(st.dictionaries(slots, tables, max_size=4))
-    plan.drafts = draw(st.dictionaries(slots, token_lists, max_size=4))
+    plan.num_drafts = draw(st.dictionaries(slots, st.integers(0, 9), max_size=4))
     plan.draft_budget = draw(st.dictionaries(slots, st.integers(0, 9), max_size=4))
-    new = st.builds(NewSequence, slots, requests(), token_lists, st.integers(0, 99), tables)
+    new = st.builds(NewSequence, slots, requests(), token_lists, st.integers(0, 99), tables, st.integers(1, 99))
     plan.new = draw(st.lists(new, max_size=3))
     loads = st.lists(st.tuples(st.integers(1, 99), pages), max_size=3)
     transfers = st.builds(KVTransfers, st.integers(1, 2**40), token_lists, loads)
@@ -113,13 +113,15 @@ def results(draw: st.DrawFn) -> StepResult:
     rows = draw(st.lists(slots, unique=True, max_size=7))
     token_ids = draw(st.lists(st.integers(0, 300_000), min_size=len(rows), max_size=len(rows)))
     scored = st.dictionaries(slots, st.lists(logprobs(), max_size=3), max_size=3)
+    counts = st.dictionaries(slots, st.integers(1, 9), max_size=3)
     return StepResult(
         int32_column(rows),
         int32_column(token_ids),
         draw(st.dictionaries(slots, token_lists, max_size=3)),
         draw(scored),
         draw(scored),
-        draw(st.dictionaries(slots, token_lists, max_size=3)),
+        draw(counts),
+        draw(counts),
         draw(st.dictionaries(slots, st.text(st.characters(codec="utf-8"), max_size=9), max_size=3)),
         draw(st.none() | st.lists(pages, max_size=3)),
     )
@@ -186,7 +188,7 @@ def test_a_message_that_is_cut_off_is_refused() -> None:
 
 def test_who_asked_is_not_told_to_workers() -> None:
     request = EngineRequest("a", 0, [1], SamplingParams(), 1, user="a-secret-key", cache_salt="a-secret-salt")
-    message = PlanEncoder().encode(StepPlan(new=[NewSequence(0, request, [], 0, [[1]])]))
+    message = PlanEncoder().encode(StepPlan(new=[NewSequence(0, request, [], 0, [[1]], 9)]))
     assert b"secret" not in message
     assert request.user == "a-secret-key"
 

@@ -52,9 +52,9 @@ def _rich_plan() -> StepPlan:
     plan = StepPlan(int32(0, 2, 3), int32(1, 1, 1), int32(9, 4, 2))
     plan.total_num_tokens = 3
     plan.removed = [7, 8]
-    plan.new = [NewSequence(3, request, [10, 11], 0, [[1, 2], [3]])]
+    plan.new = [NewSequence(3, request, [10, 11], 0, [[1, 2], [3]], 9)]
     plan.new_block_ids = {0: [[4], [5]], 2: [[6], []]}
-    plan.drafts = {0: [1, 2]}
+    plan.num_drafts = {0: 2}
     plan.draft_budget = {2: 3}
     plan.transfers = KVTransfers(5, [1, 2], [(3, page), (4, page)])
     plan.copies = [StateCopy([1, 2], [3, 4])]
@@ -74,7 +74,8 @@ def make_results(folder: Path) -> None:
     scores = TokenLogprobs([1, 2], [-0.5, -1.5], [1, 2])
     rich = StepResult(int32(0, 2), int32(5, 6))
     rich.more_token_ids = {0: [7, 8]}
-    rich.drafts = {2: [9]}
+    rich.num_verified = {0: 2}
+    rich.num_proposed = {2: 1}
     rich.logprobs = {0: [scores, scores]}
     rich.prompt_logprobs = {2: [scores]}
     rich.errors = {1: "a sentence"}

@@ -8,10 +8,11 @@ import torch
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.config import CacheConfig
+from core.api.decoder_spec import DecoderSpec
 from core.api.model_part import Part
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
-from core.models.decoder import Decoder, rotary_tables
+from core.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core.models.families import decoder_spec
 from core.models.loading import WHOLE, WeightLoading
 from core.plugin.contracts import BatchView, Kernels, Loader, QuantizationMethod
@@ -50,20 +51,32 @@ class Harness:
         kernels: Sequence[Kernels] = (),
         method: QuantizationMethod | None = None,
         loader: Loader | None = None,
+        spec: DecoderSpec | None = None,
     ) -> None:
-        whole = decoder_spec(hf_config)
+        """spec: in place of the one that `hf_config` means."""
+        whole = spec or decoder_spec(hf_config)
         self.spec = whole.local(part)
         self.block_size = block_size
         device = torch.device("cpu")
         loader = loader or StateDictLoader(state)
         chosen = KernelSet(kernels)
         loading = WeightLoading(whole, loader.resolve(""), method, chosen, dtype, torch.float32, device, part)
-        self.weights = loading.run(loader)
+        self._start(loading.run(loader), chosen, reduce)
+
+    def _start(
+        self,
+        weights: DecoderWeights,
+        chosen: KernelSet,
+        reduce: Callable[[torch.Tensor], None] | None = None,
+    ) -> None:
+        """A decoder of these weights, with an empty cache."""
+        device = torch.device("cpu")
+        self.weights = weights
         cos_sin = rotary_tables(self.spec, 512, device)
         workspace = Workspace(device)
         self.model = Decoder(self.spec, self.weights, chosen, cos_sin, workspace, torch.float32, 512, 512, reduce)
         self.backend = TorchSDPA()
-        cache = CacheConfig(block_size=block_size, dtype="float32")
+        cache = CacheConfig(block_size=self.block_size, dtype="float32")
         for mixer in self.model.mixers:
             raw = torch.zeros(128, mixer.layer_bytes(self.backend, cache), dtype=torch.uint8)
             mixer.bind_cache(self.backend, cache, raw, None)

@@ -96,7 +96,6 @@ STARTS = {
 STEPS = {
     "attention.build": ("attention", ATTENTION % "build", {"attention_backend": "bad"}),
     "kernels.gated": ("kernels", KERNELS % "gated", {"kernels": ["bad"]}),
-    "speculative.propose": ("speculative", PROPOSER, DRAFTS),
     "policy.order": ("policy", POLICY % "order", {"scheduling_policy": "bad"}),
 }
 GROUPS = {"policy": "core.policies", "platform": "core.platforms", "loader": "core.loaders"}
@@ -137,22 +136,36 @@ def test_a_request_that_fails_names_the_plugin(bad, tiny_llama, caplog, kind, so
     assert logged and all("Traceback" not in str(output) for output in output.outputs)
 
 
-DRAFTED = {
+PROPOSALS = {
+    "raising": ("{}['oops']", "Bad.propose failed: KeyError: 'oops'"),
+    "leaving": ("__import__('sys').exit('goodbye')", "it called sys.exit(goodbye)"),
+    "hanging": ("__import__('threading').Event().wait(60)", "no answer within 0.3 s"),
     "beyond the vocabulary": ("[[7, 10**6] for _ in batch.keys]", "the draft 1000000, expected tokens from 0 to"),
     "below it": ("[[-2] for _ in batch.keys]", "the draft -2, expected tokens from 0 to"),
+    "too many": ("[[5] * 3 for _ in batch.keys]", "3 drafts, expected at most 2"),
     "for nobody": ("[]", "0 lists of drafts for 1 sequences"),
+    "nothing": ("None", "None, expected a list of token ids for each sequence"),
+    "no tokens": ("[[float('nan')] for _ in batch.keys]", "[[nan]], expected a list of token ids for each sequence"),
 }
 
 
-@pytest.mark.parametrize("answer, words", DRAFTED.values(), ids=DRAFTED)
-def test_drafts_that_cannot_be_name_the_proposer(bad, tiny_llama, answer, words):
+@pytest.mark.parametrize("answer, words", PROPOSALS.values(), ids=PROPOSALS)
+def test_a_proposer_that_fails_is_named_and_done_without(bad, tiny_llama, caplog, monkeypatch, answer, words):
+    if "within" in words:
+        monkeypatch.setattr("core.executor.checked_proposer.LIMIT_S", 0.3)
     bad("speculative", PROPOSER.replace("{}['oops']", answer))
-    with LLM(str(tiny_llama), **{**SETTINGS, **DRAFTS}) as llm:
-        params = SamplingParams(max_tokens=8, ignore_eos=True)
-        (output,) = llm.generate([{"prompt_token_ids": [1, 40, 40, 40]}], params, use_tqdm=False)
-    (choice,) = output.outputs
-    assert choice.finish_reason == "error"
-    assert "speculative plugin 'bad' (bad-package 3.1)" in choice.stop_reason and words in choice.stop_reason
+    prompt = [{"prompt_token_ids": [1, 40, 40, 40]}]
+    params = SamplingParams(max_tokens=8, ignore_eos=True, temperature=0)
+    with LLM(str(tiny_llama), **SETTINGS) as llm:
+        (expected,) = llm.generate(prompt, params, use_tqdm=False)
+    with LLM(str(tiny_llama), **{**SETTINGS, **DRAFTS}) as llm, caplog.at_level(logging.ERROR, logger="core"):
+        (output,) = llm.generate(prompt, params, use_tqdm=False, explain=True)
+        stats = llm.stats()
+    assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+    (logged,) = [record.message for record in caplog.records]
+    assert logged == stats.spec_off == output.explain.drafts.off
+    assert "speculative plugin 'bad' (bad-package 3.1)" in logged and words in logged
+    assert logged.endswith(" It drafts no more until the engine starts anew.")
 
 
 def test_the_nearest_frame_counts_and_the_users_mistakes_stay(install):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import zlib
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from core.api.config import SchedulerConfig
 from core.api.messages import NO_HANDLE, EngineOutput, EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.api.specs import KVGroup
-from core.api.step_plan import SequenceKey, StepPlan, StepResult
+from core.api.step_plan import MOST_FORCED, SequenceKey, StepPlan, StepResult
 from core.kv.manager import KVManager
 from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
@@ -116,6 +116,8 @@ class Held:
     num_computed: int
     block_ids: list[int]
     state_ids: list[int]
+    max_length: int
+    drafts: list[int] = field(default_factory=list)
 
 
 class FakeExecutor:
@@ -142,15 +144,19 @@ class FakeExecutor:
         result = StepResult()
         rows = list(zip(plan.slots.tolist(), plan.query_lens.tolist(), plan.num_computed.tolist(), strict=True))
         assert len({slot for slot, _, _ in rows}) == len(rows)
-        written = [
-            (slot, num_computed, self._write(plan, slot, count, num_computed)) for slot, count, num_computed in rows
-        ]
+        written = []
+        for slot, count, num_computed in rows:
+            row = self._settle(plan, slot, count, num_computed)
+            if row is not None:
+                written.append((slot, row[1], self._write(plan, slot, *row), row[2]))
         sampled: dict[int, int] = {}
-        for slot, start, tokens in written:
-            self._read(plan, result, slot, start, tokens, sampled)
+        for slot, start, tokens, drafts in written:
+            if drafts:
+                result.num_verified[slot] = len(drafts)
+            self._read(plan, result, slot, start, tokens, drafts, sampled)
+            self.num_computed_tokens += len(tokens) - start
         result.slots = np.array(list(sampled), np.int32)
         result.token_ids = np.array(list(sampled.values()), np.int32)
-        self.num_computed_tokens += plan.total_num_tokens
         return result
 
     def named(self, plan: StepPlan) -> dict[str, int]:
@@ -173,7 +179,8 @@ class FakeExecutor:
             tokens = new.request.prompt_token_ids + new.output_token_ids
             state_ids = new.block_ids[1][:2] if len(new.block_ids) > 1 else []
             computed = new.num_computed_tokens
-            self.held[new.slot] = Held(new.request, tokens, computed, list(new.block_ids[0]), state_ids)
+            block_ids = list(new.block_ids[0])
+            self.held[new.slot] = Held(new.request, tokens, computed, block_ids, state_ids, new.max_length)
         for slot, (block_ids, *of_states) in plan.new_block_ids.items():
             self.held[slot].block_ids += block_ids
             assert not any(of_states)
@@ -182,11 +189,24 @@ class FakeExecutor:
                 self._set_state(block_id, state)
         assert plan.total_num_tokens == plan.query_lens.sum()
         rows = set(plan.slots.tolist())
-        assert set(plan.drafts) <= rows and set(plan.draft_budget) <= rows
+        assert set(plan.num_drafts) <= rows and set(plan.draft_budget) <= rows
 
-    def _write(self, plan: StepPlan, slot: int, count: int, num_computed: int) -> list[int]:
+    def _settle(self, plan: StepPlan, slot: int, count: int, num_computed: int) -> tuple[int, int, list[int]] | None:
+        """Tokens to compute, computed tokens and drafts of a row; None when its sequence has all its tokens."""
         held = self.held[slot]
-        drafts = plan.drafts.get(slot, [])
+        drafts, held.drafts = held.drafts, []
+        if slot not in plan.num_drafts:
+            return count, num_computed, []
+        if len(held.token_ids) >= held.max_length:
+            return None
+        most = plan.num_drafts[slot]
+        drafts = drafts[:most]
+        num_known = count - most
+        assert num_computed <= len(held.token_ids) - num_known
+        return num_known + len(drafts), len(held.token_ids) - num_known, drafts
+
+    def _write(self, plan: StepPlan, slot: int, count: int, num_computed: int, drafts: list[int]) -> list[int]:
+        held = self.held[slot]
         if held.state_ids:
             assert num_computed <= held.num_computed
             held.num_computed = num_computed
@@ -205,11 +225,20 @@ class FakeExecutor:
             assert is_right, f"{held.request.key}: the state is not that behind {num_computed} tokens"
             self._set_state(block_id, _state(tokens, nth))
         room = len(held.block_ids) * self.block_size
-        assert len(tokens) + plan.draft_budget.get(slot, 0) - len(drafts) <= room, "look-ahead has its slots"
+        # When all drafts are right, one token more is known behind them.
+        budget = min(plan.draft_budget.get(slot, 0), held.max_length - len(tokens) - 2)
+        assert len(tokens) + max(budget, 0) <= room, "look-ahead has its slots"
         return tokens
 
     def _read(
-        self, plan: StepPlan, result: StepResult, slot: int, start: int, tokens: list[int], first: dict[int, int]
+        self,
+        plan: StepPlan,
+        result: StepResult,
+        slot: int,
+        start: int,
+        tokens: list[int],
+        drafts: list[int],
+        first: dict[int, int],
     ) -> None:
         held = self.held[slot]
         seen = [self.cache[self._slot(held, position)] for position in range(len(tokens))]
@@ -224,7 +253,6 @@ class FakeExecutor:
         if len(tokens) < len(held.token_ids):
             held.num_computed = len(tokens)
             return
-        drafts = plan.drafts.get(slot, [])
         sampled = [next_token(tokens[: len(tokens) - len(drafts)])]
         while len(sampled) <= len(drafts) and sampled[-1] == drafts[len(sampled) - 1]:
             sampled.append(next_token(held.token_ids + sampled))
@@ -236,8 +264,13 @@ class FakeExecutor:
         if held.request.params.logprobs is not None:
             length = len(held.token_ids) - len(sampled)
             result.logprobs[slot] = [TokenLogprobs([t], [-float(length + i)], [1]) for i, t in enumerate(sampled)]
-        if plan.draft_budget.get(slot):
-            result.drafts[slot] = self._propose(held.token_ids, self.random.randint(0, plan.draft_budget[slot]))
+        room = held.max_length - len(held.token_ids) - 1
+        forced = 0 if held.request.grammar is None else MOST_FORCED
+        budget = min(plan.draft_budget.get(slot, forced), room)
+        if budget > 0:
+            held.drafts = self._propose(held.token_ids, self.random.randint(0, budget))[:budget]
+        if held.drafts:
+            result.num_proposed[slot] = len(held.drafts)
 
     def _set_state(self, block_id: int, state: int | None) -> None:
         """Write a block of a state, and with that over keys and values that may have been there."""

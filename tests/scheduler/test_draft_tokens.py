@@ -56,9 +56,9 @@ def test_the_budget_respects_what_may_still_be_generated():
 def test_proposals_beyond_the_budget_are_cut():
     scheduler = make_scheduler(num_speculative_tokens=2)
     scheduler.add(make_request("a", PROMPT, 20))
-    scheduler.finish(scheduler.schedule(), sampled([0], [7], drafts={0: [1, 2, 3, 4]}))
+    scheduler.finish(scheduler.schedule(), sampled([0], [7], num_proposed={0: 4}))
     plan = scheduler.schedule().plan
-    assert plan.drafts[0] == [1, 2]
+    assert plan.num_drafts[0] == 2
     assert plan.query_lens.tolist() == [3]
 
 
@@ -66,12 +66,12 @@ def test_drafts_shrink_with_the_token_budget():
     scheduler = make_scheduler(num_speculative_tokens=4, max_num_batched_tokens=6)
     for name in "ab":
         scheduler.add(make_request(name, [1, 2, 3], 20))
-    drafts = {slot: [1, 2, 3, 4] for slot in (0, 1)}
-    scheduler.finish(scheduler.schedule(), sampled([0, 1], [7, 7], drafts=drafts))
+    proposed = {0: 4, 1: 4}
+    scheduler.finish(scheduler.schedule(), sampled([0, 1], [7, 7], num_proposed=proposed))
     plan = scheduler.schedule().plan
     assert plan.slots.tolist() == [0, 1]
     assert plan.query_lens.tolist() == [5, 1]
-    assert plan.drafts == {0: [1, 2, 3, 4]}
+    assert plan.num_drafts == {0: 4}
 
 
 def test_more_tokens_than_drafts_allow_is_an_error_of_that_sequence():

@@ -210,6 +210,7 @@ def test_planning_ahead_gives_the_same_tokens(seed):
         max_model_len=40,
         policy=rng.choice(["fcfs", "priority", "fair"]),
         prefix_caching=rng.random() < 0.8,
+        num_speculative_tokens=rng.choice([0, 2, 5]),
         async_scheduling=True,
         max_in_flight=max_in_flight,
     )

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,8 @@ import pytest
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig, ServerConfig
 from core.api.errors import EngineDeadError
 from core.observe.shared_metrics import Family, Sample, merged, page
-from core.serving.api_messages import EngineAt, EngineDied, EngineGone
+from core.serving.api_child import ApiChild
+from core.serving.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
 from core.serving.engine_news import EngineNews
 from core.serving.shares import engine_share, server_share, share
 from tests.engine.fakes import reference
@@ -190,3 +192,17 @@ def test_an_engine_s_death_is_told_by_the_supervisor() -> None:
             news.check()
 
     asyncio.run(run())
+
+
+async def test_a_process_that_hangs_is_killed() -> None:
+    ours, theirs = socket.socketpair()
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child = ApiChild(0, process, await Channel.open(ours, FromApi), patience_s=0.3)
+    silent = await Channel.open(theirs, ToApi)
+    silent.send(Alive())
+    silent.send(Serving(3))
+    assert await child.receive() == Serving(3)
+    assert await child.receive() is None
+    assert await child.ended() == "gave no sign of life for 0.3 s and was killed"
+    assert process.poll() == -signal.SIGKILL
+    silent.close()

@@ -19,7 +19,7 @@ from core.plugin.manifest import load_manifest
 from core.plugin.table import load_plugin
 from core.testing import cases
 from core.testing.runner import Task, findings
-from core.testing.skeleton import TEMPLATES, kinds, write_package
+from core.testing.skeleton import FORMS, TEMPLATES, kinds, write_package
 
 ROOT = Path(__file__).parents[2]
 HEADER = "from core.plugin.hookspecs import PluginSpec, hookimpl\nCONTRACT = 1\nKIND = 'speculative'\n"
@@ -194,7 +194,7 @@ def test_nothing_of_a_package_is_overwritten(tmp_path, capsys, words, expected):
     assert {path: path.read_text() for path in folder.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("kind", [*kinds(), *FORMS])
 def test_a_new_package_is_small_and_has_no_trace_of_the_template(kind, tmp_path):
     folder, *files = write_package(kind, "Brand-New", tmp_path)
     assert folder.name == "core-brand-new"

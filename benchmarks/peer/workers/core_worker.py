@@ -24,6 +24,10 @@ class Engine:
         outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
+    def drafts(self) -> list[int]:
+        stats = self._llm.stats()
+        return [stats.spec_num_draft_tokens, stats.spec_num_accepted_tokens]
+
     def _embed(self, texts: list[str], batch: int) -> int:
         outputs: list[Any] = []
         for start in range(0, len(texts), batch):

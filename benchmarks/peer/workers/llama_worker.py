@@ -24,6 +24,7 @@ class Engine:
     def __init__(self, options: Options) -> None:
         self.imported = time.perf_counter()
         self._cache_prompt = options["cache_prompt"]
+        self._drafts: list[tuple[int, int]] = []
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self._port = listener.getsockname()[1]
@@ -43,10 +44,16 @@ class Engine:
                 "cache_prompt": self._cache_prompt,
                 "return_tokens": True,
             }
-            return list(self._request("POST", "/completion", body)["tokens"])
+            answer = self._request("POST", "/completion", body)
+            times = answer.get("timings", {})
+            self._drafts.append((times.get("draft_n", 0), times.get("draft_n_accepted", 0)))
+            return list(answer["tokens"])
 
         with ThreadPoolExecutor(len(prompts)) as pool:
             return list(pool.map(one, prompts))
+
+    def drafts(self) -> list[int]:
+        return [sum(drafted for drafted, _ in self._drafts), sum(accepted for _, accepted in self._drafts)]
 
     def close(self) -> None:
         self._server.terminate()

@@ -21,6 +21,11 @@ class Engine:
         outputs = self._llm.generate([{"prompt_token_ids": ids} for ids in prompts], params, use_tqdm=False)
         return [list(output.outputs[0].token_ids) for output in outputs]
 
+    def drafts(self) -> list[int]:
+        values = {metric.name: getattr(metric, "value", 0) for metric in self._llm.get_metrics()}
+        names = ("vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens")
+        return [int(values.get(name, 0)) for name in names]
+
 
 if __name__ == "__main__":
     serve(Engine)

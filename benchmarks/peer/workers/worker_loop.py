@@ -4,8 +4,8 @@ Owns: the protocol (a JSON object a line, both ways) and the clock. Never does: 
 standard library, because it runs in the environment of each engine. Called by: the `*_worker.py` scripts beside it.
 
 A request is {"do": "generate", "prompts": [[ids]], "max_tokens": n}, {"do": "score", "prompts": [[ids]], "outputs": [[ids]]},
-{"do": "embed", "texts": [...], "batch": n}, or {"do": "end"}. The answer holds `seconds` of the call alone and what it
-returned, or `error`.
+{"do": "embed", "texts": [...], "batch": n}, {"do": "drafts"}, or {"do": "end"}. The answer holds `seconds` of the call alone
+and what it returned, or `error`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def serve(create: Callable[[Options], Any]) -> None:
     """Build the engine from the JSON options in argv[1], warm it up, then answer until the input ends.
 
     create: options to an object with `version`, and any of `generate(prompts, max_tokens) -> [[ids]]`,
-    `score(prompts, outputs) -> [mean log probability]`, `embed(texts, batch) -> vectors' width`.
+    `score(prompts, outputs) -> [mean log probability]`, `embed(texts, batch) -> vectors' width`,
+    `drafts() -> [tokens drafted so far, of these accepted]`.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print must not look like an answer

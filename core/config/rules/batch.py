@@ -107,19 +107,21 @@ def async_where_the_device_computes_alone(facts: Facts) -> Findings:
     if facts["async_scheduling"] is not None:
         return
     platform = facts.platform.name if facts.platform else "cpu"
-    if facts.num_drafts:
-        yield Derive("async_scheduling", False, "off: drafts need the tokens of the step before")
-    elif platform == "cpu":
+    if platform == "cpu":
         yield Derive("async_scheduling", False, "off: planning would take a core from computing")
     else:
         yield Derive("async_scheduling", True, "on: the device computes by itself")
 
 
-def async_excludes_drafts(facts: Facts) -> Findings:
-    """Drafts are proposed from the tokens of the step before, which must therefore be known."""
-    if facts["async_scheduling"] and facts.given("async_scheduling") and facts["speculative_config"]:
-        yield Problem(
-            "--async-scheduling: drafts (--speculative-config) need the tokens of the step before; leave one of them out."
+def states_behind_drafts_are_known(facts: Facts) -> Findings:
+    """A plan says from which state a sequence goes on, which follows from the drafts that the step before accepted."""
+    if not (facts["async_scheduling"] and facts.has_states and facts.num_drafts):
+        return
+    yield Derive("async_scheduling", False, "off: states that come back from drafts need the step before", force=True)
+    if facts.given("async_scheduling"):
+        yield Warn(
+            "--async-scheduling has no effect: the model has layers with a state, which comes back from rejected drafts "
+            "(--speculative-config)."
         )
 
 
@@ -161,7 +163,7 @@ RULES: tuple[Rule, ...] = (
     Rule(long_prefills_are_part_of_all),
     Rule(long_threshold_comes_from_the_length, "model"),
     Rule(async_where_the_device_computes_alone, "platform"),
-    Rule(async_excludes_drafts),
+    Rule(states_behind_drafts_are_known, "model"),
     Rule(short_stalls_need_chunks, "platform"),
     Rule(mixed_budget_is_part_of_the_budget, "platform"),
 )

@@ -16,6 +16,8 @@ from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn,
 from core.models.families import unknown_keys
 from core.models.unread import unknown_to_class
 
+SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
+"""Types of speculators that have another name here."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 AUTO = -1
 
@@ -153,8 +155,8 @@ def speculator_serves_its_verifier(facts: Facts) -> Findings:
     proposals = config.get("proposal_methods")
     first = proposals[0] if isinstance(proposals, list) and proposals else None
     count = first.get("speculative_tokens") if isinstance(first, Mapping) else None
-    method = str(facts.config.get("speculators_model_type") or config.get("algorithm") or "")
-    drafts: dict[str, Any] = {"method": method, "model": facts["model"]}
+    kind = str(facts.config.get("speculators_model_type") or config.get("algorithm") or "")
+    drafts: dict[str, Any] = {"method": SPECULATORS.get(kind, kind), "model": facts["model"]}
     if is_count(count):
         drafts["num_speculative_tokens"] = count
     why = f"'{facts['model']}' is a speculator of it"

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeGuard
 from core.api.checkpoint import CheckpointManifest
 from core.api.module_spec import ModelSpec
 from core.api.specs import StateSpec
-from core.config.settings import Settings, underscored
+from core.config.settings import Settings
 from core.plugin.hookspecs import Device, PluginSpec
 
 Stage = Literal["arguments", "reference", "platform", "model", "memory", "plugins"]
@@ -108,8 +108,8 @@ class Facts:
 
     @property
     def speculative(self) -> dict[str, Any]:
-        """`speculative_config` with underscores in its keys; empty when unset."""
-        return underscored(self["speculative_config"] or {})
+        """`speculative_config` with underscores in its keys, and what was derived; empty when unset."""
+        return self.settings.mapping("speculative_config")
 
     @property
     def has_states(self) -> bool:

@@ -32,6 +32,8 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table],
         "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
     }
+    if config.draft is not None:
+        settled["draft"] = [config.draft.model.model, config.draft.spec]
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))
     files = _weight_files(Path(model.model))
     if not files:

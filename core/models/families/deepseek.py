@@ -9,7 +9,7 @@ import msgspec
 
 from core.api.block_spec import BlockSpec
 from core.models.families.row import EXPERTS, Family, HeadNorm
-from core.models.weight_rules import modules
+from core.models.weight_rules import Ignored, modules
 
 LATENT_NEUTRAL = {
     "head_dim": "the parts of heads have sizes of their own",
@@ -97,7 +97,10 @@ ROWS = (
         qk_norm=True,
         expert_names=EXPERTS,
         routing="corrected_sigmoid",
-        weights=modules(("mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias")),
+        weights=(
+            *modules(("mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias")),
+            Ignored(r"mtp\..*", "layers that draft"),
+        ),
     ),
     Family(
         name="solar_open",

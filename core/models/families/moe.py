@@ -10,7 +10,7 @@ import msgspec
 from core.api.block_spec import BlockSpec
 from core.models.configuration import Configuration, configuration
 from core.models.families.row import EXPERTS, NEVER, Family, HeadNorm
-from core.models.weight_rules import Rename, Stacked, WeightRule, experts, modules
+from core.models.weight_rules import Ignored, Rename, Stacked, WeightRule, experts, modules
 
 GRANITE_SCALARS = {
     "embed": "embedding_multiplier",
@@ -194,6 +194,7 @@ ROWS = (
         expert_names=EXPERTS,
         routing="corrected_softmax",
         weights=(
+            Ignored(r"model\.mtp_.*", "layers that draft"),
             Stacked(  # it has an axis of one for groups of experts
                 r"(model\.layers\.\d+\.mlp)\.moe_statics\.e_score_correction_bias",
                 r"\1.gate.e_score_correction_bias",

@@ -144,10 +144,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     """The way from a checkpoint to its tensors under canonical names. row: None: the table's for its configuration."""
     family = row or family_for(manifest.config)
     num_experts, _ = spec.router_widths()
-    rules: list[WeightRule] = []
-    for own, usual in family.names:
-        rules.extend(modules((own, usual)))
-    rules.extend(_own_rules(family, manifest.config, spec))
+    rules = _rules_of(family, manifest.config, spec)
     rules.extend(_drafting(manifest.config, len(spec.blocks)))
     rules.extend(told_to_ignore(manifest.config))
     if is_wrapper(manifest.config):
@@ -170,11 +167,24 @@ def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
     return rules
 
 
-def _own_rules(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
+def family_rules(spec: DecoderSpec, hf_config: Mapping[str, Any]) -> list[WeightRule]:
+    """How the family of a model names and lays out its tensors; none for a family that is not in the table."""
+    for family in FAMILIES:
+        if family.name == spec.family:
+            return _rules_of(family, hf_config, spec)
+    return []
+
+
+def _rules_of(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -> list[WeightRule]:
+    rules: list[WeightRule] = []
+    for own, usual in family.names:
+        rules.extend(modules((own, usual)))
     if isinstance(family.weights, tuple):
-        return family.weights
-    config = configuration_of(text_config(hf_config), family, strict=True)
-    return family.weights(config, spec)
+        rules.extend(family.weights)
+    else:
+        config = configuration_of(text_config(hf_config), family, strict=True)
+        rules.extend(family.weights(config, spec))
+    return rules
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:

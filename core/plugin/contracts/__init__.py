@@ -15,6 +15,7 @@ from core.plugin.contracts.attention import (
     BatchView,
     HasExampleState,
     LatentBackend,
+    MovesKeys,
     StateBackend,
 )
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
@@ -52,7 +53,17 @@ from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
-from core.plugin.contracts.speculative import NeedsHidden, Proposer, ProposerInput
+from core.plugin.contracts.speculative import (
+    DraftHeads,
+    DraftView,
+    HasTree,
+    HearsResults,
+    KnowsRequests,
+    NeedsHidden,
+    Proposer,
+    ProposerInput,
+    RequestFacts,
+)
 
 __all__ = [
     "AttentionBackend",
@@ -61,6 +72,8 @@ __all__ = [
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
+    "DraftHeads",
+    "DraftView",
     "ExpertsKernel",
     "ForcesTokens",
     "GatedLinear",
@@ -83,8 +96,11 @@ __all__ = [
     "HasRow",
     "HasSoftCap",
     "HasTakeRows",
+    "HasTree",
     "HeadsKernel",
+    "HearsResults",
     "Kernels",
+    "KnowsRequests",
     "LatentBackend",
     "LinearKernel",
     "Loader",
@@ -93,6 +109,7 @@ __all__ = [
     "Matcher",
     "MemoryTag",
     "ModelFamily",
+    "MovesKeys",
     "NeedsHidden",
     "Platform",
     "PreparesInto",
@@ -102,6 +119,7 @@ __all__ = [
     "RaceKernel",
     "Recordable",
     "RecordableBackend",
+    "RequestFacts",
     "ResponseFormats",
     "RouteKernel",
     "Runtime",

@@ -34,6 +34,13 @@ class BatchView:
     - a padded row has the slot -1, which is not written, and belongs to no sequence; its q, k, v (or inputs) may hold
       anything, NaN included, and so may its output, which nobody reads.
 
+    **Trees.** The rows of a tree of drafts are sequences of one row each, with the block table of the sequence whose drafts
+    they are: a row sees its own position and those before, but the last keys may lie elsewhere than the table says. Only
+    backends with the capability `tree` (`MovesKeys`) are given such a step.
+
+    tails: int32 [B, depth], slots (block * block_size + offset) of the keys at the last `depth` positions of each sequence,
+    the row's own key last; -1: where the block table says. None: all are there.
+
     **Recorded for a fixed size** (`CapturesSizes`), a step is described by its tensors alone: its values change from one
     replay to the next. The lists are then empty, and `max_query_len` and `max_seq_len` the most that can be.
     """
@@ -50,6 +57,7 @@ class BatchView:
     block_table: Tensor
     slot_mapping: Tensor
     positions: Tensor
+    tails: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class AttentionBackend(Protocol):
     A block table may name blocks that another sequence of the same step writes: they share a prefix.
 
     One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given `params`. Optional part:
-    `RecordableBackend`.
+    `RecordableBackend`, `MovesKeys`.
     """
 
     name: str
@@ -99,6 +107,18 @@ class AttentionBackend(Protocol):
 
     def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
         """out[T, Hq, D] = causal attention of q [T, Hq, D] over the cache."""
+        ...
+
+
+@runtime_checkable
+class MovesKeys(Protocol):
+    """A backend with the capability `tree`: it obeys `BatchView.tails`, and moves what turned out to be the answer."""
+
+    def move(self, handle: Any, sources: Tensor, targets: Tensor) -> None:
+        """Copy K and V (or latents and keys) from slots to slots of one layer's cache, to the bit.
+
+        sources, targets: int64 [n] on the device; all are read before any is written.
+        """
         ...
 
 

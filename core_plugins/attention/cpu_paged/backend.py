@@ -28,6 +28,7 @@ from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, La
 from core.plugin.contracts import AttentionParams, BatchView
 from core_plugins.attention.cpu_paged.latent import LatentLayer, attend_latent, bind_latent, write_latent
 from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
+from core_plugins.attention.cpu_paged.moves import BlockLayout
 from core_plugins.attention.cpu_paged.states import StateLayer
 from core_plugins.platforms.cpu.checks import check_heads, check_rows, check_same
 from core_plugins.platforms.cpu.extension import kernels_or_reason
@@ -39,11 +40,13 @@ class Metadata(NamedTuple):
     view: the batch; it keeps the tensors alive.
     tables: arguments of the native attention, in its order.
     slots: address of the slot mapping.
+    tails: the last arguments of the native attention: address of the tails and their depth, 0 without.
     """
 
     view: BatchView
     tables: tuple[int, int, int, int, int]
     slots: int
+    tails: tuple[int, int] = (0, 0)
 
 
 class Layer(NamedTuple):
@@ -140,7 +143,7 @@ class CpuPagedAttention:
             view.block_table.stride(0),
             view.num_seqs,
         )
-        return Metadata(view, tables, view.slot_mapping.data_ptr())
+        return Metadata(view, tables, view.slot_mapping.data_ptr(), _tails(view))
 
     def write(self, handle: Layer, k: Tensor, v: Tensor, metadata: Metadata) -> None:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots; a negative slot is skipped."""
@@ -204,7 +207,15 @@ class CpuPagedAttention:
                 f"q {tuple(q.shape)} and out {tuple(out.shape)} do not fit (T, Hq) = {expected} and {spec}"
             )
         pointers = (q.data_ptr(), q_row, q_head, out.data_ptr(), out_row, out_head)
-        self._native.attention(*pointers, *metadata.tables, handle.pointer, heads, *handle.sizes, *handle.softmax)
+        layer = (handle.pointer, heads, *handle.sizes, *handle.softmax)
+        self._native.attention(*pointers, *metadata.tables, *layer, *metadata.tails)
+
+    def move(self, handle: Layer | LatentLayer, sources: Tensor, targets: Tensor) -> None:
+        """Copy what lies in some slots, int64 [n], to others."""
+        at = 2 if isinstance(handle, LatentLayer) else 3
+        block_size, _, element = handle.sizes[at : at + 3]
+        layout = BlockLayout.of(handle.spec, int(block_size), int(element))
+        layout.move(handle.raw, sources, targets)
 
     def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: Metadata) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
@@ -215,6 +226,19 @@ class CpuPagedAttention:
     ) -> None:
         """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         attend_latent(self._native, handle, q_latent, q_pe, metadata, out)
+
+
+def _tails(view: BatchView) -> tuple[int, int]:
+    """Address and depth of the tails; zeros without."""
+    tails = view.tails
+    if tails is None:
+        return 0, 0
+    depth = tails.shape[1]
+    if tails.dtype is not torch.int32 or tails.shape[0] < view.num_seqs or not tails.is_contiguous():
+        raise ValueError(
+            f"tails are {tails.dtype} {tuple(tails.shape)}, expected contiguous int32 ({view.num_seqs}, depth)"
+        )
+    return tails.data_ptr(), depth
 
 
 def _window(spec: AttentionSpec) -> int:

@@ -76,6 +76,5 @@ def attend_latent(
         raise ValueError(f"{shapes} do not fit (T, H, R) = {expected} and (T, H, Dr) = {rotated}")
     queries = (q_latent.data_ptr(), q_row, q_head, q_pe.data_ptr(), pe_row, pe_head)
     outputs = (out.data_ptr(), out_row, out_head)
-    native.latent_attention(
-        *queries, *outputs, *metadata.tables, handle.pointer, spec.num_heads, *handle.sizes, spec.scale
-    )
+    layer = (handle.pointer, spec.num_heads, *handle.sizes, spec.scale)
+    native.latent_attention(*queries, *outputs, *metadata.tables, *layer, *metadata.tails)

@@ -48,6 +48,7 @@ def core_spec() -> PluginSpec:
             "chunked": True,
             "cascade": True,
             "padding": True,
+            "tree": True,
             "batch_invariant": True,
         },
         priority=100,

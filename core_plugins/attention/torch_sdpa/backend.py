@@ -27,11 +27,13 @@ class LayerHandle:
     """One layer.
 
     spec: its sizes.
+    block_size: of its cache.
     keys, values: its part of the cache.
     sinks, slopes: [Hq] or None.
     """
 
     spec: AttentionSpec
+    block_size: int
     keys: StoredHeads
     values: StoredHeads
     sinks: Tensor | None
@@ -57,6 +59,36 @@ class StepMetadata:
     def written(self, x: Tensor) -> Tensor:
         """The rows of x [T, ...] that are written."""
         return x if self.rows is None else x[self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last keys of a sequence that lie elsewhere than its blocks say.
+
+    rows: int64 [n], their places among the keys that were read.
+    slots: int64 [n], where they lie.
+    block_size: of the cache.
+    """
+
+    rows: Tensor
+    slots: Tensor
+    block_size: int
+
+    @classmethod
+    def of(cls, view: BatchView, index: int, past: int) -> Tail | None:
+        """The tail of a sequence whose keys are read from position `past` on; None: all keys lie in its blocks."""
+        if view.tails is None:
+            return None
+        tail = view.tails[index].long()
+        depth = len(tail)
+        first = view.seq_lens_list[index] - depth
+        rows = torch.arange(first, first + depth, device=tail.device) - past
+        elsewhere = (tail >= 0) & (rows >= 0)
+        return cls(rows[elsewhere], tail[elsewhere], view.block_size)
+
+    def put(self, read: Tensor, stored: StoredHeads) -> None:
+        """Correct what was read, [L, Hkv, D], in place."""
+        read[self.rows] = stored.read_slots(self.slots, self.block_size, read.dtype)
 
 
 class TorchSDPA:
@@ -101,7 +133,7 @@ class TorchSDPA:
         v_shape = (num_blocks, block_size, heads, spec.head_size_v)
         keys = StoredHeads(k, k_scales, k_shape, dtype, params.k_scale)
         values = StoredHeads(v, v_scales, v_shape, dtype, params.v_scale)
-        return LayerHandle(spec, keys, values, params.sinks, params.slopes)
+        return LayerHandle(spec, block_size, keys, values, params.sinks, params.slopes)
 
     def build(self, view: BatchView) -> StepMetadata:
         """Split the slot mapping once for all layers."""
@@ -140,6 +172,10 @@ class TorchSDPA:
             past = first_block * block_size
             keys = handle.keys.read(blocks, read_dtype)
             values = handle.values.read(blocks, read_dtype)
+            tail = Tail.of(view, index, past)
+            if tail is not None:
+                tail.put(keys, handle.keys)
+                tail.put(values, handle.values)
             positions = range(first_position, seq_len)
             attend(
                 q[begin:end], keys[: seq_len - past], values[: seq_len - past], positions, past, handle, out[begin:end]
@@ -164,8 +200,20 @@ class TorchSDPA:
             num_blocks = -(-seq_len // view.block_size)
             blocks = view.block_table[index, :num_blocks].long()
             c, k_pe = handle.read(blocks, dtype)
+            tail = Tail.of(view, index, 0)
+            if tail is not None:
+                tail.put(c.unsqueeze(1), handle.latents)
+                tail.put(k_pe.unsqueeze(1), handle.keys)
             queries = (q_latent[begin:end], q_pe[begin:end])
             attend(*queries, c[:seq_len], k_pe[:seq_len], out[begin:end])
+
+    def move(self, handle: LayerHandle | LatentLayer, sources: Tensor, targets: Tensor) -> None:
+        """Copy what lies in some slots, int64 [n], to others."""
+        if isinstance(handle, LatentLayer):
+            handle.move(sources, targets)
+            return
+        handle.keys.move(sources, targets, handle.block_size)
+        handle.values.move(sources, targets, handle.block_size)
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
         """The numbers of the state, in float32."""

@@ -64,6 +64,20 @@ class StoredHeads:
             stored = stored.view(torch.uint8)
         self._data[block, offset] = stored
 
+    def move(self, sources: Tensor, targets: Tensor, block_size: int) -> None:
+        """Copy what lies in some slots, int64 [n], to others: numbers and scales as they are."""
+        tensors = [self._data] if self._scales is None else [self._data, self._scales]
+        for tensor in tensors:
+            moved = tensor[sources // block_size, sources % block_size]
+            tensor[targets // block_size, targets % block_size] = moved
+
+    def read_slots(self, slots: Tensor, block_size: int, dtype: torch.dtype) -> Tensor:
+        """[len(slots), Hkv, D] of some slots, in `dtype`."""
+        blocks = slots // block_size
+        offsets = slots % block_size
+        nth = torch.arange(len(slots), device=slots.device)
+        return self.read(blocks, dtype)[nth * block_size + offsets]
+
     def read(self, blocks: Tensor, dtype: torch.dtype) -> Tensor:
         """[len(blocks) * block_size, Hkv, D] of some blocks, in `dtype`."""
         stored = self._data[blocks].flatten(0, 1)

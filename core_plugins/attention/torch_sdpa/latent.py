@@ -32,6 +32,7 @@ class LatentLayer:
         latent_shape = (num_blocks, block_size, 1, spec.rank)
         key_shape = (num_blocks, block_size, 1, spec.rope_size)
         self.scale = spec.scale
+        self.block_size = block_size
         self.latents = StoredHeads(c, c_scales, latent_shape, dtype, params.k_scale)
         self.keys = StoredHeads(k_pe, k_scales, key_shape, dtype, params.k_scale)
 
@@ -45,6 +46,11 @@ class LatentLayer:
         c = self.latents.read(blocks, dtype)
         k_pe = self.keys.read(blocks, dtype)
         return c[:, 0], k_pe[:, 0]
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy what lies in some slots to others."""
+        self.latents.move(sources, targets, self.block_size)
+        self.keys.move(sources, targets, self.block_size)
 
     def attend(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
         """out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe [L, Dr]."""

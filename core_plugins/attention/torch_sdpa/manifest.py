@@ -30,6 +30,7 @@ def core_spec() -> PluginSpec:
             "chunked": True,
             "bidirectional": True,
             "padding": True,
+            "tree": True,
             "invariant_kinds": ["state"],
             "state_ops": ["short_conv", "mamba1", "mamba2", "gated_delta", "kda"],
             "batch_invariant": False,

@@ -54,3 +54,17 @@ def core_load(context: LoadContext) -> Any:
 
     arguments = context.arguments or NgramArguments()
     return NgramProposer(shortest=arguments.shortest, longest=arguments.prompt_lookup_max)
+
+
+class NgramGpu:
+    """Manifest of `ngram_gpu`, another name for `ngram`: there is one form of it, whatever the device."""
+
+    CONTRACT = CONTRACT
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say whose name this is."""
+        return PluginSpec(name="ngram_gpu", summary="another name for ngram", alias_of="ngram")
+
+
+NGRAM_GPU = NgramGpu()

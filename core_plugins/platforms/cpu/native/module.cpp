@@ -447,9 +447,9 @@ KERNEL(py_cache_write) {
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
 // cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, sinks,
-// slopes
+// slopes, tails, tail_depth
 KERNEL(py_attention) {
-    Arguments a(items, count, 27);
+    Arguments a(items, count, 29);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
@@ -459,6 +459,7 @@ KERNEL(py_attention) {
     read_shape(a, c);
     c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
     c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
+    c.tails = a.pointer<int32_t>(), c.tail_depth = a.integer();
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 
@@ -512,9 +513,9 @@ KERNEL(py_latent_write) {
 }
 
 // q_latent, row and head stride, q_pe, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table,
-// table_stride, batch, cache, heads_q, dim, dim_v, block_size, block_bytes, element, k_scale, scale
+// table_stride, batch, cache, heads_q, dim, dim_v, block_size, block_bytes, element, k_scale, scale, tails, tail_depth
 KERNEL(py_latent_attention) {
-    Arguments a(items, count, 23);
+    Arguments a(items, count, 25);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.q_pe = a.pointer<float>(), c.pe_row_stride = a.integer(), c.pe_head_stride = a.integer();
@@ -524,6 +525,7 @@ KERNEL(py_latent_attention) {
     c.heads_q = a.integer();
     read_latent_shape(a, c);
     c.scale = a.real();
+    c.tails = a.pointer<int32_t>(), c.tail_depth = a.integer();
     return a.ok() ? perform<run_attention>(c) : nullptr;
 }
 

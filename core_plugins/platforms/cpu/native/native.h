@@ -183,7 +183,15 @@ struct AttentionCall : CacheShape {
     const float *sinks;         // [heads_q] one more logit in each softmax, or null
     const float *slopes;        // [heads_q] a score gets slope * (key - query), or null
     const SharedSpans *shared;  // or null
+    const int32_t *tails;       // [batch, tail_depth] slots of a sequence's last keys, -1: as its table says; or null
+    long tail_depth;
 };
+
+// The keys of a sequence, from the first on, that lie where its table says. Every file has a copy of its own.
+static inline long table_keys(const AttentionCall &c, long sequence) {
+    const long keys = c.seq_lens[sequence], others = c.tails ? c.tail_depth : 0;
+    return keys > others ? keys - others : 0;
+}
 
 // The first key that a query sees. Every file has a copy of its own.
 static inline long first_key(const AttentionCall &c, long position) {

@@ -36,7 +36,7 @@ long first_span(const AttentionCall &c, long sequence) { // that its first query
 
 bool may_share(const AttentionCall &c, long sequence) {
     long rows = rows_of(c, sequence);
-    return rows > 0 && rows <= kTaskRows && c.seq_lens[sequence] >= (first_span(c, sequence) + 1) * kSpan;
+    return rows > 0 && rows <= kTaskRows && table_keys(c, sequence) >= (first_span(c, sequence) + 1) * kSpan;
 }
 
 bool same_blocks(const AttentionCall &c, long a, long b, long span) {
@@ -53,7 +53,7 @@ long classify(const AttentionCall &c, Search &s, long alive, long span) {
     for (long i = 0; i < s.slots; i++) s.table[i] = -1;
     for (long i = 0; i < alive; i++) {
         const int32_t q = s.alive[i];
-        if (first_span(c, q) > span || c.seq_lens[q] < (span + 1) * kSpan) continue;
+        if (first_span(c, q) > span || table_keys(c, q) < (span + 1) * kSpan) continue;
         uint32_t block = (uint32_t)c.block_table[q * c.table_stride + ((span + 1) * kSpan - 1) / c.block_size];
         long at = (block * 2654435761u >> 7) % s.slots;
         while (s.table[at] >= 0 && !same_blocks(c, s.leader[s.table[at]], q, span)) at = (at + 1) % s.slots;
@@ -105,7 +105,7 @@ long still_alive(const AttentionCall &c, Search &s, long alive, long classes, lo
     for (long i = 0; i < alive; i++) {
         const int32_t q = s.alive[i];
         const bool early = c.window && first_span(c, q) >= span; // the first span's blocks may be gone
-        if ((shares[q] || early) && c.seq_lens[q] >= (span + 2) * kSpan) s.alive[kept++] = q;
+        if ((shares[q] || early) && table_keys(c, q) >= (span + 2) * kSpan) s.alive[kept++] = q;
     }
     return kept;
 }

@@ -35,19 +35,33 @@ LANE const float *scales_of(const AttentionCall &c, const uint8_t *base) {
     return (const float *)(base + c.block_size * (c.dim + c.dim_v) * element_bytes(c.element));
 }
 
-// Copies the seen keys of a group from blocks of any size; what is not seen keeps what it had, and is masked.
+// A head's part of the block in which a key lies, and the key's place there.
+LANE const uint8_t *find_key(const AttentionCall &c, const AttentionTask &t, long key, long &offset) {
+    const long first = table_keys(c, t.sequence);
+    const long slot = key < first ? -1 : c.tails[t.sequence * c.tail_depth + key - (c.seq_lens[t.sequence] - c.tail_depth)];
+    offset = (slot < 0 ? key : slot) % c.block_size;
+    if (slot < 0) return head_base(c, t, key);
+    const size_t head_bytes = (size_t)c.block_bytes / c.heads_kv;
+    return c.cache + (size_t)(slot / c.block_size) * c.block_bytes + t.head_kv * head_bytes;
+}
+
+// Copies the seen keys of a group one by one: from blocks of any size, and from wherever the last ones of a sequence lie.
+// What is not seen keeps what it had, and is masked.
 template <class Bits>
 static void gather(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, const Span &span, long g, long low, long high,
                    uint8_t *to_k, uint8_t *to_v) {
     const long pair = element_pair(c.element), values_stored = c.latent ? 0 : c.dim_v;
+    const bool grouped = c.block_size % 16 == 0;
+    const long k_step = grouped ? 16 * pair : pair, v_step = grouped ? pair : 1;
     Bits *keys = (Bits *)to_k, *values = (Bits *)to_v;
     for (long lane = low; lane < high; lane++) {
-        const long key = span.first + g * 16 + lane, offset = key % c.block_size;
-        const uint8_t *base = head_base(c, t, key);
-        const Bits *k = (const Bits *)base + offset * c.dim;
-        const Bits *v = (const Bits *)base + c.block_size * c.dim + offset * c.dim_v;
-        for (long i = 0; i < c.dim; i++) keys[(i / pair * 16 + lane) * pair + i % pair] = k[i];
-        for (long i = 0; i < values_stored; i++) values[(lane / pair * c.dim_v + i) * pair + lane % pair] = v[i];
+        long offset;
+        const uint8_t *base = find_key(c, t, span.first + g * 16 + lane, offset);
+        const Bits *k = (const Bits *)base, *v = (const Bits *)base + c.block_size * c.dim;
+        k += grouped ? offset / 16 * 16 * c.dim + offset % 16 * pair : offset * c.dim;
+        v += grouped ? offset / pair * pair * c.dim_v + offset % pair : offset * c.dim_v;
+        for (long i = 0; i < c.dim; i++) keys[(i / pair * 16 + lane) * pair + i % pair] = k[i / pair * k_step + i % pair];
+        for (long i = 0; i < values_stored; i++) values[(lane / pair * c.dim_v + i) * pair + lane % pair] = v[i * v_step];
         if (!c.scaled) continue;
         s.k_scales[g * 16 + lane] = scales_of(c, base)[offset];
         s.v_scales[g * 16 + lane] = scales_of(c, base)[c.block_size + offset];
@@ -82,13 +96,13 @@ static void turn_group(const AttentionCall &c, SpanScratch &s, Span &span, long 
 
 // Finds the groups with keys in [low, high). Blocks outside may belong to others by now, and are not looked up.
 static void locate(const AttentionCall &c, const AttentionTask &t, SpanScratch &s, Span &span, long low, long high) {
-    const long bytes = element_bytes(c.element);
+    const long bytes = element_bytes(c.element), in_place = c.block_size % 16 == 0 ? table_keys(c, t.sequence) : 0;
     for (long g = 0; g < kGroups; g++) {
         const long key = span.first + g * 16, from = clamp(low - key, 0, 16), to = clamp(high - key, 0, 16);
         span.k[g] = span.v[g] = nullptr;
         span.k_scales[g] = span.v_scales[g] = nullptr;
         if (from >= to) continue;
-        if (c.block_size % 16 == 0) {
+        if (c.block_size % 16 == 0 && (!c.tails || key + to <= in_place)) {
             const long offset = key % c.block_size;
             const uint8_t *base = head_base(c, t, key);
             span.k[g] = base + offset * c.dim * bytes;

@@ -1,0 +1,253 @@
+"""The stage that finds the draft which the core runs for a proposer: its checkpoint, its shape, and who reads and computes it.
+
+Owns: that stage, and what makes a draft impossible. Never does: read a weight, or know a method (its plugin describes the
+draft). Called by: resolve, after the choice of plugins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from core.api.checkpoint import CheckpointManifest
+from core.api.config import DraftConfig, ModelConfig
+from core.api.decoder_spec import DecoderSpec
+from core.api.draft_spec import DraftSpec, draft_decoder
+from core.api.errors import ConfigError, PluginError, UserError
+from core.api.module_spec import ModelSpec
+from core.api.specs import MixerSpec, StateSpec
+from core.args.plugin_arguments import convert_struct
+from core.config.attempt import Attempt
+from core.config.attention import choose_attention
+from core.config.checkpoint import Checkpoint, find_checkpoint
+from core.config.chosen import Chosen
+from core.config.draft_keys import DraftKeys, read_draft_keys
+from core.config.draft_vocabulary import check_vocabulary
+from core.config.family import find_family
+from core.config.platform import ChosenPlatform
+from core.config.plugin_choices import plugin_choices, speculative_arguments
+from core.config.rules import Facts
+from core.config.settings import Settings, underscored
+from core.config.token_tree import token_tree
+from core.models.draft_names import draft_weight_map
+from core.plugin.discovery import label
+from core.plugin.hookspecs import DraftContext
+from core.plugin.manifest import Manifest
+from core.plugin.ranking import Choice
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import select_quantization
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A draft that was found.
+
+    spec: its shape.
+    decoder: what the core runs of it, as it is loaded; None where the plugin's own heads compute.
+    settings: the main model's, with what the draft has of its own.
+    chosen: the plugins that read and compute it.
+    manifest: of its checkpoint, under canonical names.
+    path: of its checkpoint.
+    in_target: whether that is the main model's.
+    max_model_len: tokens of the longest sequence that it drafts for; None: as many as the main model's.
+    tree: the shape of its drafts; empty: a chain.
+    """
+
+    spec: DraftSpec
+    decoder: DecoderSpec | None
+    settings: Settings
+    chosen: Chosen
+    manifest: CheckpointManifest
+    path: str
+    in_target: bool
+    max_model_len: int | None
+    tree: tuple[int, ...] = ()
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """Of its layers, each of which has a place in the cache."""
+        return () if self.decoder is None else self.decoder.mixers
+
+    def config(self, registry: PluginRegistry, target: ModelConfig, problems: list[str]) -> DraftConfig:
+        """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
+        found: list[str] = []
+        plugins = plugin_choices(self.settings, registry, self.chosen, found)
+        problems += [problem for problem in found if problem not in problems]
+        length = min(target.max_model_len, self.max_model_len or target.max_model_len)
+        vocab_size = target.vocab_size if self.decoder is None else self.decoder.vocab_size
+        model = msgspec.structs.replace(
+            target,
+            model=self.path,
+            max_model_len=length,
+            vocab_size=vocab_size,
+            hf_config=self.manifest.config,
+            enforce_eager=self.settings["enforce_eager"],
+            implementation="core",
+        )
+        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A draft's checkpoint.
+
+    checkpoint: as the loader resolved it.
+    canonical: its manifest under the names of the model that it is; None where it is none that the engine knows.
+    decoder: that model.
+    why: a sentence where there is none.
+    """
+
+    checkpoint: Checkpoint
+    canonical: CheckpointManifest | None = None
+    decoder: DecoderSpec | None = None
+    family: Choice | None = None
+    why: str = ""
+
+
+def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: ChosenPlatform) -> Draft | None:
+    """The draft; None where the proposer has none that the core runs. Raises UserError or PluginError.
+
+    target: of the main model, as the loader resolved it. spec: its shape.
+    """
+    plugin = _describer(attempt.chosen)
+    if plugin is None:
+        return None
+    values = underscored(attempt.settings["speculative_config"] or {})
+    keys, problems = read_draft_keys(values)
+    if problems:
+        raise ConfigError(problems)
+    settings = _settings(attempt.settings, keys)
+    found = _Found(target)
+    if keys.model is not None:
+        found = _find(attempt, settings, keys.model)
+    shape = _told(attempt, plugin, found, spec, has_checkpoint=keys.model is not None)
+    if shape is None:
+        return None
+    where = f"--speculative-config: the draft '{keys.model or target.path}'"
+    _check(shape, spec, where)
+    if shape.decoder is not None and not shape.names:
+        check_vocabulary(found.checkpoint.manifest.tokenizer, target.manifest.tokenizer, where)
+    tree = token_tree(keys.speculative_token_tree, values.get("num_speculative_tokens"))
+    if tree and (shape.decoder is None or shape.taps or shape.parallel_token_id is not None):
+        raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
+    chosen = Chosen()
+    stages = attempt.chosen.stages
+    for stage in ("platform", "kernels"):
+        if stage in stages:
+            chosen.stages[stage] = stages[stage]
+    chosen.stages["loader"] = found.checkpoint.loader
+    if found.family is not None and not shape.names:
+        chosen.stages["model"] = found.family
+    in_target = keys.model is None
+    decoder, manifest = _loaded(shape, found, spec, in_target=in_target)
+    chosen.stages["quantization"] = select_quantization(attempt.plugins, keys.quantization, manifest.facts())
+    length = keys.max_model_len
+    if decoder is not None:
+        chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
+        length = length or decoder.max_position
+    return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length, tree)
+
+
+def _loaded(
+    shape: DraftSpec, found: _Found, target: ModelSpec, *, in_target: bool
+) -> tuple[DecoderSpec | None, CheckpointManifest]:
+    """The decoder that is loaded, if there is one, and the checkpoint under its names."""
+    manifest = found.checkpoint.manifest
+    if shape.decoder is None:
+        return None, manifest
+    decoder = draft_decoder(shape, target)
+    if shape.names:
+        return decoder, draft_weight_map(manifest, shape, decoder, in_target=in_target).manifest
+    return decoder, found.canonical or manifest
+
+
+def _describer(chosen: Chosen) -> Manifest | None:
+    """The proposer's manifest, where it describes a draft."""
+    stage = chosen.stages.get("speculative")
+    if stage is None or not stage.manifests:
+        return None
+    plugin: Manifest = stage.manifest
+    return plugin if plugin.implements("core_draft_spec") else None
+
+
+def _settings(settings: Settings, keys: DraftKeys) -> Settings:
+    """The main model's settings, but for those that say how a checkpoint is read."""
+    own: dict[str, Any] = {
+        "model": keys.model,
+        "revision": keys.revision,
+        "quantization": keys.quantization,
+        "quantization_config": {},
+        "load_format": keys.load_format,
+        "model_loader_extra_config": {},
+        "hf_overrides": keys.hf_overrides,
+    }
+    if keys.model is None:
+        own = {}
+    if keys.attention_backend is not None:
+        own["attention_backend"] = keys.attention_backend
+    if keys.enforce_eager is not None:
+        own["enforce_eager"] = keys.enforce_eager
+    return settings.beside(own, "speculative_config")
+
+
+def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
+    """The checkpoint that `ref` names, and the model that it is. Raises UserError or PluginError."""
+    try:
+        checkpoint = find_checkpoint(settings, attempt.plugins, Facts(settings, attempt.facts.context))
+    except UserError as error:
+        raise UserError(f"--speculative-config.model: {error}") from error
+    try:
+        canonical, spec, family = find_family(attempt.plugins, checkpoint, "core")
+    except UserError as error:
+        return _Found(checkpoint, why=str(error))
+    if not isinstance(spec, DecoderSpec):
+        return _Found(checkpoint, why="transformers' modules cannot draft.")
+    return _Found(checkpoint, canonical.manifest, spec, family)
+
+
+def _told(
+    attempt: Attempt, plugin: Manifest, found: _Found, target: ModelSpec, *, has_checkpoint: bool
+) -> DraftSpec | None:
+    """The shape as the plugin describes it; None when its arguments are wrong, which is reported elsewhere."""
+    given = speculative_arguments(attempt.settings, attempt.chosen)
+    arguments, problems = convert_struct(plugin.spec.arguments, given, "")
+    if problems:
+        return None
+    manifest = found.checkpoint.manifest
+    context = DraftContext(
+        target=target,
+        hf_config=manifest.config,
+        arguments=arguments,
+        decoder=found.decoder,
+        why_no_decoder=found.why,
+        tensors=list(manifest.tensors),
+        has_checkpoint=has_checkpoint,
+    )
+    told: DraftSpec | None = plugin.call("core_draft_spec", context=context)
+    if told is not None and told.decoder is not None and not told.names and found.decoder is None:
+        raise PluginError(
+            f"{label(plugin.row)}: core_draft_spec names no tensors, and the checkpoint is no known model's."
+        )
+    return told
+
+
+def _check(shape: DraftSpec, target: ModelSpec, where: str) -> None:
+    """Raise UserError for a draft that the core cannot run beside this model. where: the beginning of the sentence."""
+    if shape.taps and not isinstance(target, DecoderSpec):
+        raise UserError(f"{where} reads hidden states, which transformers' modules do not give; choose another method.")
+    decoder = shape.decoder
+    if decoder is None:
+        return
+    states = sorted({mixer.op for mixer in decoder.mixers if isinstance(mixer, StateSpec)})
+    if states:
+        raise UserError(
+            f"{where} has layers with a state ({', '.join(states)}), which would keep rejected tokens; "
+            "choose a draft with attention alone."
+        )
+    if shape.draft_vocab_size is None and decoder.vocab_size < target.vocab_size:
+        raise UserError(
+            f"{where} has a vocabulary of {decoder.vocab_size} tokens, the main model of {target.vocab_size}; "
+            "expected the same one. Choose a draft of the main model's own kind."
+        )

@@ -1,0 +1,188 @@
+"""The draft of a model, ready to run beside it.
+
+Owns: how the configured draft becomes a model instance, and its passes. Never does: choose plugins, or draw a token.
+Called by: the worker, once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from core.api.config import DraftConfig, EngineConfig
+from core.api.decoder_spec import DecoderSpec
+from core.api.draft_spec import DraftSpec, draft_decoder
+from core.api.module_spec import ModelSpec
+from core.executor.batch import PersistentBatch
+from core.executor.device import Device
+from core.executor.draft_pass import DraftPass
+from core.executor.draft_progress import DraftProgress
+from core.executor.draft_states import HiddenStates
+from core.executor.draft_vocabulary import SpreadLogits
+from core.executor.forward import ForwardPass, recorder_of
+from core.executor.heads_pass import HeadsPass
+from core.executor.instance import (
+    Checkpoint,
+    ModelInstance,
+    build,
+    load_plugin,
+    max_step_tokens,
+    open_checkpoint,
+    shared_parts,
+)
+from core.executor.step_buffers import StepBuffers
+from core.models.borrowing import borrow, borrowing_spec
+from core.models.decoder import Decoder, DecoderWeights
+from core.models.draft_names import draft_weight_map
+from core.models.fallback.model import ModuleModel
+from core.models.logit_rows import logit_rows
+from core.plugin.contracts import DraftHeads, Loader, Uploads
+from core.plugin.table import PluginTable
+from core.sampling import Sampler
+from core.sampling.draft_tree import DraftTree
+
+logger = logging.getLogger(__name__)
+
+
+def own_config(config: EngineConfig) -> EngineConfig:
+    """The configuration of the draft by itself, as if it were the model.
+
+    Of each sequence it computes a token more than a step: the one that the step has given. Where all drafts come from one
+    pass, the unknown ones are computed in it, too.
+    """
+    draft = config.draft
+    assert draft is not None, "there is no draft"
+    limits = config.scheduler
+    more = 1 if draft.spec.parallel_token_id is None else limits.num_speculative_tokens
+    most_tokens = limits.max_num_batched_tokens + limits.max_num_seqs * more
+    return msgspec.structs.replace(
+        config,
+        model=draft.model,
+        plugins=draft.plugins,
+        scheduler=msgspec.structs.replace(limits, max_num_batched_tokens=most_tokens),
+        weights_file=None,
+        draft=None,
+    )
+
+
+def build_draft(
+    config: EngineConfig, draft: DraftConfig, target: ModelInstance, device: Device, plugins: PluginTable
+) -> ModelInstance:
+    """Read the draft's weights and make its model. config: of the main model, which `target` is."""
+    own = own_config(config)
+    if draft.spec.names:
+        checkpoint = _open_named(own, draft, target.spec, plugins)
+    else:
+        checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
+    rows = logit_rows(checkpoint.spec.vocab_size, own.scheduler.max_num_seqs, 0)
+
+    def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
+        """With what is the target's."""
+        shape, held = target.spec, target.model.weights
+        if not isinstance(shape, DecoderSpec) or not isinstance(held, DecoderWeights):
+            return spec, weights
+        return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
+
+    return build(own, checkpoint, device, plugins, max_logits=rows, finish=finish)
+
+
+def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
+    """A draft's checkpoint whose names its proposer told; no tensor is read yet. own: of `own_config`."""
+    loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    manifest = loader.resolve(own.model.model)
+    manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
+    spec = draft_decoder(draft.spec, target)
+    names = draft_weight_map(manifest, draft.spec, spec, in_target=draft.in_target)
+    return Checkpoint(names.loader(loader), names.manifest, spec)
+
+
+def draft_pass(
+    config: EngineConfig,
+    draft: ModelInstance,
+    target: ModelInstance,
+    device: Device,
+    batch: PersistentBatch,
+    sampler: Sampler,
+    *,
+    padding: bool,
+    verifies_trees: bool = False,
+) -> DraftPass:
+    """The passes of a draft whose cache is bound. config: of the main model, which `target` is. batch, sampler: of the same.
+
+    padding: whether attention takes padded rows and sequences.
+    verifies_trees: whether the main model can verify a tree.
+    """
+    own = own_config(config)
+    model = draft.model
+    runtime = device.runtime
+    num_slots, max_blocks = batch.buffers.block_tables[0].array.shape
+    most_tokens = max_step_tokens(own)
+    buffers = StepBuffers(
+        most_tokens,
+        num_slots,
+        max_blocks,
+        model.max_logits,
+        runtime.device,
+        len(batch.buffers.block_tables),
+        runtime if isinstance(runtime, Uploads) else None,
+    )
+    recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager)
+    forward = ForwardPass(model, buffers, recorder, draft.groups)
+    assert config.draft is not None, "there is no draft"
+    shape = config.draft.spec
+    states = _states(shape, draft, target, num_slots)
+    progress = DraftProgress(
+        batch,
+        config.scheduler.num_speculative_tokens,
+        max_step_tokens(config) + num_slots,
+        own.model.max_model_len,
+        keeps_drafts=states is None and shape.parallel_token_id is None,
+        takes_states=states is not None,
+    )
+    widths = config.draft.tree if config.draft is not None else ()
+    tree = None
+    if widths and verifies_trees:
+        tree = DraftTree(widths)
+    elif widths:
+        logger.warning(
+            "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
+            "or the rule of acceptance takes no trees."
+        )
+    spread = _spread(draft.model)
+    return DraftPass(forward, batch, sampler, progress, states, spread, shape.parallel_token_id, tree)
+
+
+def heads_pass(
+    config: EngineConfig, target: ModelInstance, plugins: PluginTable, batch: PersistentBatch, sampler: Sampler
+) -> HeadsPass:
+    """The calls of the proposer's own heads. config: of the main model, which `target` is."""
+    own = own_config(config)
+    name = config.plugins.speculative
+    assert name is not None, "heads are a proposer's"
+    loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
+    manifest = loader.resolve(own.model.model)
+    manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
+    options = {**shared_parts(target.model.weights), "loader": loader}
+    facts = manifest.facts()
+    heads: DraftHeads = load_plugin(
+        config, plugins, "speculative", name, options=options, manifest=manifest, facts=facts
+    )
+    has_taps = config.draft is not None and bool(config.draft.spec.taps)
+    taps = target.model.workspace.buffer("taps") if has_taps else None
+    return HeadsPass(heads, name, batch, sampler, taps, sampler.vocab_size)
+
+
+def _states(shape: DraftSpec, draft: ModelInstance, target: ModelInstance, num_slots: int) -> HiddenStates | None:
+    """The target's hidden states, where the draft takes any."""
+    own, other = draft.model, target.model
+    if not isinstance(own, Decoder) or not isinstance(other, Decoder) or own.draft_entry is None:
+        return None
+    return HiddenStates(other, own, shape.carries, num_slots)
+
+
+def _spread(model: Decoder | ModuleModel) -> SpreadLogits | None:
+    """The places of a smaller vocabulary."""
+    if not isinstance(model, Decoder) or model.weights.head is None or model.weights.head.token_ids is None:
+        return None
+    return SpreadLogits(model.weights.head.token_ids, model.spec.vocab_size, model.max_logits)

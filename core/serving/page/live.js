@@ -1,0 +1,124 @@
+// The live view: rates and gauges from /metrics, and the timeline of requests.
+
+import { sparkline, timeline } from "./charts.js";
+import { find, make } from "./elements.js";
+import { get, metrics } from "./server.js";
+
+const PERIOD_MS = 1000;
+const KEPT = 120;
+const WINDOW_S = 60;
+
+const TILES = [
+  { name: "Tokens a second", value: (now, before, seconds) => rate("core:generation_tokens_total", now, before, seconds) },
+  { name: "Prompt tokens a second", value: (now, before, seconds) => rate("core:prompt_tokens_total", now, before, seconds) },
+  { name: "Running", value: (now) => sum(now, "core:num_requests_running") },
+  { name: "Waiting", value: (now) => sum(now, "core:num_requests_waiting") },
+  { name: "KV cache in use", value: (now) => 100 * largest(now, "core:kv_cache_usage_perc"), unit: "%" },
+  { name: "Prefix hits", value: hitRate, unit: "%" },
+  { name: "First token, mean", value: (now, before) => mean("core:time_to_first_token_seconds", now, before), unit: "ms" },
+  { name: "Between tokens, mean", value: (now, before) => mean("core:inter_token_latency_seconds", now, before), unit: "ms" },
+];
+
+let timer = null;
+let last = null; // { at, values }: the metrics of the look before
+let shown = [];
+
+function sum(values, name) {
+  return (values[name] ?? []).reduce((total, sample) => total + sample.value, 0);
+}
+
+function largest(values, name) {
+  return Math.max(0, ...(values[name] ?? []).map((sample) => sample.value));
+}
+
+function growth(name, now, before) {
+  return Math.max(0, sum(now, name) - sum(before, name));
+}
+
+function rate(name, now, before, seconds) {
+  return growth(name, now, before) / seconds;
+}
+
+// Milliseconds; null while nothing was measured.
+function mean(name, now, before) {
+  const count = growth(`${name}_count`, now, before);
+  return count ? (1000 * growth(`${name}_sum`, now, before)) / count : null;
+}
+
+// Of all tokens that were looked up since the start.
+function hitRate(now) {
+  const asked = sum(now, "core:prefix_cache_queries_total");
+  return asked ? (100 * sum(now, "core:prefix_cache_hits_total")) / asked : 0;
+}
+
+function makeTiles() {
+  shown = TILES.map((tile) => {
+    const number = make("div", { class: "number" }, "–");
+    const picture = make("div", { class: "picture" });
+    const card = make("div", { class: "card tile" }, make("div", { class: "dim" }, tile.name), number, picture);
+    return { tile, number, picture, card, history: [], latest: 0 };
+  });
+  find("tiles").replaceChildren(...shown.map((each) => each.card));
+}
+
+function words(value, unit) {
+  const digits = value >= 100 || Number.isInteger(value) ? 0 : 1;
+  return `${value.toFixed(digits)}${unit ? ` ${unit}` : ""}`;
+}
+
+function showMetrics(values, at) {
+  if (last) {
+    const seconds = (at - last.at) / 1000;
+    for (const each of shown) {
+      const value = each.tile.value(values, last.values, seconds);
+      if (value !== null) each.latest = value;
+      each.history.push(each.latest);
+      if (each.history.length > KEPT) each.history.shift();
+      each.number.textContent = words(each.latest, each.tile.unit);
+      each.picture.replaceChildren(sparkline(each.history));
+    }
+  }
+  last = { at, values };
+}
+
+function label(request) {
+  const cached = request.num_cached_tokens ? `, ${request.num_cached_tokens} of them cached` : "";
+  const state = request.reason ?? "running";
+  return `${request.id}: ${request.num_prompt_tokens} prompt tokens${cached}; ${request.num_tokens} tokens; ${state}`;
+}
+
+function showRequests({ now, requests }) {
+  const from = now - WINDOW_S;
+  const recent = requests.filter((request) => (request.end ?? now) >= from).slice(-40);
+  const rows = recent.map((request) => ({
+    label: label(request),
+    begin: request.begin,
+    middle: request.first_token,
+    end: request.end ?? now,
+    kind: request.reason === null ? "running" : ["stop", "length"].includes(request.reason) ? "done" : "ended",
+  }));
+  const room = find("timeline");
+  if (rows.length) room.replaceChildren(timeline(rows, from, now, room.clientWidth || 600));
+  else room.replaceChildren(make("p", { class: "dim" }, "No request in the last minute."));
+}
+
+async function look() {
+  if (document.hidden) return;
+  try {
+    showMetrics(await metrics(), performance.now());
+    showRequests(await get("live/requests"));
+  } catch (error) {
+    find("timeline").replaceChildren(make("p", { class: "error" }, error.message));
+  }
+}
+
+export function startLive() {
+  if (!shown.length) makeTiles();
+  look();
+  timer = setInterval(look, PERIOD_MS);
+}
+
+export function stopLive() {
+  clearInterval(timer);
+  last = null;
+}

@@ -1,0 +1,1 @@
+"""The speculative plugin `eagle`: one block that guesses the target's next hidden state."""

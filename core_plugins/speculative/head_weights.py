@@ -1,0 +1,32 @@
+"""The tensors of draft heads, read once and kept where they are computed.
+
+Owns: reading through the checkpoint's own loader. Never does: know what tensors mean. Called by: heads when they are built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from core.plugin.hookspecs import LoadContext
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def read_tensors(context: LoadContext, names: Iterable[str]) -> dict[str, Tensor]:
+    """Tensors of the draft's checkpoint by name, on the device; floats in the dtype of plain matrices."""
+    assert context.manifest is not None, "heads are built from a checkpoint"
+    loader = context.options["loader"]
+    found: dict[str, Tensor] = {}
+    for name, tensor in loader.iter(context.manifest, sorted(set(names))):
+        dtype = DTYPES[context.dtype] if tensor.is_floating_point() else tensor.dtype
+        found[name] = tensor.to(context.device, dtype, copy=True)
+    return found
+
+
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [B, K] times weight [N, K], plus bias [N]: [B, N] in the weight's dtype."""
+    return linear(x.to(weight.dtype), weight, bias)
