@@ -45,8 +45,7 @@ class BatchProgress:
     def advance(self, result: BatchResult) -> None:
         """One more."""
         self._done += 1
-        assert result.response is not None
-        if result.response.status_code == 200:
+        if result.response is not None and result.response.status_code == 200:
             usage = msgspec.json.decode(result.response.body, type=_Answer).usage
             if usage is not None:
                 self._tokens += usage.completion_tokens + usage.output_tokens

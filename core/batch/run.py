@@ -14,8 +14,8 @@ import msgspec
 
 from core.api.errors import EngineDeadError
 from core.batch.lines import BatchFile, Line, Place, open_input
-from core.batch.results import BatchResponse, BatchResult, Results
-from core.client.endpoint import Endpoint, whole
+from core.batch.results import BatchError, BatchResponse, BatchResult, Results
+from core.client.endpoint import Endpoint, EndpointError, whole
 
 BUSY = (429, 503)
 """What a server answers that has no room now."""
@@ -63,7 +63,11 @@ async def _work(
     """One request after the other, until none waits."""
     for place in waiting:
         line = batch.read(file, place)
-        result = BatchResult(f"batch_req_{place.digest.hex()}", line.custom_id, await _answer(endpoint, line), None)
+        result = BatchResult(f"batch_req_{place.digest.hex()}", line.custom_id, None, None)
+        try:
+            result.response = await _answer(endpoint, line)
+        except EndpointError as error:
+            result.error = BatchError("no_answer", str(error), place.number)
         results.add(place, result)
         advance(result)
 

@@ -12,6 +12,32 @@ from core.args.arg import Arg
 
 NAMES = ("random", "custom", "sharegpt", "prefix_repetition", "json")
 OTHER_NAMES = ("hf", "burstgpt", "sonnet", "random-mm", "random-rerank")
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+"""Options that are fields of each request's body."""
+REFUSED_FLAGS = {
+    "--tokenizer": "no tokenizer is loaded: the server counts tokens",
+    "--tokenizer-mode": "no tokenizer is loaded: the server counts tokens",
+    "--trust-remote-code": "no tokenizer is loaded: the server counts tokens",
+    "--skip-chat-template": "--backend openai sends texts as they are, openai-chat sends messages",
+    "--use-beam-search": "answers are streamed, and beams are not",
+    "--best-of": "answers are streamed, and these are not",
+    "--logprobs": "write it into --extra-body",
+    "--lora-modules": "one model is measured at a time; name it with --model",
+    "--profile": "a profile changes what is measured",
+    "--hf-split": "nothing is fetched; save the dataset as a file and use --dataset-name custom",
+    "--hf-subset": "nothing is fetched; save the dataset as a file and use --dataset-name custom",
+    "--hf-name": "nothing is fetched; save the dataset as a file and use --dataset-name custom",
+    "--request-id-prefix": "requests get ids from the server; name others with --header",
+}
+"""Flags of vLLM's that bench serve does not take, with the reason."""
 METRICS = ("ttft", "tpot", "itl", "e2el")
 
 
@@ -67,11 +93,22 @@ class ServeOptions(DatasetOptions, frozen=True, kw_only=True):
     insecure: Annotated[bool, Arg("Take any TLS certificate.")] = False
     extra_body: Annotated[dict[str, Any] | None, Arg("Further fields of each request.", metavar="JSON")] = None
     temperature: Annotated[float, Arg("Of each request.", ge=0)] = 0.0
+    top_p: Annotated[float | None, Arg("Of each request.", gt=0, le=1)] = None
+    top_k: Annotated[int | None, Arg("Of each request.", ge=-1)] = None
+    min_p: Annotated[float | None, Arg("Of each request.", ge=0, le=1)] = None
+    frequency_penalty: Annotated[float | None, Arg("Of each request.", ge=-2, le=2)] = None
+    presence_penalty: Annotated[float | None, Arg("Of each request.", ge=-2, le=2)] = None
+    repetition_penalty: Annotated[float | None, Arg("Of each request.", gt=0)] = None
     ignore_eos: Annotated[bool, Arg("Answers are as long as asked for; not every server knows it.")] = False
     request_rate: Annotated[float, Arg("Requests a second; inf: all at once.", gt=0, words=(("inf", math.inf),))] = (
         math.inf
     )
     burstiness: Annotated[float, Arg("1 for a Poisson process; less for bursts, more for even gaps.", gt=0)] = 1.0
+    ramp_up_strategy: Annotated[
+        str | None, Arg("How the rate rises from the first request to the last.", choices=("linear", "exponential"))
+    ] = None
+    ramp_up_start_rps: Annotated[float | None, Arg("Rate at the beginning.", gt=0)] = None
+    ramp_up_end_rps: Annotated[float | None, Arg("Rate at the end.", gt=0)] = None
     max_concurrency: Annotated[int | None, Arg("Most requests at once; others wait here.", ge=1)] = None
     num_warmups: Annotated[int, Arg("Requests before the measurement.", ge=0)] = 0
     ready_check_timeout_sec: Annotated[float, Arg("Seconds to wait for a server that does not answer yet.", ge=0)] = 0.0

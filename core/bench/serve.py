@@ -18,11 +18,11 @@ from datetime import datetime
 from typing import Any
 
 from core.api.errors import UserError
-from core.bench.arrivals import arrival_times
+from core.bench.arrivals import Rates, arrival_times
 from core.bench.datasets import prompts
 from core.bench.figures import figures, parse_limits, parse_percentiles
 from core.bench.load import Outcome, Shape, send, send_all
-from core.bench.options import ServeOptions
+from core.bench.options import SAMPLING, ServeOptions
 from core.bench.workload import Prompt
 from core.client.endpoint import Endpoint, EndpointError
 from core.client.http_endpoint import HttpEndpoint
@@ -40,6 +40,7 @@ class MeasurementError(EndpointError):
 
 async def measure(options: ServeOptions) -> dict[str, Any]:
     """The result of one load. Raises UserError, EndpointError, MeasurementError."""
+    rates(options)
     limits = parse_limits(options.goodput or ())
     percentiles = parse_percentiles(options.metric_percentiles)
     head = pairs(options.metadata or (), "--metadata")
@@ -63,6 +64,20 @@ async def measure(options: ServeOptions) -> dict[str, Any]:
     result |= figures(outcomes, seconds, limits, options.percentile_metrics, percentiles)
     result["errors"] = list(dict.fromkeys(errors))[:MOST_ERRORS]
     return result | (_details(outcomes) if options.save_detailed else {})
+
+
+def rates(options: ServeOptions) -> Rates:
+    """The rate that is asked for, or its rise. Raises UserError."""
+    start, end = options.ramp_up_start_rps, options.ramp_up_end_rps
+    if options.ramp_up_strategy is None:
+        if start is not None or end is not None:
+            raise UserError("--ramp-up-start-rps and --ramp-up-end-rps need --ramp-up-strategy.")
+        return Rates(options.request_rate, options.request_rate)
+    if start is None or end is None or not math.isinf(options.request_rate):
+        raise UserError(
+            "--ramp-up-strategy: needs --ramp-up-start-rps and --ramp-up-end-rps, and no --request-rate beside them."
+        )
+    return Rates(start, end, exponential=options.ramp_up_strategy == "exponential")
 
 
 def pairs(words: Sequence[str], flag: str) -> dict[str, str]:
@@ -91,7 +106,11 @@ async def _names(endpoint: Endpoint, options: ServeOptions) -> list[str]:
 
 
 def _shape(options: ServeOptions, model: str, headers: dict[str, str]) -> Shape:
-    fields: dict[str, Any] = {"model": model, "temperature": options.temperature}
+    fields: dict[str, Any] = {"model": model}
+    for name in SAMPLING:
+        value = getattr(options, name)
+        if value is not None:
+            fields[name] = value
     if options.ignore_eos:
         fields["ignore_eos"] = True
     fields |= options.extra_body or {}
@@ -112,7 +131,7 @@ async def _warm_up(endpoint: Endpoint, shape: Shape, wanted: Sequence[Prompt], c
 async def _load(
     endpoint: Endpoint, shape: Shape, wanted: Sequence[Prompt], options: ServeOptions
 ) -> tuple[list[Outcome], float]:
-    times = arrival_times(len(wanted), options.request_rate, options.burstiness, options.seed)
+    times = arrival_times(len(wanted), rates(options), options.burstiness, options.seed)
     advance, close = _progress(len(wanted), shown=not options.disable_tqdm)
     gc.collect()
     gc.disable()  # a collection in the middle would look like a slow token
@@ -146,6 +165,9 @@ def _head(options: ServeOptions, shape: Shape, model: str, url: str) -> dict[str
         "num_prompts": options.num_prompts,
         "request_rate": rate,
         "burstiness": options.burstiness,
+        "ramp_up_strategy": options.ramp_up_strategy,
+        "ramp_up_start_rps": options.ramp_up_start_rps,
+        "ramp_up_end_rps": options.ramp_up_end_rps,
         "max_concurrency": options.max_concurrency,
         "seed": options.seed,
     }

@@ -16,6 +16,7 @@ import msgspec
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
 from core.bench.options import (
+    REFUSED_FLAGS,
     DatasetOptions,
     LatencyOptions,
     OfflineOptions,
@@ -68,7 +69,7 @@ def _title(struct: type[msgspec.Struct]) -> str:
 def serve(words: list[str]) -> int:
     """A load on a server."""
     options = take_options(ServeOptions, words)
-    refuse_rest("bench serve", words, ServeOptions)
+    refuse_rest("bench serve", words, ServeOptions, REFUSED_FLAGS)
     from core.bench import report
     from core.bench.serve import run
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,18 +70,24 @@ def take_options(struct: type[T], words: list[str]) -> T:
     return struct(**values)
 
 
-def refuse_rest(command: str, words: Sequence[str], *structs: type[msgspec.Struct]) -> None:
-    """Raise ConfigError for words that nothing has taken."""
-    flags: list[str] = []
-    for struct in structs:
-        flags += _spellings(struct)
+def refuse_rest(
+    command: str, words: Sequence[str], struct: type[msgspec.Struct], reasons: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Raise ConfigError for words that nothing has taken. reasons: why known flags are not, by flag."""
+    flags = own_flags(struct)
     problems: list[str] = []
+    known_before = False
     for word in words:
-        if word.startswith("-"):
-            name = word.partition("=")[0]
+        name = word.partition("=")[0]
+        if name in reasons:
+            problems.append(f"{name}: not here: {reasons[name]}.")
+        elif known_before and not word.startswith("-"):
+            continue  # its value
+        elif word.startswith("-"):
             problems.append(f"{name}: unknown argument.{nearest(name, flags)} See core {command} --help.")
         else:
             problems.append(f"'{word}': unexpected; see core {command} --help.")
+        known_before = name in reasons
     if problems:
         raise ConfigError(problems)
 

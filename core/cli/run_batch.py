@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from core.api.errors import UserError
+from core.api.errors import EngineDeadError, UserError
 from core.args.arg import Arg
 from core.args.parser import Parsed
 from core.cli.options import parse_engine_arguments, take_help
@@ -101,6 +101,9 @@ def _run(parsed: Parsed, batch: "BatchFile", results: "Results", num_missing: in
     except KeyboardInterrupt:
         print(f"core run-batch: interrupted. {_kept(results)}", file=sys.stderr)
         return 130
+    except EngineDeadError:
+        print(f"core run-batch: {_kept(results)}", file=sys.stderr)
+        raise
 
 
 def _kept(results: "Results") -> str:

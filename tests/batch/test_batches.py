@@ -13,6 +13,7 @@ from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.batch.lines import look_through
 from core.batch.results import OutputError, Results
 from core.batch.run import run_batch
+from core.client.app_endpoint import AppEndpoint
 from tests.client.apps import fake_endpoint
 from tests.serving.fake_engine import ANSWERS, client_of, make_engine
 
@@ -244,6 +245,27 @@ async def test_the_death_of_the_engine_ends_the_run_and_keeps_results(tmp_path):
     with pytest.raises(EngineDeadError, match="signal 9"):
         await run(source, tmp_path / "out", at_once=1)
     assert (tmp_path / "out.partial").read_bytes().count(b"\n") == 1
+
+
+async def test_an_answer_that_breaks_off_is_a_result_and_the_others_run(tmp_path):
+    source = write(tmp_path / "in", request("a"), request("b"))
+    batch = look(source)
+
+    async def app(scope, receive, send):
+        body = (await receive())["body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if not asked:
+            asked.append(body)
+            return
+        await send({"type": "http.response.body", "body": b'{"id": "x"}'})
+
+    asked = []
+    with Results(tmp_path / "out") as results:
+        await run_batch(AppEndpoint(app), batch, results, 1, lambda result: None)
+        assert results.finish(batch) == 1
+    rows = read(tmp_path / "out")
+    assert rows[0]["error"]["code"] == "no_answer" and rows[0]["response"] is None
+    assert rows[1]["response"] == {"status_code": 200, "request_id": "x", "body": {"id": "x"}}
 
 
 async def test_a_busy_server_is_asked_again(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import statistics
 import pytest
 
 from core.api.errors import UserError
-from core.bench.arrivals import arrival_times
+from core.bench.arrivals import Rates, arrival_times
 from core.bench.figures import figures, good_share, most_at_once, parse_limits, parse_percentiles, times_of
 from core.bench.load import Outcome
 
@@ -74,14 +74,25 @@ def test_requests_that_follow_each_other_are_not_at_once():
 
 @pytest.mark.parametrize("burstiness", [0.3, 1.0, 5.0])
 def test_arrivals_have_the_rate_and_the_spread_that_was_asked_for(burstiness):
-    times = arrival_times(20_000, 50.0, burstiness, seed=1)
+    rates = Rates(50.0, 50.0)
+    times = arrival_times(20_000, rates, burstiness, seed=1)
     gaps = [after - before for before, after in itertools.pairwise(times)]
-    assert times == arrival_times(20_000, 50.0, burstiness, seed=1) != arrival_times(20_000, 50.0, burstiness, seed=2)
+    assert times == arrival_times(20_000, rates, burstiness, seed=1) != arrival_times(20_000, rates, burstiness, seed=2)
     assert times[0] == 0.0 and min(gaps) >= 0.0
     assert statistics.fmean(gaps) == pytest.approx(1 / 50, rel=0.06)
     variation = statistics.pstdev(gaps) / statistics.fmean(gaps)
     assert variation == pytest.approx(1 / math.sqrt(burstiness), rel=0.06)  # 1 for Poisson
-    assert arrival_times(3, math.inf, burstiness, seed=1) == [0.0] * 3
+    assert arrival_times(3, Rates(math.inf, math.inf), burstiness, seed=1) == [0.0] * 3
+
+
+@pytest.mark.parametrize("exponential, middle", [(False, 55.0), (True, math.sqrt(1000.0))])
+def test_a_rate_rises_as_asked(exponential, middle):
+    rates = Rates(10.0, 100.0, exponential)
+    times = arrival_times(30_002, rates, 1.0, seed=1)
+    gaps = [after - before for before, after in itertools.pairwise(times)]
+    for begin, rate in ((0, 10.0), (14_000, middle), (29_000, 100.0)):
+        found = 1 / statistics.fmean(gaps[begin : begin + 1000])
+        assert found == pytest.approx(rate, rel=0.15)
 
 
 @pytest.mark.parametrize("word", ["ttft", "ttft:", "ttft:x", "ttft:-1", "ttft:nan", "itl:5", "x:5"])

@@ -118,6 +118,11 @@ class Terminal:
     def type(self, text):
         os.write(self.master, text.encode())
 
+    def line(self, text):
+        """Type a line when it is asked for: keys that come before are not readline's."""
+        self.until("> \x1b[0m")
+        self.type(text)
+
     def until(self, words, seconds=30):
         """What came since the last call, up to `words`."""
         deadline = time.monotonic() + seconds
@@ -150,27 +155,27 @@ def terminal(server):
 
 def test_a_chat_at_a_terminal(terminal, server, tmp_path):
     terminal.until("Ctrl-D to leave")
-    terminal.type("hi\n")
+    terminal.line("hi\n")
     terminal.until(ANSWERS[0])
     assert "tokens in" in terminal.until("out, first after")
-    terminal.type("SLOW please\n")
+    terminal.line("SLOW please\n")
     terminal.until("Hel")
     terminal.type("\x03")  # Ctrl-C stops the answer, not the chat
     terminal.until("stopped")
     server.wait_idle()
-    terminal.type("/undo\n")
+    terminal.line("/undo\n")
     terminal.until("Taken back: SLOW please")
-    terminal.type('"""first\nsecond"""\n')
+    terminal.line('"""first\nsecond"""\n')
     terminal.until(ANSWERS[0])
-    terminal.type("/hlp\n")
+    terminal.line("/hlp\n")
     terminal.until("Did you mean '/help'?")
-    terminal.type("x" * 3000 + "\n")
+    terminal.line("x" * 3000 + "\n")
     terminal.until("core chat: ")
-    terminal.type("/retry\n")
+    terminal.line("/retry\n")
     terminal.until(ANSWERS[0])
-    terminal.type(f"/save {tmp_path}/chat.json\n")
+    terminal.line(f"/save {tmp_path}/chat.json\n")
     terminal.until("4 messages")
     messages = json.loads((tmp_path / "chat.json").read_text())
     assert [message["content"] for message in messages] == ["hi", ANSWERS[0], "first\nsecond", ANSWERS[0]]
-    terminal.type("\x04")
+    terminal.line("\x04")
     assert terminal.process.wait(10) == 0
