@@ -15,37 +15,10 @@ import msgspec
 
 from core.api.errors import CoreError
 from core.bench.workload import Prompt
+from core.client.chunks import decode_chunk
 from core.client.endpoint import Endpoint, EndpointError
 from core.client.events import events
 from core.client.refusal import refusal
-
-
-class _Delta(msgspec.Struct):
-    content: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: msgspec.Raw = msgspec.Raw()
-
-
-class _Choice(msgspec.Struct):
-    text: str | None = None
-    delta: _Delta | None = None
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Chunk(msgspec.Struct):
-    """One streamed chunk; what does not count here is skipped."""
-
-    choices: list[_Choice] = []
-    usage: _Usage | None = None
-    error: msgspec.Raw = msgspec.Raw()
-
-
-_CHUNK = msgspec.json.Decoder(_Chunk)
 
 
 @dataclass(slots=True)
@@ -146,36 +119,21 @@ async def send(endpoint: Endpoint, shape: Shape, body: bytes) -> Outcome:
             if answer.status != 200:
                 raise EndpointError(await refusal(answer))
             async for event in events(answer):
-                chunk = _CHUNK.decode(event.data)
-                if chunk.error and bytes(chunk.error) != b"null":
-                    raise EndpointError(bytes(chunk.error).decode(errors="replace"))
-                text = _text(chunk)
-                if text:
+                chunk = decode_chunk(event.data)
+                pieces = chunk.pieces()
+                if pieces:
                     outcome.arrivals.append(event.arrived)
-                    if shape.keeps_text:
-                        texts.append(text)
+                if shape.keeps_text:
+                    texts += [piece.text for piece in pieces]
                 if chunk.usage is not None:
                     outcome.prompt_tokens = chunk.usage.prompt_tokens
                     outcome.output_tokens = chunk.usage.completion_tokens
         if not outcome.arrivals:
             raise EndpointError("The answer has no text.")
-    except (CoreError, msgspec.DecodeError) as error:
+    except CoreError as error:
         outcome.error = str(error)
     outcome.ended = time.perf_counter()
     outcome.text = "".join(texts)
     if not outcome.output_tokens:
         outcome.output_tokens = len(outcome.arrivals)  # a server that says no usage: a part is a token
     return outcome
-
-
-def _text(chunk: _Chunk) -> str:
-    """What a chunk adds to an answer; empty for one that only begins or ends it."""
-    if not chunk.choices:
-        return ""
-    choice = chunk.choices[0]
-    if choice.delta is None:
-        return choice.text or ""
-    delta = choice.delta
-    calls = bytes(delta.tool_calls)
-    text = delta.content or delta.reasoning or delta.reasoning_content
-    return text or (calls.decode() if calls not in (b"", b"null", b"[]") else "")

@@ -13,7 +13,7 @@ from core.api.errors import CoreError
 from core.terminal.conversation import Conversation
 from core.terminal.generation import Counts, generate
 from core.terminal.screen import Screen
-from core.terminal.slash import Again, Leave, run_slash
+from core.terminal.slash import Leave, run_slash
 from core.terminal.target import Target
 from core.terminal.typed import edit_lines, typed
 
@@ -91,23 +91,15 @@ class Chat:
         """One message or command; whether the chat goes on."""
         if not text.strip():
             return True
+        question: str | None = text
         try:
             if text.startswith("/"):
-                run_slash(text, self.conversation, self.screen)
+                question = run_slash(text, self.conversation, self.screen)
                 self._keep()
-            else:
-                self.turn(text)
+            if question is not None:
+                self.turn(question)
         except Leave:
             return False
-        except Again as again:
-            return self._handle_again(str(again))
-        except CoreError as error:
-            print(f"core chat: {error}", file=sys.stderr)
-        return True
-
-    def _handle_again(self, question: str) -> bool:
-        try:
-            self.turn(question)
         except CoreError as error:
             print(f"core chat: {error}", file=sys.stderr)
         return True

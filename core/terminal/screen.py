@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from core.terminal.generation import Piece
+from core.client.chunks import Piece
 
 DIM, BOLD, RESET = "\033[2m", "\033[1m", "\033[0m"
 CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}

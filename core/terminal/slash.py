@@ -17,21 +17,20 @@ class Leave(Exception):
     """The chat is to end."""
 
 
-class Again(Exception):
-    """The last question is to be answered once more: the exception's text."""
-
-
 @dataclass(frozen=True, slots=True)
 class SlashCommand:
-    """argument: what follows the name, for people; empty: nothing may. run: takes what follows."""
+    """argument: what follows the name, for people; empty: nothing may.
+
+    run: takes what follows, and returns a question that is to be asked now, if there is one.
+    """
 
     argument: str
     help: str
-    run: Callable[[Conversation, Screen, str], None]
+    run: Callable[[Conversation, Screen, str], str | None]
 
 
-def run_slash(line: str, conversation: Conversation, screen: Screen) -> None:
-    """Run the command in `line`. Raises UserError, Leave, Again."""
+def run_slash(line: str, conversation: Conversation, screen: Screen) -> str | None:
+    """Run the command in `line`; returns a question that is to be asked now, if there is one. Raises UserError, Leave."""
     name, _, argument = line[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:
@@ -43,7 +42,7 @@ def run_slash(line: str, conversation: Conversation, screen: Screen) -> None:
         raise UserError(f"/{name} takes nothing; a message that begins with a slash is written with a space before it.")
     if not argument and command.argument.isupper():
         raise UserError(f"/{name}: {command.argument} is missing.")
-    command.run(conversation, screen, argument)
+    return command.run(conversation, screen, argument)
 
 
 def _help(conversation: Conversation, screen: Screen, argument: str) -> None:
@@ -80,11 +79,11 @@ def _undo(conversation: Conversation, screen: Screen, argument: str) -> None:
     screen.note("Nothing to take back." if question is None else f"Taken back: {question.content[:60]}")
 
 
-def _retry(conversation: Conversation, screen: Screen, argument: str) -> None:
+def _retry(conversation: Conversation, screen: Screen, argument: str) -> str:
     question = conversation.take_back()
     if question is None:
         raise UserError("/retry: there is no question yet.")
-    raise Again(question.content)
+    return question.content
 
 
 def _save(conversation: Conversation, screen: Screen, argument: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.terminal.generation import Piece
+from core.client.chunks import Piece
 from core.terminal.screen import Screen, safe
 
 
