@@ -19,7 +19,8 @@ from typing import BinaryIO, Self
 import msgspec
 
 from core.api.errors import CoreError, UserError
-from core.batch.lines import BatchFile, LineError, Place
+from core.batch.batch_file import BatchFile, Place
+from core.batch.line import LineError
 
 DIGEST_SIZE = 32
 """Hexadecimal digits at the beginning of a line of `OUT.partial`."""

@@ -13,7 +13,8 @@ from typing import BinaryIO
 import msgspec
 
 from core.api.errors import EngineDeadError
-from core.batch.lines import BatchFile, Line, Place, open_input
+from core.batch.batch_file import BatchFile, Place, open_input
+from core.batch.line import Line
 from core.batch.results import BatchError, BatchResponse, BatchResult, Results
 from core.client.endpoint import Endpoint, EndpointError, whole
 

@@ -16,7 +16,7 @@ from core.cli.options import parse_engine_arguments, take_help
 from core.cli.own_options import option_section, own_flags, take_options
 
 if TYPE_CHECKING:
-    from core.batch.lines import BatchFile
+    from core.batch.batch_file import BatchFile
     from core.batch.results import Results
     from core.client.app_endpoint import AppEndpoint
     from core.config.resolve import Resolution
@@ -58,7 +58,7 @@ def run_batch(words: list[str]) -> int:
     options = take_options(RunBatchOptions, words)
     source, out = _files(options)
     parsed = parse_engine_arguments(words, own_flags(RunBatchOptions))
-    from core.batch.lines import look_through
+    from core.batch.batch_file import look_through
     from core.batch.results import Results
 
     model = parsed.values.get("model")

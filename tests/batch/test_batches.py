@@ -10,7 +10,7 @@ import resource
 import pytest
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
-from core.batch.lines import look_through
+from core.batch.batch_file import look_through
 from core.batch.results import OutputError, Results
 from core.batch.run import run_batch
 from core.client.app_endpoint import AppEndpoint
