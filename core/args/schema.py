@@ -166,14 +166,17 @@ def group_key(name: str) -> str:
 
 
 def fields_of(struct: type[msgspec.Struct], group: str) -> dict[str, Field]:
-    """The fields of a Struct whose annotations are `Annotated[type, Arg(...)]`, by name."""
+    """The fields of a Struct whose annotations are `Annotated[type, Arg(...)]`, by name; those of its bases too."""
+    annotations: dict[str, Any] = {}
+    for base in reversed(struct.__mro__):
+        annotations |= inspect.get_annotations(base)
     found: dict[str, Field] = {}
     for info in msgspec.structs.fields(struct):
-        inner, arg = typing.get_args(struct.__annotations__[info.name])
+        inner, arg = typing.get_args(annotations[info.name])
         members = typing.get_args(inner)
         optional = NoneType in members
-        base = next(member for member in members if member is not NoneType) if optional else inner
+        plain = next(member for member in members if member is not NoneType) if optional else inner
         default = info.default if info.default is not msgspec.NODEFAULT else info.default_factory()
         keys = fields_of(arg.keys, group) if arg.keys is not None else {}
-        found[info.name] = Field(info.name, group, base, optional, arg, default, MappingProxyType(keys))
+        found[info.name] = Field(info.name, group, plain, optional, arg, default, MappingProxyType(keys))
     return found

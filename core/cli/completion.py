@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from core.api.errors import UserError, nearest
 from core.args.schema import Field, schema
 from core.args.show import Section, show
+from core.cli.own_options import command_structs, own_fields
 from core.cli.plugin_help import own_arguments, usable_manifests
 from core.plugin.kinds import RESERVED_NAMES
 from core.plugin.registry import PluginRegistry
@@ -75,6 +76,9 @@ def collect(overview: Section) -> Words:
         for name, kind, text in own_arguments(manifest):
             values = ("true", "false") if kind == "bool" else tuple(set_of(kind))
             flags.append(Flag(name, text, values, True))
+    for struct in command_structs():
+        for field in own_fields(struct):
+            flags += _flags(field, registry)
     groups = tuple(schema().titles)
     flags.append(Flag("--help", "Help, or a part of it.", ("listgroup", "page", *groups), False))
     return Words(commands, tuple(flags))

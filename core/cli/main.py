@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
     from core.args.show import Section
 
 Command = Callable[[list[str]], int]
+
+COMMANDS = {
+    "serve": "core.cli.serve:serve",
+    "chat": "core.cli.chat:chat",
+    "complete": "core.cli.chat:complete",
+    "run-batch": "core.cli.run_batch:run_batch",
+    "bench": "core.cli.bench:bench",
+    "collect-env": "core.cli.collect_env:collect_env",
+    "plugins": "core.cli.plugins:plugins",
+    "models": "core.cli.models:models",
+    "config": "core.cli.config:config",
+    "build-kernels": "core.cli.build_kernels:build_kernels",
+    "convert": "core.cli.convert:convert",
+    "save-sharded": "core.cli.save_sharded:save_sharded",
+}
+"""The function of each command, as MODULE:NAME."""
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """Errors of a file that is written to; those of opening one come with its name."""
@@ -71,38 +88,14 @@ def _dispatch(words: list[str]) -> int:
 
 def _command(name: str) -> Command:
     """The function behind a command's name, imported when it is needed."""
-    if name == "serve":
-        from core.cli.serve import serve
-
-        return serve
-    if name == "plugins":
-        from core.cli.plugins import plugins
-
-        return plugins
-    if name == "models":
-        from core.cli.models import models
-
-        return models
-    if name == "config":
-        from core.cli.config import config
-
-        return config
-    if name == "build-kernels":
-        from core.cli.build_kernels import build_kernels
-
-        return build_kernels
-    if name == "convert":
-        from core.cli.convert import convert
-
-        return convert
-    if name == "save-sharded":
-        from core.cli.save_sharded import save_sharded
-
-        return save_sharded
     if name == "completion":
         from core.cli.completion import completion
 
         return lambda words: completion(words, _overview())
+    if name in COMMANDS:
+        module, _, function = COMMANDS[name].partition(":")
+        command: Command = getattr(importlib.import_module(module), function)
+        return command
     commands = [row[0].split()[0] for row in _overview().rows]
     raise UserError(
         f"core {name}: unknown command; known: {', '.join(dict.fromkeys(commands))}.{nearest(name, commands)}"
@@ -116,6 +109,12 @@ def _overview() -> Section:
         "Commands",
         (
             ("serve [MODEL]", "Start the server; without MODEL the embedded one."),
+            (
+                "run-batch -i IN -o OUT",
+                "Run every request of a batch file, without a server; goes on where it was interrupted.",
+            ),
+            ("bench serve|latency|throughput|startup|sweep|plot", "Measure a server, or an engine in this process."),
+            ("collect-env", "Versions, processor, memory, GPUs and plugins, for a report about a problem."),
             ("models", "Every model family that can be served."),
             ("models explain PATH", "One checkpoint: what is read, what is ignored and why, what is refused."),
             ("plugins list", "Every plugin that is installed, and whether it can be used."),

@@ -5,6 +5,8 @@ Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core.api.errors import UserError
 from core.args.help import ELSEWHERE, argument_sections, group_sections, sections_about
 from core.args.parser import Parsed, Parser
@@ -62,9 +64,9 @@ def _narrowed(word: str) -> list[Section]:
     return sections
 
 
-def parse_engine_arguments(words: list[str]) -> Parsed:
-    """Engine arguments of a command line, with every problem."""
-    return Parser(also=("--help", "--json")).parse(words)
+def parse_engine_arguments(words: list[str], also: Sequence[str] = ("--json",)) -> Parsed:
+    """Engine arguments of a command line, with every problem. also: the command's own flags, for hints."""
+    return Parser(also=("--help", *also)).parse(words)
 
 
 def take_value(words: list[str], flag: str) -> str | None:

@@ -71,7 +71,7 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
     events = listen(signals)
     journal = _open_journal(resolution.server.journal)
     try:
-        engine = await unless_stopped(_start_engine(resolution, process), events[0])
+        engine = await unless_stopped(start_engine(resolution, process), events[0])
         if engine is not None:
             await _serve_with(engine, resolution, listener, events, journal, begin)
     finally:
@@ -109,7 +109,8 @@ async def _serve_with(
         await close_engine(engine, events[1])
 
 
-async def _start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
+async def start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
+    """The engine, while the application is imported. Raises as `AsyncEngine.start`."""
     from core.engine.async_engine import AsyncEngine
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))

@@ -12,7 +12,16 @@ import pytest
 
 from core.version import __version__
 
-FAST = [["--version"], ["--help"], ["serve", "--help"], ["plugins", "list"], ["models"]]
+FAST = [
+    ["--version"],
+    ["--help"],
+    ["serve", "--help"],
+    ["plugins", "list"],
+    ["models"],
+    ["run-batch", "--help"],
+    ["chat", "--help"],
+    ["bench", "serve", "--help"],
+]
 
 
 def core(*words, timeout=60, **environment):

@@ -1,0 +1,71 @@
+"""How far a batch is: a bar in a terminal, a line now and again elsewhere.
+
+Owns: what is shown, on standard error. Never does: count results for anybody else. Called by: `core run-batch`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from core.batch.results import BatchResult
+
+LINE_SECONDS = 30.0
+
+
+class _Usage(msgspec.Struct):
+    completion_tokens: int = 0
+    output_tokens: int = 0
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+class BatchProgress:
+    """total: requests. done: of these, what an earlier run has left."""
+
+    def __init__(self, total: int, done: int) -> None:
+        self._total = total
+        self._done = done
+        self._begun_with = done
+        self._tokens = 0
+        self._errors = 0
+        self._begin = time.monotonic()
+        self._told = self._begin
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=total, initial=done, unit="request", dynamic_ncols=True)
+
+    def advance(self, result: BatchResult) -> None:
+        """One more."""
+        self._done += 1
+        if result.response is not None and result.response.status_code == 200:
+            usage = msgspec.json.decode(result.response.body, type=_Answer).usage
+            if usage is not None:
+                self._tokens += usage.completion_tokens + usage.output_tokens
+        else:
+            self._errors += 1
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._speed(now), refresh=False)
+            self._bar.update(1)
+        elif now - self._told >= LINE_SECONDS:
+            self._told = now
+            print(f"{self._done} of {self._total} requests, {self._speed(now)}", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        """The end of the bar."""
+        if self._bar is not None:
+            self._bar.close()
+
+    def _speed(self, now: float) -> str:
+        seconds = max(now - self._begin, 1e-9)
+        requests = (self._done - self._begun_with) / seconds
+        text = f"{requests:.2f} requests/s, {self._tokens / seconds:.1f} output tokens/s"
+        return text + (f", {self._errors} errors" if self._errors else "")

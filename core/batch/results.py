@@ -1,0 +1,189 @@
+"""The results of a batch: on disk as soon as each is there, in the file's order at the end.
+
+Owns: `OUT.partial` and `OUT`. Never does: run a request. Called by: the run, `core run-batch`.
+
+A line of `OUT.partial` is the digest of a request's line, a space and its result. A run that goes on takes the results of lines
+that are still the same, so lines may be added, changed and removed in between.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from core.api.errors import CoreError, UserError
+from core.batch.batch_file import BatchFile, Place
+from core.batch.line import LineError
+
+DIGEST_SIZE = 32
+"""Hexadecimal digits at the beginning of a line of `OUT.partial`."""
+RECORD = re.compile(rb"[0-9a-f]{32} \{.*\}\n", re.DOTALL)
+
+
+class OutputError(CoreError):
+    """A result cannot be written; the sentence says what is kept and how to go on."""
+
+
+class BatchResponse(msgspec.Struct):
+    """What a server answered. status_code: of HTTP. request_id: the answer's own. body: as it came."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class BatchError(msgspec.Struct):
+    """Why a line was not run. line: its number, from 1."""
+
+    code: str
+    message: str
+    line: int
+
+
+class BatchResult(msgspec.Struct):
+    """One line of the output, in OpenAI's form: `response` for what a server answered, errors too; else `error`."""
+
+    id: str
+    custom_id: str | None
+    response: BatchResponse | None
+    error: BatchError | None
+
+
+class Results:
+    """The results so far, in a file that this process has for itself.
+
+    out: the final file. Use it as a context manager.
+
+    Raises UserError when another run writes there, or the file is none of ours.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.path = out.with_name(out.name + ".partial")
+        self._places: dict[bytes, tuple[int, int]] = {}
+        try:
+            self._file: BinaryIO = self.path.open("a+b", buffering=0)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error.strerror}.") from None
+        try:
+            self._lock()
+            self._end = self._load()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._end:
+            with suppress(OSError):  # nothing is lost with an empty file
+                self.path.unlink(missing_ok=True)
+        self._file.close()
+
+    def has(self, place: Place) -> bool:
+        """Whether a line has its result."""
+        return place.digest in self._places
+
+    def add(self, place: Place, result: BatchResult) -> None:
+        """Keep a result. Raises OutputError when the disk takes no more."""
+        text = msgspec.json.encode(result)
+        record = place.digest.hex().encode() + b" " + text + b"\n"
+        written = 0
+        try:
+            while written < len(record):
+                written += self._file.write(record[written:]) or 0
+        except OSError as error:
+            raise self._unwritable(self.path, error) from None
+        self._places[place.digest] = (self._end + DIGEST_SIZE + 1, len(text))
+        self._end += len(record)
+
+    def finish(self, batch: BatchFile) -> int:
+        """Write the output, a line for each place of `batch`, and remove what was for going on only.
+
+        Returns how many of them are errors. Raises OutputError.
+        """
+        draft = self.out.with_name(self.out.name + ".new")
+        num_errors = 0
+        try:
+            with draft.open("wb") as file:
+                for place in batch.places:
+                    text = self._text(place)
+                    num_errors += _is_error(text)
+                    file.write(text + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.out)
+            self.path.unlink()
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise self._unwritable(self.out, error) from None
+        return num_errors
+
+    def _text(self, place: Place) -> bytes:
+        """The line of the output for a place."""
+        if place.error is not None:
+            return msgspec.json.encode(_not_run(place, place.error))
+        offset, size = self._places[place.digest]
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{self.path}: another run writes there; wait for it, or name another output.") from None
+
+    def _load(self) -> int:
+        """Take in what an earlier run has left, and drop a last line that it could not finish. Returns the file's size."""
+        self._file.seek(0)
+        end = 0
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
+            for record in reader:
+                if not record.endswith(b"\n"):
+                    break
+                if not RECORD.fullmatch(record):
+                    raise UserError(f"{self.path}: not what a run leaves; remove it, or name another output.")
+                digest = bytes.fromhex(record[:DIGEST_SIZE].decode())
+                self._places[digest] = (end + DIGEST_SIZE + 1, len(record) - DIGEST_SIZE - 2)
+                end += len(record)
+        self._file.truncate(end)
+        return end
+
+    def _unwritable(self, path: Path, error: OSError) -> OutputError:
+        kept = f"{len(self)} results are kept in {self.path}" if self._places else "there is no result yet"
+        return OutputError(f"{path}: cannot be written: {error.strerror}; {kept}. Run the same command again to go on.")
+
+
+def _not_run(place: Place, error: LineError) -> BatchResult:
+    told = BatchError(error.code, str(error), place.number)
+    return BatchResult(f"batch_req_{place.number}", error.custom_id, None, told)
+
+
+def _is_error(text: bytes) -> bool:
+    """Whether a line of the output is no good answer."""
+    head = msgspec.json.decode(text, type=_Head)
+    return head.response is None or head.response.status_code != 200
+
+
+class _Status(msgspec.Struct):
+    status_code: int
+
+
+class _Head(msgspec.Struct):
+    """What counts of a result."""
+
+    response: _Status | None

@@ -1,0 +1,148 @@
+"""Results as line charts, in one SVG file without a library.
+
+Owns: reading results, lines by field, the drawing. Never does: measure. Called by: `core bench plot`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.api.errors import UserError, nearest
+
+COLOURS = ("#1f6fb4", "#d4622a", "#2a7f62", "#8a4fa3", "#b03a48", "#6b6b2a", "#3aa0a0", "#555555")
+WIDTH, HEIGHT = 640, 320
+LEFT, RIGHT, TOP, BOTTOM = 80, 20, 40, 50
+NUM_MARKS = 5
+MOST_LINES = 24
+
+Row = Mapping[str, Any]
+Lines = Mapping[str, Sequence[tuple[float, float]]]
+
+
+def read_rows(paths: Sequence[str]) -> list[Row]:
+    """Results: files with one or a list of them, or lines; directories of a sweep by their summary. Raises UserError."""
+    rows: list[Row] = []
+    for name in paths:
+        path = Path(name).expanduser()
+        if path.is_dir():
+            path = path / "summary.json"
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+        rows += _decoded(text, path)
+    if not rows:
+        raise UserError("There is no result to draw; name files that bench serve or bench sweep has written.")
+    return rows
+
+
+def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
+    """The points of each line, ascending; runs with one x are their median. Raises UserError for an unknown field."""
+    values: dict[str, dict[float, list[float]]] = {}
+    for row in rows:
+        name = ", ".join(f"{field}={_field(row, field)}" for field in by)
+        at, value = _number(row, x), _number(row, y)
+        if at is not None and value is not None:
+            values.setdefault(name, {}).setdefault(at, []).append(value)
+    if not values:
+        raise UserError(
+            f"No result has numbers for both {x} and {y}; an endless rate is none: try --x max_concurrency."
+        )
+    if len(values) > MOST_LINES:
+        raise UserError(f"--by {','.join(by)} makes {len(values)} lines; at most {MOST_LINES} can be told apart.")
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for name, points in values.items():
+        lines[name] = sorted((at, statistics.median(found)) for at, found in points.items())
+    return lines
+
+
+def svg(charts: Mapping[str, Lines], x: str) -> str:
+    """One chart below the other. charts: lines by the name of what is drawn."""
+    names = list(dict.fromkeys(name for lines in charts.values() for name in lines))
+    legend = 20 * len(names) if names != [""] else 0
+    height = HEIGHT * len(charts) + legend
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+    ]
+    for index, (y, lines) in enumerate(charts.items()):
+        parts += _chart(lines, x, y, HEIGHT * index, names)
+    for index, name in enumerate(names if legend else ()):
+        at = HEIGHT * len(charts) + 20 * index
+        colour = COLOURS[index % len(COLOURS)]
+        parts.append(f'<rect x="{LEFT}" y="{at}" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{LEFT + 20}" y="{at + 11}">{escape(name)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _chart(lines: Lines, x: str, y: str, top: float, names: Sequence[str]) -> list[str]:
+    """One chart with its axes."""
+    points = [point for line in lines.values() for point in line]
+    across = marks(0.0, max(at for at, _ in points))
+    up = marks(0.0, max(value for _, value in points))
+    wide = (WIDTH - LEFT - RIGHT) / across[-1]
+    tall = (HEIGHT - TOP - BOTTOM) / up[-1]
+    floor = top + HEIGHT - BOTTOM
+    parts = [f'<text x="{LEFT}" y="{top + 22}" font-size="14" font-weight="bold">{escape(y)}</text>']
+    for mark in across:
+        at = LEFT + mark * wide
+        parts.append(f'<text x="{at:.1f}" y="{floor + 18}" text-anchor="middle" fill="#555">{mark:g}</text>')
+    for mark in up:
+        at = floor - mark * tall
+        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#555">{mark:g}</text>')
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    parts.append(f'<text x="{middle:.0f}" y="{floor + 38}" text-anchor="middle">{escape(x)}</text>')
+    for name, line in lines.items():
+        colour = COLOURS[names.index(name) % len(COLOURS)]
+        places = [(LEFT + at * wide, floor - value * tall) for at, value in line]
+        path = " ".join(f"{right:.1f},{down:.1f}" for right, down in places)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{right:.1f}" cy="{down:.1f}" r="3.5" fill="{colour}"/>' for right, down in places]
+    return parts
+
+
+def marks(low: float, high: float) -> list[float]:
+    """About `NUM_MARKS` round numbers from `low` to `high` or a little beyond."""
+    span = high - low or 1.0
+    step = 10.0 ** math.floor(math.log10(span / NUM_MARKS))
+    while span / step > NUM_MARKS:
+        step *= 2 if round(step / 10 ** math.floor(math.log10(step))) != 2 else 2.5
+    count = math.ceil(span / step - 1e-9)
+    return [round(low + step * number, 10) for number in range(count + 1)]
+
+
+def _decoded(text: bytes, path: Path) -> list[Row]:
+    """One result, a list of them, or one a line."""
+    try:
+        found: Any = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        decoder = msgspec.json.Decoder()
+        try:
+            found = decoder.decode_lines(text)
+        except msgspec.DecodeError as error:
+            raise UserError(f"{path}: no result of a measurement: {error}.") from None
+    rows = found if isinstance(found, list) else [found]
+    if not all(isinstance(row, dict) for row in rows):
+        raise UserError(f"{path}: no result of a measurement; expected JSON objects.")
+    return rows
+
+
+def _field(row: Row, name: str) -> Any:
+    if name not in row:
+        raise UserError(f"{name}: no field of a result.{nearest(name, row)}")
+    return row[name]
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = _field(row, name)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return float(value) if is_number else None

@@ -1,0 +1,105 @@
+"""Results as a table and as files.
+
+Owns: the rows of the table, names of files. Never does: compute. Called by: the commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.api.errors import UserError
+from core.bench.figures import TITLES
+
+WIDTH = 60
+DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "request_errors")
+"""Fields with an entry for each request; no table shows them."""
+SLOW_SENDING_MS = 100.0
+HEAD_ROWS = (
+    ("completed", "Successful requests", "d"),
+    ("failed", "Failed requests", "d"),
+    ("max_concurrency", "Most requests at once, as asked", "d"),
+    ("request_rate", "Requests a second, as asked", ""),
+    ("duration", "Duration (s)", ".2f"),
+    ("total_input_tokens", "Input tokens", "d"),
+    ("total_output_tokens", "Output tokens", "d"),
+    ("request_throughput", "Requests a second", ".2f"),
+    ("request_goodput", "Good requests a second", ".2f"),
+    ("output_throughput", "Output tokens a second", ".2f"),
+    ("total_token_throughput", "All tokens a second", ".2f"),
+    ("max_concurrent_requests", "Most requests at once", "d"),
+)
+"""Field, title, format."""
+
+
+def serving_table(result: Mapping[str, Any]) -> str:
+    """The result of `bench serve` for people."""
+    lines = ["Serving benchmark".center(WIDTH, "=")]
+    for name, title, form in HEAD_ROWS:
+        if result.get(name) is not None:
+            lines.append(_row(title, format(result[name], form)))
+    for metric, title in TITLES.items():
+        rows = _metric_rows(result, metric)
+        if rows:
+            lines += [title.center(WIDTH, "-"), *rows]
+    lines.append("=" * WIDTH)
+    for error in result.get("errors") or ():
+        lines.append(f"Failed: {error}")
+    if result.get("max_send_delay_ms", 0.0) > SLOW_SENDING_MS:
+        delay = result["max_send_delay_ms"]
+        lines.append(f"Requests were sent up to {delay:.0f} ms late: this machine cannot send as fast as asked.")
+    return "\n".join(lines)
+
+
+def plain_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
+    """A table of (title, value)."""
+    lines = [title.center(WIDTH, "=")]
+    lines += [_row(name, value) for name, value in rows]
+    return "\n".join([*lines, "=" * WIDTH])
+
+
+def write_json(path: Path, value: Any, *, append: bool = False) -> None:
+    """Write a result: indented JSON, or with `append` one more line. Raises UserError."""
+    text = msgspec.json.encode(value)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if append:
+            with path.open("ab") as file:
+                file.write(text + b"\n")
+        else:
+            path.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def result_path(result: Mapping[str, Any], directory: str | None, name: str | None) -> Path:
+    """Where the result of `bench serve` goes."""
+    if name is None:
+        model = str(result["model_id"]).rsplit("/", 1)[-1]
+        limit = result["max_concurrency"]
+        suffix = "" if limit is None else f"-concurrency{limit}"
+        name = f"{result['backend']}-{result['request_rate']}qps{suffix}-{model}-{result['date']}.json"
+    return Path(directory or ".").expanduser() / name
+
+
+def without_details(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result without an entry for each request."""
+    return {name: value for name, value in result.items() if name not in DETAILS}
+
+
+def _metric_rows(result: Mapping[str, Any], metric: str) -> list[str]:
+    """Mean, median and percentiles of one metric, as far as they are there."""
+    suffix = f"_{metric}_ms"
+    rows: list[str] = []
+    for name, value in result.items():
+        if name.endswith(suffix):
+            kind = name.removesuffix(suffix).capitalize()
+            rows.append(_row(f"{kind} {metric.upper()} (ms)", f"{value:.2f}"))
+    return rows
+
+
+def _row(title: str, value: str) -> str:
+    return f"{title + ':':<42}{value:>{WIDTH - 42}}"

@@ -1,0 +1,138 @@
+"""`core chat [MODEL]` and `core complete [MODEL]`: a model in a terminal.
+
+Owns: the arguments of both. Never does: talk itself. Called by: main.
+"""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from core.api.errors import UserError
+from core.args.arg import Arg
+from core.cli.options import parse_engine_arguments, take_help
+from core.cli.own_options import option_section, own_flags, take_options
+
+if TYPE_CHECKING:
+    from core.terminal.target import Target
+
+CHAT_USAGE = "core chat [MODEL] [ARGUMENTS]"
+CHAT_SUMMARY = (
+    "Talk to a model. With --url to a running server; with MODEL to an engine of its own; with neither to the server on port "
+    "8000 of this machine, if one runs there, else to the embedded model. A pipe into it is one message."
+)
+COMPLETE_USAGE = "core complete [MODEL] [ARGUMENTS]"
+COMPLETE_SUMMARY = (
+    "Have a model continue a text as it is, without a chat template; where the model is found is as with core chat."
+)
+ENGINE_ROW = ("[MODEL] [ARGUMENTS]", "As of core serve, for an engine of its own; not with --url.")
+
+
+class TargetOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of chat and complete."""
+
+    url: Annotated[str | None, Arg("Server: http://HOST:PORT/v1, https://HOST/v1 or unix:/PATH.")] = None
+    model_name: Annotated[str | None, Arg("The model's name there. Unset: the server's first.")] = None
+    api_key: Annotated[str | None, Arg("Key of the server. Unset: CORE_API_KEY.", secret=True)] = None
+    max_tokens: Annotated[int | None, Arg("Most tokens of one answer.", ge=1)] = None
+    temperature: Annotated[float | None, Arg("0 for the most likely tokens. Unset: the model's own.", ge=0)] = None
+    stats: Annotated[bool, Arg("Show tokens and speed after each answer, in a terminal.")] = True
+
+
+class ChatOptions(TargetOptions, frozen=True, kw_only=True):
+    """Options of chat."""
+
+    quick: Annotated[str | None, Arg("Send one message, print the answer and leave.", short=("q",))] = None
+    system_prompt: Annotated[str | None, Arg("Text before the conversation.")] = None
+    file: Annotated[list[str] | None, Arg("Text files that go with the first message.", metavar="FILE...")] = None
+    history: Annotated[
+        str | None, Arg("File in which the conversation is kept, and from which it goes on.", metavar="FILE")
+    ] = None
+
+
+class CompleteOptions(TargetOptions, frozen=True, kw_only=True):
+    """Options of complete."""
+
+    quick: Annotated[str | None, Arg("Continue one text, print that and leave.", short=("q",))] = None
+    max_tokens: Annotated[int | None, Arg("Most tokens of one continuation.", ge=1)] = 128
+
+
+def chat(words: list[str]) -> int:
+    """Run `core chat`; returns the exit code."""
+    if take_help(words) is not None:
+        _show_help(CHAT_USAGE, CHAT_SUMMARY, ChatOptions)
+        return 0
+    options = take_options(ChatOptions, words)
+    from core.terminal.chat import Chat
+    from core.terminal.conversation import Conversation, attach_all
+
+    conversation = Conversation()
+    if options.history is not None and Path(options.history).expanduser().exists():
+        conversation.load(options.history)
+    conversation.system = options.system_prompt or conversation.system
+    attach_all(conversation, options.file or ())
+    message = _single_message(options.quick)
+
+    def keep() -> None:
+        if options.history is not None:
+            conversation.save(options.history)
+
+    with _target(options, words) as target:
+        talk = Chat(target, conversation, _fields(options), stats=options.stats and message is None, keep=keep)
+        if message is None:
+            return talk.run()
+        talk.turn(message)
+        return 0
+
+
+def complete(words: list[str]) -> int:
+    """Run `core complete`; returns the exit code."""
+    if take_help(words) is not None:
+        _show_help(COMPLETE_USAGE, COMPLETE_SUMMARY, CompleteOptions)
+        return 0
+    options = take_options(CompleteOptions, words)
+    from core.terminal.complete import Completion
+
+    text = _single_message(options.quick)
+    with _target(options, words) as target:
+        completion = Completion(target, _fields(options), stats=options.stats and text is None)
+        if text is None:
+            return completion.run()
+        completion.turn(text)
+        return 0
+
+
+def _single_message(quick: str | None) -> str | None:
+    """The one message of `--quick` or of a pipe; None for a person at a terminal. Raises UserError for an empty one."""
+    if quick is None and sys.stdin.isatty():
+        return None
+    from core.terminal.typed import piped
+
+    message = piped() if quick is None else quick
+    if not message:
+        raise UserError("The message is empty; type one after --quick, or pipe it in.")
+    return message
+
+
+@contextmanager
+def _target(options: TargetOptions, words: list[str]) -> "Iterator[Target]":
+    from core.terminal.target import target
+
+    parsed = parse_engine_arguments(words, own_flags(type(options)))
+    with target(parsed, options.url, options.model_name, options.api_key) as found:
+        yield found
+
+
+def _fields(options: TargetOptions) -> dict[str, Any]:
+    """The fields of every request."""
+    values = {"max_tokens": options.max_tokens, "temperature": options.temperature}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _show_help(usage: str, summary: str, struct: type[msgspec.Struct]) -> None:
+    from core.args.show import Section, show
+
+    show(usage, summary, [option_section("Options", struct), Section("Engine", (ENGINE_ROW,))])

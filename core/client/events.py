@@ -1,0 +1,50 @@
+"""Server-sent events from the bytes of an answer.
+
+Owns: lines and events. Never does: read a network, know what an event says. Called by: whoever reads a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from core.client.endpoint import Answer, EndpointError
+
+LONGEST_EVENT = 64 * 1024 * 1024
+"""Bytes without a line break, after which a stream is taken for a mistake."""
+DONE = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """data: of one event, without `data: `. arrived: when it came, as `time.perf_counter()` says."""
+
+    data: bytes
+    arrived: float
+
+
+async def events(answer: Answer) -> AsyncIterator[Event]:
+    """The events of a stream up to `[DONE]`, which is not given. Raises EndpointError when the stream breaks off.
+
+    What follows `[DONE]` is read and dropped, so that the connection can be used again.
+    """
+    rest = b""
+    lines: list[bytes] = []
+    is_done = False
+    async for part in answer.parts():
+        if is_done:
+            continue
+        *ended, rest = (rest + part).split(b"\n")
+        if len(rest) > LONGEST_EVENT:
+            raise EndpointError(f"A line of the stream is longer than {LONGEST_EVENT >> 20} MiB.")
+        for line in ended:
+            text = line.rstrip(b"\r")
+            if text.startswith(b"data:"):
+                lines.append(text[5:].removeprefix(b" "))
+            elif not text and lines:
+                data = b"\n".join(lines)
+                lines = []
+                if data == DONE:
+                    is_done = True
+                    break
+                yield Event(data, answer.arrived)

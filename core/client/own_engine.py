@@ -1,0 +1,116 @@
+"""An engine for one command: the server's application over an engine process of our own, without a port.
+
+Owns: their start and their end, and the arguments that mean nothing without a port. Never does: ask anything.
+Called by: the commands that run a model themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from core.args.parser import Parsed
+    from core.client.app_endpoint import AppEndpoint
+    from core.config.resolve import Resolution
+    from core.engine.child import EngineProcess
+
+Work = Callable[["AppEndpoint", "Resolution"], Coroutine[None, None, int]]
+
+WITHOUT_MEANING = {
+    "host": "no port is opened",
+    "port": "no port is opened",
+    "api_key": "nobody else can send requests",
+    "allowed_origins": "no browser can send requests",
+    "allowed_methods": "no browser can send requests",
+    "allowed_headers": "no browser can send requests",
+    "allow_credentials": "no browser can send requests",
+    "shutdown_timeout": "the command ends when its work is done",
+    "api_server_count": "no port is opened",
+    "root_path": "there is no proxy",
+    "ssl_keyfile": "no port is opened",
+    "ssl_certfile": "no port is opened",
+    "disable_fastapi_docs": "no pages are served",
+    "uvicorn_log_level": "there is no HTTP server",
+    "disable_uvicorn_access_log": "there is no HTTP server",
+    "enable_request_id_headers": "nobody sees headers",
+    "request_journal": "there are no streams to read again",
+    "max_connections": "no port is opened",
+    "max_header_size": "no port is opened",
+    "request_read_timeout": "no port is opened",
+    "keep_alive_timeout": "no port is opened",
+}
+"""Arguments of `core serve` that such a command refuses, with the reason."""
+
+
+def run_with_own_engine(parsed: Parsed, work: Work) -> int:
+    """Start an engine, do `work` and end the engine; returns what `work` returns.
+
+    parsed: engine arguments.
+
+    Raises UserError for wrong arguments, PluginError, EngineDeadError when no engine comes up.
+    """
+    from core.engine.child import EngineProcess
+
+    process = EngineProcess.spawn()  # it imports what it needs while the arguments are looked at
+    try:
+        resolution = resolved(parsed)
+        return asyncio.run(_run(resolution, process, work))
+    finally:
+        process.discard()
+
+
+def resolved(parsed: Parsed) -> Resolution:
+    """The configuration of such an engine; warnings go to standard error. Raises ConfigError with every problem."""
+    from core.config.resolve import resolve
+
+    problems = [*parsed.problems, *refusals(set(parsed.values))]
+    resolution = resolve(parsed.values, context="serve", problems=problems)
+    for warning in [*parsed.warnings, *resolution.warnings]:
+        print(f"core: warning: {warning}", file=sys.stderr)
+    return resolution
+
+
+def refusals(names: set[str]) -> list[str]:
+    """A sentence for each argument that such a command cannot use."""
+    found: list[str] = []
+    for name, reason in WITHOUT_MEANING.items():
+        if name in names:
+            flag = "--" + name.replace("_", "-")
+            found.append(f"{flag}: has no meaning here, since {reason}; leave it out, or use core serve.")
+    return found
+
+
+async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> int:
+    from core.observe.logging import setup_logging
+
+    setup_logging(process="main", others=("asyncio",))
+    async with own_endpoint(resolution, process) as endpoint:
+        return await work(endpoint, resolution)
+
+
+@asynccontextmanager
+async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncIterator[AppEndpoint]:
+    """The application of an engine that is started here. Raises as `AsyncEngine.start`."""
+    from core.serving.launch import start_engine
+
+    engine = await start_engine(resolution, process)
+    from core.client.app_endpoint import AppEndpoint
+    from core.serving.app import create_app
+
+    settings = msgspec.structs.replace(resolution.server, api_keys=(), journal=None)
+    try:
+        app = create_app(engine, settings, engine.config.model, engine.config.cache)
+        try:
+            yield AppEndpoint(app)
+        finally:
+            await app.state.context.close()
+    finally:
+        await engine.close()
+    if engine.dead_error is not None:
+        raise engine.dead_error

@@ -1,0 +1,109 @@
+"""A conversation: its messages, attached files, and its form on disk.
+
+Owns: these. Never does: ask a model. Called by: chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from core.api.errors import UserError
+
+LARGEST_FILE = 4 * 1024 * 1024
+LARGEST_HISTORY = 256 * 1024 * 1024
+"""Bytes."""
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One message with a text."""
+
+    role: str
+    content: str
+
+
+class Conversation:
+    """Messages in order. system: the text before them; empty: none. files: to go with the next message, (name, text)."""
+
+    def __init__(self, system: str = "") -> None:
+        self.system = system
+        self.messages: list[Message] = []
+        self.files: list[tuple[str, str]] = []
+
+    def ask(self, text: str) -> None:
+        """Add a message of the user, with the files that wait."""
+        parts = [f"{name}:\n```\n{content}\n```\n" for name, content in self.files]
+        self.files.clear()
+        self.messages.append(Message("user", "\n".join([*parts, text])))
+
+    def answer(self, text: str) -> None:
+        """Add the model's message."""
+        self.messages.append(Message("assistant", text))
+
+    def take_back(self) -> Message | None:
+        """Remove the last question with its answer; returns the question, None when there is none."""
+        while self.messages:
+            last = self.messages.pop()
+            if last.role == "user":
+                return last
+        return None
+
+    def clear(self) -> None:
+        """Forget all messages; the system text stays."""
+        self.messages.clear()
+        self.files.clear()
+
+    def attach(self, path: str) -> None:
+        """Have a text file go with the next message. Raises UserError."""
+        self.files.append((path, read_text(path, LARGEST_FILE)))
+
+    def request(self) -> list[Message]:
+        """All messages, the system's first."""
+        return [Message("system", self.system), *self.messages] if self.system else self.messages
+
+    def save(self, path: str) -> None:
+        """Write it, in the form of a request's `messages`. Raises UserError."""
+        text = msgspec.json.format(msgspec.json.encode(self.request()), indent=2)
+        place = Path(path).expanduser()
+        draft = place.with_name(place.name + ".new")
+        try:
+            draft.write_bytes(text + b"\n")
+            draft.replace(place)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+
+    def load(self, path: str) -> None:
+        """Take in what `save` has written, in place of everything. Raises UserError."""
+        text = read_text(path, LARGEST_HISTORY)
+        try:
+            messages = msgspec.json.decode(text, type=list[Message])
+        except msgspec.DecodeError as error:
+            raise UserError(f"{path}: no list of messages with role and content: {error}.") from None
+        self.system = ""
+        if messages and messages[0].role == "system":
+            self.system = messages.pop(0).content
+        self.messages = messages
+
+
+def read_text(path: str, most: int) -> str:
+    """A text file. Raises UserError for one that is absent, too large or no UTF-8."""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            data = file.read(most + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    if len(data) > most:
+        raise UserError(f"{path}: larger than {most >> 20} MiB; give a part of it.")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: no text in UTF-8, and only texts can be given to the model.") from None
+
+
+def attach_all(conversation: Conversation, paths: Sequence[str]) -> None:
+    """Attach several files. Raises UserError."""
+    for path in paths:
+        conversation.attach(path)

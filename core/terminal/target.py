@@ -1,0 +1,99 @@
+"""Whom a terminal talks to: a running server, or an engine of its own.
+
+Owns: that choice, and the name of the model. Never does: talk. Called by: chat, complete.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from core.api.errors import ConfigError, UserError
+from core.args.arg import Given
+from core.client.endpoint import Endpoint, EndpointError, whole
+from core.client.http_endpoint import HttpEndpoint
+from core.client.loop_thread import LoopThread
+from core.client.served_names import chosen_name, served_names
+
+if TYPE_CHECKING:
+    from core.args.parser import Parsed
+
+USUAL_URL = "http://127.0.0.1:8000"
+LOOK_SECONDS = 3.0
+"""How long a server at the usual place may take to say that it is one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """endpoint: where requests go. model: its name there. place: for people."""
+
+    endpoint: Endpoint
+    model: str
+    place: str
+    loop: LoopThread
+
+
+@contextmanager
+def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str | None) -> Iterator[Target]:
+    """The server at `url`; without one, an engine for what `parsed` names; with neither, the server on this machine's port
+    8000 if there is one of ours, else an engine for the embedded model.
+
+    model_name: the served name; None: the server's first.
+    Raises UserError, EndpointError when there is no such server, and what starting an engine raises.
+    """
+    if url is not None and parsed.values:
+        given = ", ".join(parsed.values)
+        raise UserError(f"--url names a server, which has its own model and arguments; leave out: {given}.")
+    if parsed.problems:
+        raise ConfigError(parsed.problems)
+    key = api_key or os.environ.get("CORE_API_KEY")
+    with LoopThread() as loop:
+        if url is None and not parsed.values:
+            url = loop.run(_usual_server(key))
+        if url is None:
+            endpoint, place = _own_engine(parsed, loop), "an engine of its own"
+        else:
+            endpoint, place = HttpEndpoint(url, key), url
+        try:
+            names = loop.run(served_names(endpoint))
+            yield Target(endpoint, chosen_name(model_name, names), place, loop)
+        finally:
+            loop.run(endpoint.close())
+
+
+async def _usual_server(key: str | None) -> str | None:
+    """The url of a server of ours at the usual place; None when there is none."""
+    endpoint = HttpEndpoint(USUAL_URL, key)
+    try:
+        async with asyncio.timeout(LOOK_SECONDS):
+            async with endpoint.ask("GET", "/version") as answer:
+                body = await whole(answer)
+        return USUAL_URL if answer.status == 200 and b'"version"' in body else None
+    except (EndpointError, TimeoutError):
+        return None
+    finally:
+        await endpoint.close()
+
+
+def _own_engine(parsed: Parsed, loop: LoopThread) -> Endpoint:
+    """An engine that ends with the command. Its log has warnings and errors only."""
+    from core.client.own_engine import own_endpoint, resolved
+    from core.engine.child import EngineProcess
+    from core.observe.logging import setup_logging
+
+    setup_logging(logging.WARNING)
+    parsed.values.setdefault("disable_log_stats", Given(True, "the command"))
+    process = EngineProcess.spawn()
+    try:
+        resolution = resolved(parsed)
+        print(f"Starting {resolution.engine.model.served_names[0]} ...", file=sys.stderr)
+        return loop.enter(own_endpoint(resolution, process))
+    except BaseException:
+        process.discard()
+        raise

@@ -1,0 +1,286 @@
+"""Batch files: each line's result is the server's own answer; runs go on; nothing that is wrong stops the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import resource
+
+import pytest
+
+from core.api.errors import ConfigError, EngineDeadError, UserError
+from core.batch.batch_file import look_through
+from core.batch.results import OutputError, Results
+from core.batch.run import run_batch
+from core.client.app_endpoint import AppEndpoint
+from tests.client.apps import fake_endpoint
+from tests.serving.fake_engine import ANSWERS, client_of, make_engine
+
+
+def request(custom_id, url="/v1/completions", **body):
+    body = {"prompt": "hi", "max_tokens": 30} | body
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": body}
+
+
+def write(path, *lines):
+    text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text(text + "\n")
+    return path
+
+
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def look(path, size=1 << 20):
+    return look_through(path, "model", size)
+
+
+async def run(source, out, at_once=4, advance=lambda result: None, engine=None):
+    batch = look(source)
+    with Results(out) as results:
+        async with fake_endpoint(engine=engine) as endpoint:
+            await run_batch(endpoint, batch, results, at_once, advance)
+        num_errors = results.finish(batch)
+    return num_errors
+
+
+async def test_results_are_the_servers_answers_in_the_files_order(tmp_path):
+    chat = request("chat", "/v1/chat/completions", messages=[{"role": "user", "content": "SLOW"}], n=2)
+    del chat["body"]["prompt"]
+    response = {"custom_id": "r", "url": "/v1/responses", "body": {"input": "hi", "max_output_tokens": 30}}
+    refused = request("too-many", max_tokens=10**6)
+    source = write(tmp_path / "in", chat, request("text"), "", response, refused)
+    assert await run(source, tmp_path / "out") == 1
+    rows = read(tmp_path / "out")
+    assert [row["custom_id"] for row in rows] == ["chat", "text", "r", "too-many"]
+    assert len({row["id"] for row in rows}) == 4
+    assert [row["response"]["status_code"] for row in rows] == [200, 200, 200, 400]
+    assert all(row["error"] is None for row in rows)
+    bodies = [row["response"]["body"] for row in rows]
+    assert [choice["message"]["content"] for choice in bodies[0]["choices"]] == list(ANSWERS[:2])
+    assert bodies[1]["choices"][0]["text"] == ANSWERS[0]
+    assert bodies[2]["output"][0]["content"][0]["text"] == ANSWERS[0]
+    assert bodies[3]["error"]["param"] == "max_tokens"
+    assert rows[1]["response"]["request_id"] == bodies[1]["id"]
+
+
+BROKEN = [
+    ("{", "invalid_json", None),
+    ("[]", "invalid_json", None),
+    ('"text"', "invalid_json", None),
+    ("\\u0000", "invalid_json", None),
+    ("[" * 5000, "invalid_json", None),
+    ({"url": "/v1/completions", "body": {}}, "invalid_custom_id", None),
+    (request(""), "invalid_custom_id", None),
+    (request(7), "invalid_custom_id", None),
+    (request("x" * 2000), "invalid_custom_id", None),
+    ({**request("m"), "method": "GET"}, "invalid_method", "m"),
+    (request("u", "/v1/completion"), "invalid_url", "u"),
+    (request("e", "/v1/embeddings"), "invalid_url", "e"),
+    ({"custom_id": "n", "body": {}}, "invalid_url", "n"),
+    ({"custom_id": "b", "url": "/v1/completions"}, "invalid_body", "b"),
+    ({"custom_id": "l", "url": "/v1/completions", "body": [1]}, "invalid_body", "l"),
+    (request("s", stream=True), "invalid_body", "s"),
+    (request("g", "/v1/responses", background=True), "invalid_body", "g"),
+    ({**request("k"), "boddy": {}}, "invalid_line", "k"),
+]
+
+
+async def test_broken_lines_are_results_and_the_others_run(tmp_path):
+    lines = []
+    for number, (line, _, _) in enumerate(BROKEN):
+        lines += [line, request(f"good-{number}")]
+    source = write(tmp_path / "in", *lines)
+    with source.open("ab") as file:
+        file.write(b"\xff\xfe broken \xff\n")
+        file.write(json.dumps(request("long", prompt="x" * (2 << 20))).encode() + b"\n")
+        file.write(json.dumps(request("last")).encode())  # no line break at the end
+    assert await run(source, tmp_path / "out") == len(BROKEN) + 2
+    rows = read(tmp_path / "out")
+    for number, (_, code, custom_id) in enumerate(BROKEN):
+        row, good = rows[2 * number], rows[2 * number + 1]
+        assert (row["error"]["code"], row["custom_id"], row["response"]) == (code, custom_id, None)
+        assert row["error"]["line"] == 2 * number + 1
+        assert len(row["error"]["message"]) < 400
+        assert good["response"]["status_code"] == 200
+    assert [row["error"] and row["error"]["code"] for row in rows[-3:]] == ["invalid_json", "line_too_long", None]
+    assert "Did you mean '/v1/completions'" in rows[2 * 10]["error"]["message"]
+
+
+def test_an_id_for_two_requests_is_refused_before_anything_runs(tmp_path):
+    source = write(tmp_path / "in", request("a"), request("b"), request("a", prompt="other"), request("a"))
+    with pytest.raises(ConfigError, match="line 3: the custom_id 'a' is that of line 1") as caught:
+        look(source)
+    assert len(caught.value.problems) == 1
+    many = write(tmp_path / "many", *(request("a", prompt=str(number)) for number in range(100)))
+    with pytest.raises(ConfigError, match="89 more lines"):
+        look(many)
+
+
+async def test_a_line_that_comes_twice_has_one_result(tmp_path):
+    source = write(tmp_path / "in", request("a"), request("b"), request("a"))
+    assert look(source).num_repeated == 1
+    await run(source, tmp_path / "out")
+    assert [row["custom_id"] for row in read(tmp_path / "out")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("text", [b"", b"\n\n  \n", b"\xef\xbb\xbf\n"])
+def test_a_file_without_requests_is_refused(tmp_path, text):
+    (tmp_path / "in").write_bytes(text)
+    with pytest.raises(UserError, match="no request"):
+        look(tmp_path / "in")
+    with pytest.raises(UserError, match="cannot be read"):
+        look(tmp_path / "absent")
+    with pytest.raises(UserError, match="cannot be read"):
+        look(tmp_path)
+
+
+def test_a_byte_order_mark_and_other_line_breaks_are_read(tmp_path):
+    line = json.dumps(request("a")).encode()
+    (tmp_path / "in").write_bytes(b"\xef\xbb\xbf" + line + b"\r\n" + line.replace(b'"a"', b'"b"') + b"\r\n")
+    batch = look(tmp_path / "in")
+    with batch.path.open("rb") as file:
+        assert [batch.read(file, place).custom_id for place in batch.places] == ["a", "b"]
+
+
+class Stop(Exception):
+    pass
+
+
+async def test_a_run_goes_on_where_it_ended_however_the_file_changed(tmp_path):
+    draw = random.Random(1)
+    requests = [request(f"r{number}", prompt=f"p{number}") for number in range(20)]
+    source, out = write(tmp_path / "in", *requests), tmp_path / "out"
+    asked = []
+    for stop in (3, 7, 99):
+        count = 0
+
+        def advance(result, stop=stop):
+            nonlocal count
+            count += 1
+            asked.append(result.custom_id)
+            if count == stop:
+                raise Stop
+
+        try:
+            await run(source, out, 1, advance)
+        except Stop:
+            assert not out.exists()
+        if stop == 3:
+            requests[0] = request("new", prompt="new")
+        if stop != 99:
+            draw.shuffle(requests)
+            write(source, *requests)
+    assert len(asked) == len(set(asked))  # nothing ran twice
+    assert [row["custom_id"] for row in read(out)] == [one["custom_id"] for one in requests]
+    assert not (tmp_path / "out.partial").exists()
+
+
+async def test_a_result_that_was_cut_in_the_middle_runs_again(tmp_path):
+    source, out = write(tmp_path / "in", request("a"), request("b")), tmp_path / "out"
+    batch = look(source)
+    with Results(out) as results:
+        async with fake_endpoint() as endpoint:
+            await run_batch(endpoint, batch, results, 1, lambda result: None)
+    partial = tmp_path / "out.partial"
+    text = partial.read_bytes()
+    for cut in range(0, len(text), 97):
+        partial.write_bytes(text[:cut])
+        assert await run(source, out) == 0
+        assert [row["custom_id"] for row in read(out)] == ["a", "b"]
+
+
+async def test_a_full_disk_keeps_what_is_done(tmp_path):
+    requests = [request(f"r{number}") for number in range(30)]
+    source, out = write(tmp_path / "in", *requests), tmp_path / "out"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
+    try:
+        with pytest.raises(OutputError, match=r"results are kept in .*out\.partial"):
+            await run(source, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not out.exists()
+    done = []
+    assert await run(source, out, advance=lambda result: done.append(result.custom_id)) == 0
+    assert 0 < len(done) < 30
+    assert [row["custom_id"] for row in read(out)] == [one["custom_id"] for one in requests]
+
+
+async def test_a_full_disk_at_the_end_keeps_all(tmp_path):
+    requests = [request(f"r{number}", prompt="x" * 200) for number in range(4)]
+    source, out = write(tmp_path / "in", *requests), tmp_path / "out"
+    batch = look(source)
+    with Results(out) as results:
+        async with fake_endpoint() as endpoint:
+            await run_batch(endpoint, batch, results, 2, lambda result: None)
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        try:
+            with pytest.raises(OutputError, match="4 results are kept"):
+                results.finish(batch)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.partial"]
+    assert await run(source, out, advance=lambda result: pytest.fail("all were done")) == 0
+
+
+def test_two_runs_do_not_write_one_file(tmp_path):
+    with Results(tmp_path / "out"), pytest.raises(UserError, match="another run writes there"):
+        Results(tmp_path / "out")
+    assert not (tmp_path / "out.partial").exists()  # nothing was in it
+
+
+def test_a_file_of_others_is_left_alone(tmp_path):
+    (tmp_path / "out.partial").write_text("my notes\n")
+    with pytest.raises(UserError, match="not what a run leaves"):
+        Results(tmp_path / "out")
+    assert (tmp_path / "out.partial").read_text() == "my notes\n"
+
+
+async def test_the_death_of_the_engine_ends_the_run_and_keeps_results(tmp_path):
+    source = write(tmp_path / "in", request("a"), request("b", prompt="DIE"), request("c"))
+    with pytest.raises(EngineDeadError, match="signal 9"):
+        await run(source, tmp_path / "out", at_once=1)
+    assert (tmp_path / "out.partial").read_bytes().count(b"\n") == 1
+
+
+async def test_an_answer_that_breaks_off_is_a_result_and_the_others_run(tmp_path):
+    source = write(tmp_path / "in", request("a"), request("b"))
+    batch = look(source)
+
+    async def app(scope, receive, send):
+        body = (await receive())["body"]
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if not asked:
+            asked.append(body)
+            return
+        await send({"type": "http.response.body", "body": b'{"id": "x"}'})
+
+    asked = []
+    with Results(tmp_path / "out") as results:
+        await run_batch(AppEndpoint(app), batch, results, 1, lambda result: None)
+        assert results.finish(batch) == 1
+    rows = read(tmp_path / "out")
+    assert rows[0]["error"]["code"] == "no_answer" and rows[0]["response"] is None
+    assert rows[1]["response"] == {"status_code": 200, "request_id": "x", "body": {"id": "x"}}
+
+
+async def test_a_busy_server_is_asked_again(tmp_path, monkeypatch):
+    from core.api.config import SchedulerConfig
+
+    waits = []
+    sleep = asyncio.sleep
+
+    async def short(seconds, *rest):
+        waits.append(seconds)
+        await sleep(min(seconds, 0.01), *rest)
+
+    monkeypatch.setattr("core.batch.run.asyncio.sleep", short)
+    engine = make_engine(scheduler=SchedulerConfig(max_num_queued_reqs=1))
+    source = write(tmp_path / "in", *(request(f"r{number}", prompt="SLOW") for number in range(4)))
+    assert await run(source, tmp_path / "out", engine=engine) == 0
+    assert [seconds for seconds in waits if seconds >= 1], "nobody was sent back"
+    assert not client_of(engine).live

@@ -1,0 +1,160 @@
+"""Sweeps over commands, and charts of their results."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from core.api.errors import UserError
+from core.bench.options import SweepOptions
+from core.bench.plot import lines_of, marks, read_rows, svg
+from core.bench.sweep import SweepError, combinations, name_of, sweep, words_of
+from core.cli.main import main
+
+BENCH = """
+import json, os, sys
+words = sys.argv[1:]
+value = dict(zip(words, words[1:]))
+place = os.path.join(value["--result-dir"], value["--result-filename"])
+if "--fail" in words:
+    sys.exit(3)
+os.makedirs(value["--result-dir"], exist_ok=True)
+server = open(os.environ["SERVER_FILE"]).read() if os.path.exists(os.environ["SERVER_FILE"]) else ""
+json.dump({"request_rate": float(value["--request-rate"]), "output_throughput": 7.0, "itls": [1], "server": server},
+          open(place, "w"))
+"""
+SERVER = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+open(os.environ["SERVER_FILE"], "w").write(" ".join(sys.argv[1:]))
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVER_FILE", str(tmp_path / "server"))
+    (tmp_path / "bench.py").write_text(BENCH)
+    (tmp_path / "server.py").write_text(SERVER)
+    (tmp_path / "bench.json").write_text('[{"request_rate": 1}, {"request_rate": 2}]')
+    return tmp_path
+
+
+def options(place, **changes):
+    values = {
+        "output_dir": str(place / "out"),
+        "bench_cmd": f"{sys.executable} {place}/bench.py",
+        "bench_params": str(place / "bench.json"),
+        "num_runs": 2,
+    }
+    return SweepOptions(**(values | changes))
+
+
+def test_every_combination_runs_and_a_table_has_all(commands, capfd):
+    rows = sweep(options(commands))
+    assert [(row["request_rate"], row["run_number"]) for row in rows] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    with (commands / "out" / "summary.csv").open() as file:
+        table = list(csv.DictReader(file))
+    assert [row["output_throughput"] for row in table] == ["7.0"] * 4
+    assert "itls" not in table[0]
+    with pytest.raises(UserError, match="--resume"):
+        sweep(options(commands))
+    (commands / "out" / "request_rate=2" / "run1.json").unlink()
+    capfd.readouterr()
+    assert len(sweep(options(commands, resume=True))) == 4
+    assert capfd.readouterr().out.count("--request-rate") == 1
+
+
+def test_a_server_runs_for_its_measurements_with_its_arguments(commands):
+    (commands / "serve.json").write_text('[{"max_num_seqs": 2, "prefix": true}]')
+    command = f"{sys.executable} {commands}/server.py"
+    changes = {"serve_cmd": command, "serve_params": str(commands / "serve.json"), "num_runs": 1}
+    rows = sweep(options(commands, bench_cmd=f"{sys.executable} {commands}/bench.py", **changes))
+    assert {row["max_num_seqs"] for row in rows} == {2}
+    assert rows[-1]["server"] in ("--max-num-seqs 2 --prefix", "")  # it may not have come that far
+
+
+def test_a_failure_ends_the_sweep_and_leaves_no_process(commands):
+    (commands / "bench.json").write_text('[{"request_rate": 1, "fail": true}]')
+    with pytest.raises(SweepError, match="ended with code 3"):
+        sweep(options(commands))
+    (commands / "bench.json").write_text('[{"request_rate": 1}]')
+    with pytest.raises(UserError, match="cannot be started"):
+        sweep(options(commands, serve_cmd="/nowhere/server", output_dir=str(commands / "other")))
+
+
+def test_a_dry_run_prints_commands_only(commands, capsys):
+    assert sweep(options(commands, dry_run=True, num_runs=1)) == []
+    assert capsys.readouterr().out.count("--save-result") == 2
+    assert not (commands / "out").exists()
+
+
+@pytest.mark.parametrize("text, expected", [("{}", "JSON list"), ("[]", "empty"), ("[1]", "JSON list"), ("x", "JSON")])
+def test_wrong_parameters_are_sentences(commands, text, expected):
+    (commands / "bench.json").write_text(text)
+    with pytest.raises(UserError, match=expected):
+        sweep(options(commands))
+
+
+def test_words_and_names(tmp_path):
+    assert words_of({"_benchmark_name": "x", "a_b": 1, "on": True, "off": False, "l": ["a", 2], "o": {"k": 1}}) == [
+        "--a-b", "1", "--on", "--no-off", "--l", "a", "2", "--o", '{"k":1}',
+    ]  # fmt: skip
+    assert name_of({"_benchmark_name": "my/../run"}) == "my_.._run"
+    with pytest.raises(UserError, match="_benchmark_name"):
+        combinations([{}], [{"_benchmark_name": "x"}, {"_benchmark_name": "x", "a": 1}], 1, tmp_path)
+
+
+def result(rate, value, **more):
+    return {"request_rate": rate, "output_throughput": value, "median_ttft_ms": 5.0, "p99_itl_ms": 1.0, **more}
+
+
+def test_a_picture_has_every_point(tmp_path, capsys):
+    rows = [
+        result(1, 10, m="a"),
+        result(2, 30, m="a"),
+        result(2, 10, m="a"),
+        result(1, 5, m="<b>"),
+        result("inf", 1, m="a"),
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert lines_of(rows, "request_rate", "output_throughput", ["m"]) == {"m=a": [(1, 10), (2, 20)], "m=<b>": [(1, 5)]}
+    assert main(["bench", "plot", str(tmp_path / "rows.jsonl"), "--by", "m", "-o", str(tmp_path / "plot.svg")]) == 0
+    picture = ElementTree.parse(tmp_path / "plot.svg").getroot()
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f"{space}circle")) == 3 * 3
+    texts = [element.text for element in picture.iter(f"{space}text")]
+    assert {"output_throughput", "median_ttft_ms", "request_rate", "m=<b>"} <= set(texts)
+    for circle in picture.iter(f"{space}circle"):
+        assert 0 <= float(circle.get("cx")) <= float(picture.get("width"))
+        assert 0 <= float(circle.get("cy")) <= float(picture.get("height"))
+
+
+@pytest.mark.parametrize("high", [0, 0.003, 1, 3.7, 10, 99, 100, 1234.5, 1e9])
+def test_marks_are_few_round_and_cover_all(high):
+    found = marks(0.0, high)
+    assert 2 <= len(found) <= 7 and found[0] == 0 and found[-1] >= high
+    step = found[1]
+    assert re.fullmatch(r"[125]0*", f"{step:.0f}" if step >= 1 else f"{step:.12f}".rstrip("0").lstrip("0.") or "1")
+
+
+def test_results_that_cannot_be_drawn_are_sentences(tmp_path, capsys):
+    (tmp_path / "bad.json").write_text("[1]")
+    (tmp_path / "one.json").write_text(json.dumps(result("inf", 1)))
+    for words, expected in [
+        ([str(tmp_path / "absent")], "cannot be read"),
+        ([str(tmp_path / "bad.json")], "no result"),
+        ([], "no result to draw"),
+        ([str(tmp_path / "one.json")], "max_concurrency"),
+        ([str(tmp_path / "one.json"), "-y", "outputt_throughput"], "unknown argument"),
+        ([str(tmp_path / "one.json"), "--y", "outputt_throughput"], "Did you mean 'output_throughput'"),
+    ]:
+        assert main(["bench", "plot", *words]) == 2
+        assert expected in capsys.readouterr().err
+    assert svg({"y": {"": [(0.0, 0.0)]}}, "x").startswith("<svg")
+    assert read_rows([str(tmp_path / "one.json")])

@@ -1,0 +1,43 @@
+"""`core collect-env`: facts without secrets, without torch, quickly enough."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from core.cli.main import main
+
+
+def test_facts_are_those_of_the_system(monkeypatch, capsys):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("CORE_API_KEY", "core_secret")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("UNRELATED_PASSWORD", "x_secret")
+    assert main(["collect-env", "--json"]) == 0
+    told = capsys.readouterr().out
+    assert "secret" not in told
+    facts = json.loads(told)
+    assert facts["Environment"]["OMP_NUM_THREADS"] == "7"
+    assert facts["Environment"]["HF_TOKEN"] == "***"
+    assert facts["Packages"]["numpy"] == importlib.metadata.version("numpy")
+    assert str(os.cpu_count()) in facts["Processor"]["cores"]
+    assert str(Path.home()) not in told or str(Path.home()) == "/"
+    assert main(["collect-env"]) == 0
+    text = capsys.readouterr().out
+    for title in facts:
+        assert f"{title}:\n" in text
+
+
+def test_it_imports_no_torch():
+    code = "import sys; from core.cli.main import main; main(['collect-env']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_stray_words_are_refused(capsys):
+    assert main(["collect-env", "all"]) == 2
+    assert "takes --json only" in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""`core run-batch` as a person types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from core.cli.main import main
+
+COMMAND = [sys.executable, "-P", "-m", "core", "run-batch"]
+
+
+def write(path, count, max_tokens=8):
+    with path.open("w") as file:
+        for number in range(count):
+            body = {"prompt": f"number {number}", "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+            file.write(json.dumps({"custom_id": f"r{number}", "url": "/v1/completions", "body": body}) + "\n")
+    return path
+
+
+def answers(path):
+    found = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        assert row["response"]["status_code"] == 200
+        found[row["custom_id"]] = row["response"]["body"]["choices"][0]["text"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ([], "-i IN is missing"),
+        (["-i", "in.jsonl"], "-o OUT is missing"),
+        (["-i"], "-i: a value is missing"),
+        (["-i", "https://x/in.jsonl", "-o", "out"], "only local files"),
+        (["-i", "absent.jsonl", "-o", "out"], "absent.jsonl: cannot be read"),
+        (["-i", "in.jsonl", "-o", "nowhere/out"], "expected a file in a directory that is there"),
+        (["-i", "in.jsonl", "-o", "in.jsonl"], "is there already"),
+        (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input"),
+        (["-i", "in.jsonl", "-o", "out", "--port", "1"], "--port: has no meaning here, since no port is opened"),
+        (["-i", "in.jsonl", "-o", "out", "--overwite"], "unknown argument"),
+    ],
+)
+def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, expected):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in.jsonl", 1)
+    assert main(["run-batch", *words]) == 2
+    told = capsys.readouterr().err
+    assert expected in told and "Traceback" not in told
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_a_real_model_without_a_network(tmp_path, tiny_llama):
+    source, out = write(tmp_path / "in.jsonl", 5), tmp_path / "out.jsonl"
+    words = ["-i", str(source), "-o", str(out), str(tiny_llama), "--max-num-seqs", "2", "--api-key", "k"]
+    done = subprocess.run([*COMMAND, *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "--api-key: has no meaning here" in done.stderr
+    done = subprocess.run([*COMMAND, *words[:-2]], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, f"{out}: 5 results\n"), done.stderr
+    assert set(answers(out)) == {f"r{number}" for number in range(5)}
+    assert not (tmp_path / "out.jsonl.partial").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_ended_goes_on_with_the_same_answers(tmp_path, tiny_llama, number):
+    source, out = write(tmp_path / "in.jsonl", 60, max_tokens=60), tmp_path / "out.jsonl"
+    words = [*COMMAND, "-i", str(source), str(tiny_llama), "--max-num-seqs", "2", "-o"]
+    subprocess.run([*words, str(tmp_path / "whole.jsonl")], check=True, capture_output=True, timeout=120)
+    process = subprocess.Popen([*words, str(out)], stderr=subprocess.PIPE, text=True)
+    partial = tmp_path / "out.jsonl.partial"
+    deadline = time.monotonic() + 60
+    while not (partial.exists() and partial.read_bytes().count(b"\n") > 3):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=30)
+    assert not out.exists()
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "results are kept in" in told and "Traceback" not in told
+    done = subprocess.run([*words, str(out)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "going on" in done.stderr
+    assert answers(out) == answers(tmp_path / "whole.jsonl")

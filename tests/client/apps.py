@@ -1,0 +1,25 @@
+"""The server's application over the fake engine, as an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from core.api.config import ServerConfig
+from core.client.app_endpoint import AppEndpoint
+from core.engine.async_engine import AsyncEngine
+from core.serving.app import create_app
+from tests.serving.fake_engine import make_engine
+
+
+@asynccontextmanager
+async def fake_endpoint(
+    config: ServerConfig | None = None, engine: AsyncEngine | None = None
+) -> AsyncIterator[AppEndpoint]:
+    engine = engine or make_engine()
+    app = create_app(engine, config or ServerConfig(), engine.model_config, engine.config.cache)
+    try:
+        yield AppEndpoint(app)
+    finally:
+        await app.state.context.close()
+        await engine.close()

@@ -1,0 +1,40 @@
+"""What a terminal gets of a model's text, and what elsewhere is printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.client.chunks import Piece
+from core.terminal.screen import Screen, safe
+
+
+@pytest.fixture
+def screen(capsys):
+    made = Screen()
+    made.colours = True
+    return made
+
+
+def test_no_text_of_a_model_moves_the_cursor_or_writes_to_the_clipboard(screen, capsys):
+    attack = "\x1b]52;c;cm0=\x07 \x1b[2J \r \x9b1A \x7f a\tb\n"
+    assert safe(attack) == "\\x1b]52;c;cm0=\\x07 \\x1b[2J \\x0d \\x9b1A \\x7f a\tb\n"
+    screen.show(Piece("text", attack))
+    assert "\x1b" not in capsys.readouterr().out
+    screen.note(attack)
+    assert capsys.readouterr().out.count("\x1b") == 2  # dim, and its end
+
+
+def test_reasoning_is_apart_from_the_text(screen, capsys):
+    for piece in (Piece("reasoning", "hm"), Piece("reasoning", "m"), Piece("text", "Yes"), Piece("call", "f{}")):
+        screen.show(piece)
+    screen.end()
+    assert capsys.readouterr().out == "\x1b[2mhmm\n\x1b[0mYes\n\x1b[2mf{}\n\x1b[0m"
+
+
+def test_elsewhere_only_the_text_is_printed_as_it_is(capsys):
+    screen = Screen()
+    for piece in (Piece("reasoning", "hm"), Piece("text", "a\x1b[1mb")):
+        screen.show(piece)
+    screen.note("stopped")
+    screen.end()
+    assert capsys.readouterr().out == "a\x1b[1mb\n"
