@@ -46,7 +46,7 @@ STRUCTS = {
         *(specs.KVLayout, contracts.BatchView),
     ],
     "kernels": [specs.KernelQuery],
-    "speculative": [contracts.ProposerInput],
+    "speculative": [contracts.ProposerInput, contracts.RequestFacts],
     "loader": [
         checkpoint.CheckpointManifest,
         checkpoint.TensorInfo,
