@@ -14,7 +14,6 @@ import argparse
 import json
 import random
 import statistics
-from collections import defaultdict
 from pathlib import Path
 
 from rich.console import Console
@@ -122,7 +121,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3, help="counted repetitions after a warm-up")
     parser.add_argument("--tokens", type=int, default=192, help="of each answer")
     parser.add_argument("--only", default="", help="contenders by name, such as 'core,core suffix'")
-    parser.add_argument("--env-dir", type=Path, default=Path.home() / ".cache" / "core-peers", help="environments, copies")
+    parser.add_argument(
+        "--env-dir", type=Path, default=Path.home() / ".cache" / "core-peers", help="environments, copies"
+    )
     return parser.parse_args()
 
 

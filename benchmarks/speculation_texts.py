@@ -13,7 +13,9 @@ KINDS = {
     "records": "JSON records to go on with",
     "prose": "a story to go on with",
 }
-NAMES = "order,ticket,parcel,member,lesson,engine,recipe,garden,camera,letter,bridge,planet,wallet,museum,signal,harvest"
+NAMES = (
+    "order,ticket,parcel,member,lesson,engine,recipe,garden,camera,letter,bridge,planet,wallet,museum,signal,harvest"
+)
 FIELDS = "weight,colour,height,status,owner,place,count,price,label,rating,origin,volume,length,number,season,branch"
 TOWNS = "Oslo,Cairo,Quito,Hanoi,Turin,Dakar,Perth,Lima,Riga,Sofia,Tunis,Bern,Kyoto,Accra,Porto,Graz"
 

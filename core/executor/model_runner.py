@@ -128,7 +128,9 @@ class ModelRunner:
             if drafts and limit > 0:
                 result.drafts[slot] = drafts[:limit]
 
-    def _propose(self, proposer: CheckedProposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+    def _propose(
+        self, proposer: CheckedProposer, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]
+    ) -> None:
         """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
         if not len(result.slots):
             return

@@ -16,7 +16,9 @@ class SuffixArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     suffix_decoding_max_tree_depth: Annotated[
         int,
-        msgspec.Meta(ge=1, le=256, description="Most tokens of the words that are compared and the drafts behind them."),
+        msgspec.Meta(
+            ge=1, le=256, description="Most tokens of the words that are compared and the drafts behind them."
+        ),
     ] = 24
     suffix_decoding_max_cached_requests: Annotated[
         int,
@@ -25,7 +27,9 @@ class SuffixArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     suffix_decoding_max_cached_tokens: Annotated[
         int,
         msgspec.Meta(
-            ge=0, le=1 << 26, description="Tokens of these answers, about 300 bytes of memory each; the oldest go first."
+            ge=0,
+            le=1 << 26,
+            description="Tokens of these answers, about 300 bytes of memory each; the oldest go first.",
         ),
     ] = 1 << 18
     suffix_decoding_max_spec_factor: Annotated[
