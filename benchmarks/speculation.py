@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import statistics
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -130,6 +132,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options = arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as with ^C, what was started is ended first
+        signal.signal(number, lambda *_: sys.exit("the benchmark was told to end"))
     console = Console(stderr=True)
     environments = Environments(options.env_dir, console, offline=True)
     checkpoints = Checkpoints(None, options.env_dir / "models", environments, console)
