@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import statistics
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -28,12 +30,15 @@ from benchmarks.speculation_texts import KINDS, prompt
 DRAFTS = 8
 REQUEST_LIMIT_S = 600.0
 NGRAM = {"method": "ngram", "num_speculative_tokens": DRAFTS, "prompt_lookup_max": 4, "prompt_lookup_min": 2}
+LONG = {"method": "suffix", "suffix_decoding_max_tree_depth": 80, "suffix_decoding_max_spec_factor": 4.0}
+"""Drafts of up to 64 tokens, as many as llama.cpp's ngram-mod."""
 QUIET = {"disable_log_stats": False}
 """vLLM counts its drafts only where it logs."""
 CONTENDERS = (
     Contender("core", "core", "bf16"),
     Contender("core ngram", "core", "bf16", {"speculative_config": NGRAM}),
     Contender("core suffix", "core", "bf16", {"speculative_config": {"method": "suffix"}}),
+    Contender("core suffix long", "core", "bf16", {"speculative_config": LONG}),
     Contender("vLLM", "vllm", "bf16", QUIET),
     Contender("vLLM ngram", "vllm", "bf16", QUIET | {"speculative_config": NGRAM}),
     Contender("llama.cpp", "llama.cpp", "gguf-bf16"),
@@ -130,6 +135,8 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     """Measure and print."""
     options = arguments()
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as with ^C, what was started is ended first
+        signal.signal(number, lambda *_: sys.exit("the benchmark was told to end"))
     console = Console(stderr=True)
     environments = Environments(options.env_dir, console, offline=True)
     checkpoints = Checkpoints(None, options.env_dir / "models", environments, console)

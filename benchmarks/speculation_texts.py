@@ -1,4 +1,4 @@
-"""Prompts for speculation, never the same one twice: a file to edit, records to go on with, prose to go on with.
+"""Prompts for speculation: a file to edit, records to go on with, prose to go on with; each number gives another one.
 
 Owns: the texts. Never does: load a tokenizer. Called by: `benchmarks.speculation`.
 """
@@ -9,9 +9,9 @@ import random
 from pathlib import Path
 
 KINDS = {
-    "edit": "a Python file to give back with one name changed",
+    "edit": "a Python file to write again with one name changed",
     "records": "JSON records to go on with",
-    "prose": "a story to go on with, where drafts from earlier text fail",
+    "prose": "a story to go on with",
 }
 NAMES = (
     "order,ticket,parcel,member,lesson,engine,recipe,garden,camera,letter,bridge,planet,wallet,museum,signal,harvest"
@@ -44,30 +44,42 @@ CLASS = '''class {Name}Store:
             result += {value}
         return result
 '''
-EDIT = """<|im_start|>user
-Rename the method `find` to `lookup` in this file and give the whole file back.
-```python
-{source}```<|im_end|>
-<|im_start|>assistant
-```python
-class {Name}Store:
+EDIT = """# old
+{source}
+# new: find is called lookup
+{edited}
 """
+FIRST_LINES = 4
+"""Of the edited file, which the model is given."""
 PROSE = Path(__file__).with_name("prose.txt")
 
 
 def prompt(kind: str, number: int) -> str:
-    """The prompt of a kind with this number, ready for the model."""
+    """The prompt of a kind with this number, plain text that the model goes on with."""
     rng = random.Random(f"{kind} {number}")
     return {"edit": edit, "records": records, "prose": prose}[kind](rng)
 
 
 def edit(rng: random.Random) -> str:
-    """A class whose names nobody has used before."""
+    """A class before and after a method was renamed, then another one of which the beginning was written again."""
+    first = source(rng)
+    second = source(rng)
+    done = EDIT.format(source=first, edited=renamed(first))
+    beginning = "\n".join(renamed(second).splitlines()[:FIRST_LINES])
+    return done + EDIT.format(source=second, edited=beginning).rstrip()
+
+
+def source(rng: random.Random) -> str:
+    """A class whose names hardly any other one has."""
     name = rng.choice(NAMES.split(",")) + rng.choice(NAMES.split(",")).capitalize()
     key, value = rng.sample(FIELDS.split(","), 2)
-    names = {"name": name, "Name": name[0].upper() + name[1:], "key": key, "value": value}
-    source = CLASS.format(limit=rng.randrange(10, 1000), **names)
-    return EDIT.format(source=source, **names)
+    limit = rng.randrange(10, 1000)
+    return CLASS.format(name=name, Name=name[0].upper() + name[1:], key=key, value=value, limit=limit)
+
+
+def renamed(text: str) -> str:
+    """The class after the edit."""
+    return text.replace("def find(", "def lookup(")
 
 
 def records(rng: random.Random) -> str:

@@ -261,6 +261,8 @@ class Worker:
         """Give threads and memory back."""
         if self._kept is not None:
             self._kept.close()
+        if self.runner.proposer is not None:
+            self.runner.proposer.close()
         self.runtime.close()
 
     @contextlib.contextmanager

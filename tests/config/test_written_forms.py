@@ -107,6 +107,7 @@ FED_BACK = [
     {"max_num_batched_tokens": 32, "seed": 0},
     {"max_num_seqs": 5000},
     {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 4}},
+    {"speculative_config": {"method": "suffix", "suffix_decoding_max_tree_depth": 9}},
     {"served_model_name": ["a", "b"], "hf_overrides": {"x": {"y": 1}}, "chat_template": "{{ 'ü' }}", "api_key": ["k"]},
     {"attention_backend": "torch_sdpa", "platform_config": {"threads": 2}},
 ]

@@ -47,7 +47,7 @@ STRUCTS = {
         *(specs.KVLayout, contracts.BatchView),
     ],
     "kernels": [specs.KernelQuery],
-    "speculative": [contracts.ProposerInput, contracts.DraftView, hookspecs.DraftContext],
+    "speculative": [contracts.ProposerInput, contracts.RequestFacts, contracts.DraftView, hookspecs.DraftContext],
     "loader": [
         checkpoint.CheckpointManifest,
         checkpoint.TensorInfo,

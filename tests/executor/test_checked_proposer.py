@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from core import LLM
 from core.api.config import ResolvedPlugin
 from core.executor import checked_proposer
 from core.executor.calls_beside import CallsBeside
@@ -118,3 +119,12 @@ def test_an_answer_that_comes_too_late_belongs_to_no_other_call():
         calls.call(lambda: 1 // 0, limit_s=20)
     assert calls.call(sum, [4], limit_s=20) == 4
     calls.close()
+
+
+def test_its_thread_ends_with_the_engine(tiny_llama):
+    drafts = {"method": "ngram", "num_speculative_tokens": 2}
+    with LLM(str(tiny_llama), device="cpu", max_model_len=64, speculative_config=drafts) as llm:
+        llm.generate([{"prompt_token_ids": [1, 40, 41, 40, 41]}], use_tqdm=False)
+        (thread,) = [thread for thread in threading.enumerate() if thread.name == "proposer ngram"]
+    thread.join(20)
+    assert not thread.is_alive()

@@ -29,7 +29,7 @@ class SuffixArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         msgspec.Meta(
             ge=0,
             le=1 << 26,
-            description="Tokens of these answers, about 300 bytes of memory each; the oldest go first.",
+            description="Tokens of these answers, about 350 bytes of memory each; the oldest go first.",
         ),
     ] = 1 << 18
     suffix_decoding_max_spec_factor: Annotated[
