@@ -126,7 +126,7 @@ def test_the_engine_accepts_what_was_worked_out(trained: Any, temperature: float
         SamplingParams(temperature=temperature, seed=lesson.answer.seed, max_tokens=MAX_TOKENS) for lesson in lessons
     ]
     prompts = [{"prompt_token_ids": lesson.answer.tokens[: lesson.answer.first]} for lesson in lessons]
-    config = {"method": "eagle3", "model": str(trained.out), "num_speculative_tokens": count}
+    config = {"method": "eagle3", "model": str(trained.out), "num_speculative_tokens": count, "adaptive": False}
     with LLM(model=trained.model, max_model_len=256, speculative_config=config, use_tqdm_on_load=False) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
         accepted = llm.stats().spec_num_accepted_tokens

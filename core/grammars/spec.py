@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from core.api.config import StructuredOutputsConfig
-from core.api.decoding import UNREADABLE
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec, StructuredOutputsParams
 
@@ -163,7 +162,7 @@ def _parsed(name: str, value: object) -> Any:
         return value
     try:
         return msgspec.json.decode(value)
-    except (*UNREADABLE, UnicodeEncodeError) as error:
+    except (msgspec.DecodeError, UnicodeError) as error:
         raise _wrong(f"has a {name} that is not valid JSON: {error}") from None
 
 

@@ -166,10 +166,10 @@ class DraftControl:
 
     def _probe(self, budgets: NDArray[np.int64], outlook: Outlook, slots: Int32Array) -> bool:
         """Give a draft to each sequence that has none, if its time has come; returns whether that was done."""
-        has_none = budgets == 0
-        if len(slots):
-            has_none &= ~self._barred[slots]
-        if self._num_steps < self._next_probe or not has_none.any():
+        if self._num_steps < self._next_probe or not len(slots):
+            return False
+        has_none = (budgets == 0) & ~self._barred[slots]
+        if not has_none.any():
             return False
         seconds = outlook.row * float(outlook.shares[has_none].sum())
         if has_none.all():

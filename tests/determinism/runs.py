@@ -68,7 +68,12 @@ def settings(path: Path, case: Case, arguments: dict[str, Any]) -> dict[str, Any
     if case["chunk"] in ("7", "1"):  # in steps that still have a token for everybody
         found["long_prefill_token_threshold"] = int(case["chunk"])
     if case["drafts"] == "ngram":
-        found["speculative_config"] = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+        found["speculative_config"] = {
+            "method": "ngram",
+            "num_speculative_tokens": 4,
+            "prompt_lookup_max": 3,
+            "adaptive": False,
+        }
     if case["memory"] == "tight":  # blocks for one longest request
         plan = resolve(found, context="llm").memory
         found["num_gpu_blocks_override"] = plan.blocks_of(MAX_MODEL_LEN) + 1

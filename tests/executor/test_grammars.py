@@ -74,7 +74,13 @@ def force_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("core.executor.worker.MOST_FORCED", 0)
 
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 4,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+    "adaptive": False,
+}
 TIGHT = "tight"
 TIGHT_BLOCKS = {"tiny_llama": 14, "tiny_lfm2": 20}
 VARIANTS = {

@@ -88,7 +88,13 @@ def test_answers_validate(expected: list) -> None:
         assert text in ("red", "reddish", "green")
 
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_min": 1, "prompt_lookup_max": 3}
+NGRAM = {
+    "method": "ngram",
+    "num_speculative_tokens": 4,
+    "prompt_lookup_min": 1,
+    "prompt_lookup_max": 3,
+    "adaptive": False,
+}
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ TIGHT = "tight"
 
 TIGHT_BLOCKS = {"tiny_llama": 14, "tiny_gemma3": 26, "tiny_lfm2": 20}
 
-NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "adaptive": False}
 
 VARIANTS = {
     "in company": {},

@@ -57,7 +57,7 @@ PROMPTS = [[1, *[70, 71, 71] * 6], FIRST, [9]]
 def test_rejected_drafts_leave_no_trace(tiny_lfm2: Path, count: int, budget: int) -> None:
     """In company, in chunks, short of blocks, and from a cached prefix."""
     settings = {"max_num_batched_tokens": budget, "max_num_seqs": 4, "num_gpu_blocks_override": 40}
-    drafting = {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_min": 1}
+    drafting = {"method": "ngram", "num_speculative_tokens": count, "prompt_lookup_min": 1, "adaptive": False}
     batch = [{"prompt_token_ids": ids} for ids in PROMPTS for _ in range(2)]
     asked = [GREEDY, SAMPLED] * len(PROMPTS)
     with open_engine(tiny_lfm2, **settings) as llm:

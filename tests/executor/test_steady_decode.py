@@ -113,7 +113,13 @@ def test_drafts_change_nothing_where_their_rows_go_in_chunks(tiny_llama: Path, m
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         expected = results(llm)
     monkeypatch.setattr("core.executor.worker.logit_rows", lambda *sizes: 3)
-    drafts = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    drafts = {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_min": 1,
+        "prompt_lookup_max": 2,
+        "adaptive": False,
+    }
     with LLM(model=str(tiny_llama), max_model_len=64, speculative_config=drafts) as llm:
         assert results(llm) == expected
 

@@ -199,6 +199,7 @@ def answers(checkpoints, python, tmp_path_factory):
             "model": plain,
             "speculative_config": {
                 "method": "draft_heads",
+                "adaptive": False,
                 "num_speculative_tokens": 2,
                 "weights": str(checkpoints.heads()),
             },

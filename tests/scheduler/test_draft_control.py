@@ -11,6 +11,8 @@ from scheduler.drafting_machine import DraftBench, always
 from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, reference
 from scheduler.test_step_cost import MACHINES, Machine
 
+from core.api.explanation import NO_DRAFTS_CAUSES
+
 CPU = MACHINES["two cores"]
 
 
@@ -169,7 +171,17 @@ def test_a_sequence_beyond_what_the_draft_sees_has_no_drafts() -> None:
     budgets: list[int] = []
     while scheduler.has_unfinished():
         step = scheduler.schedule()
-        budgets.append(step.plan.draft_budget.get(7, 0))
+        budgets.append(step.plan.draft_budget.get(0, 0))
         scheduler.finish(step, executor.execute(step.plan))
     assert budgets[:9] == [3, 3, 3, 3, 3, 3, 3, 2, 1]
     assert not any(budgets[9:])
+
+
+def test_a_request_is_told_why_it_had_no_drafts() -> None:
+    bench = DraftBench(CPU, always(0.0), num_speculative_tokens=5)
+    request = make_request("a", [1, 2], 100)
+    request.explain = True
+    bench.scheduler.add(request)
+    bench.run()
+    record = bench.client.last[request.key].record
+    assert record is not None and record.drafts_off == NO_DRAFTS_CAUSES["cost"]

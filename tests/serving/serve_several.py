@@ -12,6 +12,7 @@ from core.cli import serve as command
 from core.cli.main import main
 from core.engine.child import EngineProcess
 from core.engine.shared_file import SharedFiles
+from core.serving import supervisor
 from tests.engine.fakes import TARGET, byte_source, make_config
 
 ENGINE_TESTS = str(Path(__file__).parents[1] / "engine")
@@ -32,4 +33,5 @@ def resolve(words: list[str]) -> object:
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
 EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
 command._resolve = resolve  # type: ignore[assignment]
+supervisor.explained = lambda resolution: {}  # type: ignore[attr-defined]
 sys.exit(main(["serve"]))

@@ -81,7 +81,7 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
     assert times["grammar"] is None
     assert told["steps"] == 4
     assert (told["preemptions"], told["recomputed_tokens"]) == (0, 0)
-    assert told["drafts"] == {"proposed": 0, "accepted": 0}
+    assert told["drafts"] == {"proposed": 0, "accepted": 0, "off": None}
     sources = {name: entry["source"] for name, entry in told["sampling"].items()}
     assert sources["temperature"] == sources["min_p"] == sources["max_tokens"] == "request"
     assert (sources["top_p"], sources["top_k"], sources["presence_penalty"]) == (

@@ -37,12 +37,12 @@ def test_drafts_are_those_behind_masks(tiny_llama: Path, draft: Path, monkeypatc
     seen: list[tuple[list[int], list[int]]] = []
     behind = DraftPass.run
 
-    def noted(self: DraftPass, plan: Any, result: Any, positions: Any) -> None:
+    def noted(self: DraftPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
         before = {slot: self.batch.tokens.num_tokens(result.slots.astype("int64")) for slot in result.slots.tolist()}
         known = [int(count) for count in next(iter(before.values()))] if before else []
-        behind(self, plan, result, positions)
+        behind(self, plan, result, positions, proposed)
         for slot, count in zip(result.slots.tolist(), known, strict=False):
-            seen.append((self.batch.tokens.array[slot, :count].tolist(), result.drafts.get(slot, [])))
+            seen.append((self.batch.tokens.array[slot, :count].tolist(), proposed.get(slot, [])))
 
     monkeypatch.setattr(DraftPass, "run", noted)
     oracle = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32)

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
 from core.executor.draft_pass import DraftPass
+from tests.speculative.checkpoints import DRAFT, LAYER_IDS, save, state_of
 from tests.speculative.oracles import Eagle3
 from tests.speculative.test_draft_model import PROMPTS, Bits, run
-from tests.speculative.test_hidden_drafts import DRAFT, LAYER_IDS, drafting, hidden_of_eagle3, save, state_of
+from tests.speculative.test_hidden_drafts import drafting, hidden_of_eagle3
 
 MASK = 259
 
@@ -54,13 +55,13 @@ def recorded(
     steps: list[int] = []
     run_pass, compute = DraftPass.run, DraftPass._compute
 
-    def noted(self: DraftPass, plan: Any, result: Any, positions: Any) -> None:
+    def noted(self: DraftPass, plan: Any, result: Any, positions: Any, proposed: Any) -> None:
         before = len(passes)
-        run_pass(self, plan, result, positions)
+        run_pass(self, plan, result, positions, proposed)
         if len(passes) > before:
             steps.append(1)
         table = self.batch.tokens
-        for slot, drafts in result.drafts.items():
+        for slot, drafts in proposed.items():
             known = int(table.num_tokens(torch.tensor([slot]).numpy())[0])
             seen.append((table.array[slot, :known].tolist(), list(drafts)))
 

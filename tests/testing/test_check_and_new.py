@@ -49,8 +49,8 @@ def test_json_holds_every_finding_and_the_exit_code_says_well_done():
     assert done.returncode == 0, done.stderr
     (entry,) = json.loads(done.stdout)
     assert (entry["kind"], entry["name"], entry["distribution"]) == ("speculative", "ngram", "core-engine")
-    assert entry["failed"] == entry["warned"] == 0 and entry["passed"] == len(entry["findings"]) >= 14
-    assert all(finding["verdict"] == "passed" and finding["seconds"] >= 0 for finding in entry["findings"])
+    assert entry["failed"] == entry["warned"] == 0 and entry["passed"] + entry["skipped"] == len(entry["findings"])
+    assert entry["passed"] >= 14 and all(finding["seconds"] >= 0 for finding in entry["findings"])
 
 
 def test_a_broken_promise_is_a_sentence_and_exit_code_1(tmp_path):
