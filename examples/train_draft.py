@@ -40,10 +40,11 @@ def main() -> None:
     loaded = target.load_target(model)
     train_lessons, held_out = lessons_of(given, model, target.tapped_layers(loaded))
     answers = [lesson.answer for lesson in train_lessons]
-    kept = lessons.frequent_tokens(answers, given.vocabulary, end_tokens(loaded.config.eos_token_id))
-    draft = target.draft_for(loaded, kept, given.intermediate_size or loaded.config.intermediate_size)
     embedding = loaded.get_input_embeddings().weight.detach()
-    head = loaded.get_output_embeddings().weight[kept].detach()
+    head = loaded.get_output_embeddings().weight.detach()
+    kept = lessons.likely_tokens(train_lessons, head, given.vocabulary, end_tokens(loaded.config.eos_token_id))
+    intermediate = given.intermediate_size or loaded.config.intermediate_size
+    draft = target.draft_for(loaded, train_lessons, kept, intermediate)
     tokens = sum(len(answer.tokens) - answer.first for answer in answers)
     known = acceptance.known([lesson.answer for lesson in held_out], kept)
     size = sum(parameter.numel() for parameter in draft.parameters())
@@ -58,7 +59,7 @@ def main() -> None:
         autocast=given.autocast,
         seed=given.seed,
     )
-    losses = training.train(draft, train_lessons, embedding, head, settings)
+    losses = training.train(draft, train_lessons, embedding, head[kept], settings)
     edge = max(1, len(losses) // 20)
     first = sum(losses[:edge]) / edge
     latest = sum(losses[-edge:]) / edge
@@ -79,7 +80,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--vocabulary", type=int, default=4096, help="tokens that the draft knows")
     parser.add_argument("--intermediate-size", type=int, help="of the draft's MLP; the model's own when left out")
     parser.add_argument("--passes", type=int, default=2, help="tokens that the draft learns to look ahead")
-    parser.add_argument("--learning-rate", type=float, default=4e-4)
+    parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--autocast", action="store_true", help="multiply in bfloat16")
     parser.add_argument("--threads", type=int, help="of torch")
     parser.add_argument("--seed", type=int, default=0)

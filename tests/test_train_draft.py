@@ -33,11 +33,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
         loaded = target.load_target(model)
         answers = lessons.write_answers(model, prompts.training_prompts(6, seed=0), MAX_TOKENS)
         read = lessons.read_states(model, answers, target.tapped_layers(loaded))
-        kept = lessons.frequent_tokens(answers, NUM_TOKENS, [loaded.config.eos_token_id])
         torch.manual_seed(0)
-        draft = target.draft_for(loaded, kept, 48)
         embedding = loaded.get_input_embeddings().weight.detach()
         head = loaded.get_output_embeddings().weight.detach()
+        kept = lessons.likely_tokens(read, head, NUM_TOKENS, [loaded.config.eos_token_id])
+        draft = target.draft_for(loaded, read, kept, 48)
         settings = training.Settings(seconds=60, steps=30, passes=PASSES, learning_rate=3e-3)
         losses = training.train(draft, read, embedding, head[kept], settings)
         out = directory / "out"
@@ -68,7 +68,7 @@ def test_a_draft_is_read_back_as_it_was_published(trained: Any) -> None:
     config = json.loads((trained.out / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
     assert config["draft_vocab_size"] == len(trained.kept)
-    again = trained.target.draft_for(trained.loaded, trained.kept, 48)
+    again = trained.target.draft_for(trained.loaded, trained.lessons, trained.kept, 48)
     trained.layout.load(again, trained.out)
     for name, tensor in trained.draft.state_dict().items():
         stored = tensor.bfloat16().float() if tensor.is_floating_point() else tensor

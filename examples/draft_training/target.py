@@ -5,16 +5,24 @@ Owns: reading the model with transformers. Never does: run it. Called by: `train
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from rich.progress import track
+from torch import Tensor
 from transformers import AutoModelForCausalLM, GgufConfig, PreTrainedModel
 
 from draft_training.draft import Draft, DraftShape
+from draft_training.lessons import Lesson
 
 FEWEST_LAYERS: Final = 4
+FITTED: Final = 150
+"""Lessons from which the first guess comes."""
+RIDGE: Final = 1e-6
+GENTLE: Final = 0.2
+"""Of what attention and MLP say at first."""
 
 
 def load_target(model: str) -> PreTrainedModel:
@@ -40,8 +48,8 @@ def tapped_layers(target: PreTrainedModel) -> tuple[int, int, int]:
     return 2, count // 2, count - 3
 
 
-def draft_for(target: PreTrainedModel, kept: Tensor, intermediate: int) -> Draft:
-    """A draft that begins as the target's last layer, on what enters the latest layer that it sees.
+def draft_for(target: PreTrainedModel, lessons: Sequence[Lesson], kept: Tensor, intermediate: int) -> Draft:
+    """A draft that begins with what a matrix alone can tell of the target's next thought, and with the target's head.
 
     kept: ids of the tokens that its head knows.
     """
@@ -58,30 +66,29 @@ def draft_for(target: PreTrainedModel, kept: Tensor, intermediate: int) -> Draft
         theta=config.rope_parameters["rope_theta"],
     )
     draft = Draft(shape, kept)
-    layers = target.base_model.layers
+    norm = target.base_model.norm.weight.detach()
     with torch.no_grad():
-        _begin(draft, layers[0], layers[-1])
-        draft.norm.weight.copy_(target.base_model.norm.weight)
-        draft.lm_head.weight.copy_(target.get_output_embeddings().weight[kept])
-        draft.fc.weight.normal_(std=0.1 * shape.hidden**-0.5)
-        draft.fc.weight[:, 2 * shape.hidden :] += torch.eye(shape.hidden)
+        # the norm's weights, which may be large, go into the head: what is trained then is of one size
+        draft.lm_head.weight.copy_(target.get_output_embeddings().weight[kept] * norm)
+        draft.fc.weight.copy_(next_thought(lessons, norm))
+        draft.midlayer.self_attn.o_proj.weight.mul_(GENTLE)
+        draft.midlayer.mlp.down_proj.weight.mul_(GENTLE)
     return draft
 
 
-def _begin(draft: Draft, first: nn.Module, last: nn.Module) -> None:
-    """The layer reads embeddings as the target's first one does, and hidden states as its last one does."""
-    hidden = draft.shape.hidden
-    middle = draft.midlayer
-    middle.input_layernorm.weight.copy_(first.input_layernorm.weight)
-    middle.hidden_norm.weight.copy_(last.input_layernorm.weight)
-    middle.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
-    for name in ("q_proj", "k_proj", "v_proj"):
-        matrix = getattr(middle.self_attn, name).weight
-        matrix[:, :hidden] = getattr(first.self_attn, name).weight
-        matrix[:, hidden:] = getattr(last.self_attn, name).weight
-    middle.self_attn.o_proj.weight.copy_(last.self_attn.o_proj.weight)
-    strongest = last.mlp.down_proj.weight.norm(dim=0).argsort(descending=True)
-    rows = strongest[: draft.shape.intermediate].sort().values
-    middle.mlp.gate_proj.weight[: len(rows)] = last.mlp.gate_proj.weight[rows]
-    middle.mlp.up_proj.weight[: len(rows)] = last.mlp.up_proj.weight[rows]
-    middle.mlp.down_proj.weight[:, : len(rows)] = last.mlp.down_proj.weight[:, rows]
+def next_thought(lessons: Sequence[Lesson], norm: Tensor) -> Tensor:
+    """The matrix [H, 3H] that makes of the taps at each token the best guess at what enters the head one token later.
+
+    norm: weight of the norm in front of the head, [H]; the guess is at what comes out of it without that.
+    """
+    size = lessons[0].taps.shape[1]
+    squares = torch.zeros(size, size, dtype=torch.float64)
+    products = torch.zeros(size, len(norm), dtype=torch.float64)
+    for lesson in track(lessons[:FITTED], "first guess"):
+        taps = lesson.taps[:-1].double()
+        later = lesson.last[1:].double() / norm
+        squares += taps.T @ taps
+        products += taps.T @ later
+    ridge = RIDGE * squares.diagonal().mean()
+    squares.diagonal().add_(ridge)
+    return torch.linalg.solve(squares, products).T.float()

@@ -20,7 +20,7 @@ from torch.nn.utils import clip_grad_norm_
 from draft_training.draft import Draft
 from draft_training.lessons import Lesson
 
-WARM_UP = 0.03
+WARM_UP = 0.06
 """Part of the time in which the learning rate rises; behind it, it falls along a cosine."""
 LATER_PASSES = 0.8
 """Weight of a pass beside the one before it."""
@@ -42,7 +42,7 @@ class Settings:
     seconds: float
     steps: int = 1_000_000
     passes: int = 2
-    learning_rate: float = 4e-4
+    learning_rate: float = 1e-3
     batch_tokens: int = 1200
     autocast: bool = False
     seed: int = 0
@@ -73,6 +73,9 @@ def train(draft: Draft, lessons: Sequence[Lesson], embedding: Tensor, head: Tens
         draft.parameters(), lr=settings.learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True
     )
     losses: list[float] = []
+    scale = scale_of(lessons)
+    with torch.no_grad():
+        draft.fc.weight.mul_(scale)
     begin = time.monotonic()
     with Progress() as progress:
         bar = progress.add_task("training", total=settings.seconds)
@@ -83,6 +86,7 @@ def train(draft: Draft, lessons: Sequence[Lesson], embedding: Tensor, head: Tens
                 break
             for group in optimizer.param_groups:
                 group["lr"] = settings.learning_rate * rate(part)
+            batch.taps /= scale
             with torch.autocast("cpu", torch.bfloat16, enabled=settings.autocast):
                 loss = loss_of(draft, batch, embedding, head, settings.passes)
             optimizer.zero_grad()
@@ -93,7 +97,15 @@ def train(draft: Draft, lessons: Sequence[Lesson], embedding: Tensor, head: Tens
             latest = sum(losses[-50:]) / len(losses[-50:])
             description = f"training: step {len(losses)}, loss {latest:.3f}"
             progress.update(bar, completed=min(spent, settings.seconds), description=description)
+    with torch.no_grad():
+        draft.fc.weight.div_(scale)
     return losses
+
+
+def scale_of(lessons: Sequence[Lesson]) -> Tensor:
+    """How large each number of the taps is, [3H]. Some are a thousand times others, and steps of one length would not suit."""
+    rows = torch.cat([lesson.taps[::10].float() for lesson in lessons])
+    return rows.square().mean(dim=0).sqrt().clamp_min(1e-6)
 
 
 def loss_of(draft: Draft, batch: Batch, embedding: Tensor, head: Tensor, passes: int) -> Tensor:
