@@ -6,12 +6,16 @@ do. Called by: `AsyncEngine` and its intake.
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import zip_longest
+from typing import Any
+
 import msgspec
 
 from core.api.messages import SchedulerStats
 
-STATES = ("num_running", "num_waiting", "kv_cache_usage", "kv_residency")
-"""What is of the present engine alone. All other fields are totals."""
+STATES = ("num_running", "num_waiting", "num_deferred", "kv_cache_usage", "kv_residency", "spec_off")
+"""What is of the present engine alone. All other fields are totals: numbers, rows of them, or numbers by name."""
 
 
 class StatTotals:
@@ -19,13 +23,14 @@ class StatTotals:
 
     def __init__(self) -> None:
         self.latest = SchedulerStats()
-        self._past: dict[str, int] = {}
+        self._past: dict[str, Any] = {}
         self._num_overdue = 0
 
     def take(self, stats: SchedulerStats) -> None:
         """A step's statistics, in which the engine's own totals become those of all engines."""
         for name, count in self._past.items():
-            setattr(stats, name, getattr(stats, name) + count)
+            together = _sum(count, getattr(stats, name))
+            setattr(stats, name, together)
         stats.num_timeouts += self._num_overdue
         self.latest = stats
 
@@ -41,3 +46,13 @@ class StatTotals:
         self.latest = SchedulerStats(num_waiting=num_waiting, **totals)
         totals["num_timeouts"] -= self._num_overdue
         self._past = totals
+
+
+def _sum(past: Any, present: Any) -> Any:
+    """Both together: numbers, rows of numbers, or numbers by name."""
+    if isinstance(present, list):
+        pairs = zip_longest(past, present, fillvalue=0)
+        return [before + now for before, now in pairs]
+    if isinstance(present, dict):
+        return dict(Counter(past) + Counter(present))
+    return past + present

@@ -21,8 +21,8 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
-from core.observe.metrics import RequestMeter
 from core.observe.recent_requests import RecentRequest
+from core.observe.request_meter import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
