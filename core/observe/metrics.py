@@ -6,6 +6,7 @@ module-level collectors (each server has a registry of its own). Called by: the 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -18,6 +19,7 @@ from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
 from core.observe import draft_metrics, kv_metrics, step_metrics
 from core.observe.shared_metrics import AskOthers, families, merged, page
+from core.observe.vllm_names import with_vllm_names
 
 PREFIX = "core:"
 FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
@@ -59,6 +61,7 @@ class ServerMetrics:
     stats: gives the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
+    vllm_names: whether each metric is there under vLLM's name, too.
     """
 
     def __init__(
@@ -67,7 +70,10 @@ class ServerMetrics:
         stats: Callable[[], SchedulerStats],
         cache: CacheConfig | None = None,
         restarts: Mapping[str, int] = MappingProxyType({}),
+        *,
+        vllm_names: bool = False,
     ) -> None:
+        self._vllm_names = vllm_names
         self.registry = CollectorRegistry()
         self.model_name = model_name
         self._scheduler = _SchedulerCollector(model_name, stats, cache)
@@ -139,11 +145,14 @@ class ServerMetrics:
 
     async def render(self) -> bytes:
         """The state in Prometheus' text format."""
-        if self._ask_others is None:
-            return page(self._scheduler.collect(), self.registry.collect())
-        others = await self._ask_others()
-        own = {**others, self._number: families(self.registry.collect())}
-        return page(self._scheduler.collect(), merged(own))
+        counted = self.registry.collect()
+        if self._ask_others is not None:
+            others = await self._ask_others()
+            counted = merged({**others, self._number: families(counted)})
+        metrics: Iterable[Metric] = itertools.chain(self._scheduler.collect(), counted)
+        if self._vllm_names:
+            metrics = with_vllm_names(metrics, PREFIX)
+        return page(metrics)
 
     def _counter(self, name: str, text: str) -> Counter:
         family = Counter(PREFIX + name, text, ("model_name",), registry=self.registry)
