@@ -99,6 +99,10 @@ def _command(name: str) -> Command:
         from core.cli.save_sharded import save_sharded
 
         return save_sharded
+    if name == "dashboard":
+        from core.cli.dashboard import dashboard
+
+        return dashboard
     if name == "completion":
         from core.cli.completion import completion
 
@@ -129,6 +133,7 @@ def _overview() -> Section:
             ("convert MODEL OUT", "Write a model's kernels to files that start without packing."),
             ("save-sharded MODEL OUT", "Write a model's tensors to files for --load-format sharded_state."),
             ("build-kernels", "Compile native kernels again."),
+            ("dashboard", "Print a Grafana dashboard for the server's metrics."),
             ("completion bash|zsh|fish", "Print a script that completes commands, flags and plugin names."),
             ("--version", "The version."),
         ),
