@@ -179,6 +179,21 @@ class LLM:
         """Forget all cached prefixes; False when blocks are still in use."""
         return self._live_client().reset_prefix_cache()
 
+    def start_profile(self) -> str:
+        """Record the engine's steps with torch's profiler; returns the directory of traces.
+
+        Needs profiler_config={"profiler": "torch", "torch_profiler_dir": ...}. Raises UtilityError.
+        """
+        return str(self._live_client().core.call("start_profile"))
+
+    def stop_profile(self) -> str:
+        """Record no more; returns the path of the trace, which is written. Raises UtilityError."""
+        core = self._live_client().core
+        core.call("stop_profile")
+        while (path := core.call("written_profile")) is None:
+            time.sleep(0.02)
+        return str(path)
+
     def stats(self) -> SchedulerStats:
         """State of the scheduler: requests, KV usage, prefix hits, preemptions, drafts."""
         return self._live_client().stats()

@@ -273,6 +273,20 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     tree: tuple[int, ...] = ()
 
 
+class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What torch's profiler records, and where it writes.
+
+    directory: of the traces.
+    """
+
+    directory: str
+    with_stack: bool = True
+    with_flops: bool = False
+    use_gzip: bool = True
+    record_shapes: bool = False
+    with_memory: bool = False
+
+
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine that died is started again.
 
@@ -304,6 +318,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     restarts:          what follows when the engine dies.
     acceptance:        of drafts; None: those that the sampler draws too.
     draft:             None without a draft that the core runs.
+    profiler:          None: nothing can be profiled.
+    log_steps:         whether each step is a line of log.
+    log_config:        for `logging.config.dictConfig`, in the engine process; empty: our own.
     """
 
     model: ModelConfig
@@ -323,6 +340,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     restarts: RestartConfig = RestartConfig()
     acceptance: AcceptanceConfig | None = None
     draft: DraftConfig | None = None
+    profiler: ProfilerConfig | None = None
+    log_steps: bool = False
+    log_config: dict[str, Any] = {}
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -389,9 +409,26 @@ class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_markers: tuple[str, str] | None = None
 
 
+class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where spans of requests are sent.
+
+    endpoint: URL of a collector.
+    detailed: whether the phases of a request are spans of their own.
+    """
+
+    endpoint: str
+    detailed: bool = False
+
+
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
+    uds:              path of a unix socket, in place of `host` and `port`.
+    ssl_cert_reqs:    of clients, as `ssl.VerifyMode` numbers it.
+    middleware:       import paths of the user's own.
+    vllm_metrics:     whether metrics are written under vLLM's names, too.
+    traces:           None: nobody is told of requests.
+    log_config:       for `logging.config.dictConfig`, in each process of the server; empty: our own.
     shutdown_timeout: seconds that running requests have after a signal.
     api_server_count: processes that answer HTTP requests.
     journal:          None: nothing outlives the server.
@@ -399,6 +436,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     host: str = "127.0.0.1"
     port: int = 8000
+    uds: str | None = None
     api_keys: tuple[str, ...] = ()
     public_prompts: tuple[str, ...] = ()
     chat_template: str | None = None
@@ -410,6 +448,14 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     root_path: str = ""
     ssl_keyfile: str | None = None
     ssl_certfile: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_cert_reqs: int = 0
+    enable_ssl_refresh: bool = False
+    middleware: tuple[str, ...] = ()
+    enable_server_load_tracking: bool = False
+    vllm_metrics: bool = False
+    traces: TraceSettings | None = None
+    log_config: dict[str, Any] = {}
     disable_fastapi_docs: bool = False
     disable_ui: bool = False
     uvicorn_log_level: str = "info"

@@ -133,6 +133,8 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     num_cached_tokens: prompt tokens that came from the prefix cache.
     handle:            names the sequence: ids come again, it does not.
     record:            how it has come about so far; None unless the request asks for it.
+    begin_time:        seconds since the epoch at which its prompt began to be computed, with its first output; put in by the
+                       client (see `Begun`), 0.0 on the wire.
     """
 
     request_id: str
@@ -146,12 +148,14 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     num_cached_tokens: int = 0
     handle: int = NO_HANDLE
     record: SequenceRecord | None = None
+    begin_time: float = 0.0
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     """State of the engine after a step; counters are totals since start.
 
-    num_running, num_waiting: requests. kv_cache_usage: fraction of blocks in use, in [0, 1].
+    num_running, num_waiting: requests. num_deferred: those that wait for something else than room: keys and values that are
+    being loaded, or their grammar. kv_cache_usage: fraction of blocks in use, in [0, 1].
     prefix_queries, prefix_hits: tokens asked of and found in the prefix cache. num_preemptions: requests.
     spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
     num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
@@ -163,6 +167,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_draft_seconds: that proposing took.
     spec_steps_on: steps that ordered drafts, by the most for a sequence. spec_steps_off: steps that ordered none, by cause.
     spec_off: why the proposer was switched off, as a sentence; empty while it is not.
+    step_sizes: steps by the number of their tokens, see `core.api.step_sizes`.
     """
 
     num_running: int = 0
@@ -186,6 +191,28 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_steps_on: dict[int, int] = {}
     spec_steps_off: dict[str, int] = {}
     spec_off: str = ""
+    num_deferred: int = 0
+    step_sizes: list[int] = []
+
+    @property
+    def num_for_room(self) -> int:
+        """Requests that wait for nothing but room in the batch."""
+        return self.num_waiting - self.num_deferred
+
+    @property
+    def tier_queries(self) -> int:
+        """Prompt tokens that were not found on the device, so that host memory or disk was asked."""
+        return self.prefix_queries - self.prefix_hits + self.tier_hits
+
+
+class Begun(msgspec.Struct, array_like=True):
+    """The prompt of a sequence begins to be computed; after a preemption or a death, again.
+
+    time: seconds since the epoch.
+    """
+
+    handle: int
+    time: float
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
@@ -213,12 +240,16 @@ NO_TOKENS = TokenColumns()
 
 
 class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
-    """All outputs of one engine step. A sequence is either in `outputs` or in `tokens`."""
+    """All outputs of one engine step. A sequence is either in `outputs` or in `tokens`.
+
+    begun: sequences that came into the batch since the message before, by steps that may still be under way.
+    """
 
     epoch: int
     outputs: list[EngineOutput]
     stats: SchedulerStats
     tokens: TokenColumns = NO_TOKENS
+    begun: list[Begun] = []
 
     @property
     def num_tokens(self) -> int:

@@ -86,12 +86,16 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Times in seconds since the epoch, 0.0 when not yet known."""
+    """Times in seconds since the epoch, 0.0 when not yet known.
+
+    first_scheduled_time: when the prompt began to be computed.
+    """
 
     arrival_time: float = 0.0
     first_token_time: float = 0.0
     last_token_time: float = 0.0
     num_generation_tokens: int = 0
+    first_scheduled_time: float = 0.0
 
 
 @dataclass(slots=True)

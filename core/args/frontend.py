@@ -15,6 +15,10 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     config: Annotated[str | None, Arg("YAML file with arguments; the command line wins over it.")] = None
     host: Annotated[str, Arg("Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Arg("Port to listen on.", ge=0, le=65535)] = 8000
+    uds: Annotated[
+        str | None,
+        Arg("Path of a unix socket to listen on, in place of --host and --port; the umask says who may connect."),
+    ] = None
     api_key: Annotated[
         list[str] | None,
         Arg(
@@ -57,6 +61,24 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     root_path: Annotated[str | None, Arg("Path prefix behind a proxy.")] = None
     ssl_keyfile: Annotated[str | None, Arg("TLS key.")] = None
     ssl_certfile: Annotated[str | None, Arg("TLS certificate.")] = None
+    ssl_ca_certs: Annotated[str | None, Arg("Certificates of those who sign certificates of clients.")] = None
+    ssl_cert_reqs: Annotated[
+        int,
+        Arg("Whether clients need a certificate: 0 no, 1 it is checked when there is one, 2 yes.", choices=(0, 1, 2)),
+    ] = 0
+    enable_ssl_refresh: Annotated[
+        bool, Arg("Read the TLS files again when they change; connections that are open keep the old ones.")
+    ] = False
+    middleware: Annotated[
+        list[str] | None,
+        Arg(
+            "ASGI middleware of yours around all requests, MODULE.NAME or MODULE:NAME: a class, or a coroutine function of "
+            "(request, call_next). The last one is the outermost."
+        ),
+    ] = None
+    enable_server_load_tracking: Annotated[
+        bool, Arg("Serve GET /load: the prompts of this process that wait or run.")
+    ] = False
     disable_fastapi_docs: Annotated[bool, Arg("No OpenAPI schema and documentation pages.")] = False
     disable_ui: Annotated[bool, Arg("No page at /, and none of its data.")] = False
     uvicorn_log_level: Annotated[str, Arg("Log level of the HTTP server.", choices=LOG_LEVELS)] = "info"

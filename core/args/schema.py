@@ -32,6 +32,7 @@ from core.args.kernel import KernelArgs
 from core.args.limits import LimitsArgs
 from core.args.load import LoadArgs
 from core.args.model import ModelArgs
+from core.args.observe import ObserveArgs
 from core.args.plugins import PluginsArgs
 from core.args.scheduler import SchedulerArgs
 from core.args.speculative import SpeculativeArgs
@@ -48,6 +49,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     StructuredOutputsArgs,
     PluginsArgs,
     EngineArgs,
+    ObserveArgs,
     FrontendArgs,
     AnswersArgs,
     LimitsArgs,

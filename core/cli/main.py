@@ -36,6 +36,7 @@ COMMANDS = {
     "build-kernels": "core.cli.build_kernels:build_kernels",
     "convert": "core.cli.convert:convert",
     "save-sharded": "core.cli.save_sharded:save_sharded",
+    "dashboard": "core.cli.dashboard:dashboard",
 }
 """The function of each command, as MODULE:NAME."""
 
@@ -128,6 +129,7 @@ def _overview() -> Section:
             ("convert MODEL OUT", "Write a model's kernels to files that start without packing."),
             ("save-sharded MODEL OUT", "Write a model's tensors to files for --load-format sharded_state."),
             ("build-kernels", "Compile native kernels again."),
+            ("dashboard", "Print a Grafana dashboard for the server's metrics."),
             ("completion bash|zsh|fish", "Print a script that completes commands, flags and plugin names."),
             ("--version", "The version."),
         ),

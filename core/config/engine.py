@@ -15,8 +15,10 @@ from core.config.chosen import Chosen
 from core.config.draft import Draft
 from core.config.draft_control import draft_settings
 from core.config.generation import eos_token_ids, generation_defaults, override_name
+from core.config.log_file import log_config
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
+from core.config.profiler import profiler_config
 from core.config.settings import Settings, underscored
 from core.config.structured_outputs import structured_outputs_config
 from core.plugin.registry import PluginRegistry
@@ -67,6 +69,9 @@ def engine_config(
         ),
         acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
         draft=None if draft is None else draft.config(registry, model, problems),
+        profiler=profiler_config(settings["profiler_config"], problems),
+        log_steps=settings["enable_logging_iteration_details"],
+        log_config=log_config(settings["log_config_file"]),
     )
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.config import JournalSettings, ServerConfig, ServerLimits
+from core.api.config import JournalSettings, ServerConfig, ServerLimits, TraceSettings
 from core.args.schema import flag_of
 from core.args.sources import Merged
+from core.config.log_file import log_config
 
 _SAME = (
     "host",
@@ -28,6 +29,12 @@ _SAME = (
     "max_log_len",
     "ssl_keyfile",
     "ssl_certfile",
+    "ssl_ca_certs",
+    "ssl_cert_reqs",
+    "enable_ssl_refresh",
+    "enable_server_load_tracking",
+    "vllm_metrics",
+    "uds",
     "shutdown_timeout",
     "api_server_count",
 )
@@ -63,6 +70,9 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         chat_template=template,
         limits=limits,
         journal=_journal(merged),
+        middleware=tuple(merged.value("middleware") or ()),
+        traces=_traces(merged),
+        log_config=log_config(merged.value("log_config_file")),
         **values,
     )
 
@@ -83,15 +93,27 @@ def _journal(merged: Merged) -> JournalSettings | None:
     )
 
 
+def _traces(merged: Merged) -> TraceSettings | None:
+    endpoint = merged.value("otlp_traces_endpoint")
+    if endpoint is None:
+        return None
+    return TraceSettings(endpoint=endpoint, detailed=bool(merged.value("collect_detailed_traces")))
+
+
 def _tls_problems(merged: Merged) -> list[str]:
     """Files that are not there, or a key without its certificate."""
     found: list[str] = []
-    for name in ("ssl_keyfile", "ssl_certfile"):
+    for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
         path = merged.value(name)
         if path is not None and not Path(path).is_file():
             found.append(f"{flag_of(name)} {path}: no such file.")
     if merged.value("ssl_keyfile") and not merged.value("ssl_certfile"):
         found.append("--ssl-keyfile: needs --ssl-certfile as well.")
+    for name in ("ssl_ca_certs", "ssl_cert_reqs", "enable_ssl_refresh"):
+        if merged.value(name) and not merged.value("ssl_certfile"):
+            found.append(f"{flag_of(name)}: has no meaning without TLS; give --ssl-certfile, or leave it out.")
+    if merged.value("ssl_cert_reqs") and not merged.value("ssl_ca_certs"):
+        found.append("--ssl-cert-reqs: needs --ssl-ca-certs, by which certificates of clients are checked.")
     return found
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from core.api.config import EngineConfig
-from core.api.errors import EngineDeadError, EngineStalledError
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from core.grammars.compiler import GrammarCompiler
 
 logger = logging.getLogger(__name__)
+
+PROFILE_POLL_S = 0.05
+"""Seconds between two questions whether a profile is written."""
 
 OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 
@@ -109,6 +112,11 @@ class AsyncEngine:
         return self._live.queue
 
     @property
+    def num_live(self) -> int:
+        """Requests that wait or run."""
+        return len(self._live)
+
+    @property
     def grammars(self) -> GrammarCompiler:
         """Compiles what requests want of their answers' form."""
         return self._intake.grammars
@@ -166,6 +174,22 @@ class AsyncEngine:
             raise EngineStalledError(
                 f"The engine did not answer within {limit:g} s (--engine-stall-timeout); the prefix cache may be reset later."
             ) from None
+
+    async def profile(self, method: str) -> str:
+        """`start_profile` or `stop_profile`; returns the directory of traces, or the trace once it is written.
+
+        Raises RequestError (409) when it cannot be done now, EngineDeadError when the engine is gone.
+        """
+        client = self._live_client()
+        try:
+            if method == "start_profile":
+                return str(await client.call(method))
+            await client.call(method)
+            while (path := await client.call("written_profile")) is None:
+                await asyncio.sleep(PROFILE_POLL_S)
+            return str(path)
+        except UtilityError as error:
+            raise RequestError(str(error), status=409, code="profiler") from None
 
     async def check_integrity(self) -> None:
         """Check every invariant of the scheduler and the KV cache.

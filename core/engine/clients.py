@@ -121,7 +121,8 @@ class Clients:
         for client in clients:
             outputs = records.get(client.number, [])
             tokens = columns.get(client.number, NO_TOKENS)
-            share = EngineOutputs(step.epoch, outputs, step.stats, tokens)
+            begun = [each for each in step.begun if each.handle >> CLIENT_SHIFT == client.number]
+            share = EngineOutputs(step.epoch, outputs, step.stats, tokens, begun)
             shares.append((client, share))
         return shares
 

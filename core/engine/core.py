@@ -7,18 +7,21 @@ sockets, text, or sampling. Called by: `InprocClient` and the engine process, wh
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, PluginError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.errors import CoreError, PluginError, UtilityError
+from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey, StepResult
 from core.engine.canary import Canary
-from core.engine.executor import Executor
+from core.engine.executor import Executor, ProfiledExecutor, Profiler
 from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
 from core.engine.scheduling import build_scheduler
+from core.engine.step_counts import StepCounts
+from core.engine.step_log import StepLog
 from core.engine.step_queue import step_queue
 from core.engine.step_trace import StepTrace
 from core.engine.utilities import call_utility
@@ -64,6 +67,9 @@ class EngineCore:
         self._faults = Faults()
         self._held = HeldRequests(executor)
         self._refused: list[EngineOutput] = []
+        self._begun: list[Begun] = []
+        self._step_counts = StepCounts()
+        self._step_log = StepLog() if config.log_steps else None
         self._canary = Canary.open(config, executor)
         if self._canary is not None:
             try:
@@ -137,7 +143,11 @@ class EngineCore:
         if self._refused:
             outputs.records[:0] = self._refused
             self._refused = []
-        return EngineOutputs(self.epoch, outputs.records, self.stats(), outputs.tokens)
+        message = EngineOutputs(self.epoch, outputs.records, self.stats(), outputs.tokens)
+        if self._begun:
+            message.begun = self._begun
+            self._begun = []
+        return message
 
     def save_idle(self) -> int | None:
         """To be called while there is no work: save some of what is cached to disk, for a few milliseconds, once the state
@@ -156,10 +166,13 @@ class EngineCore:
         stats = self.scheduler.stats()
         self.kv_services.report(stats)
         stats.num_waiting += len(self._held)
+        stats.num_deferred += len(self._held)
+        stats.step_sizes = list(self._step_counts.row)
         return stats
 
     def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None).
+        """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None),
+        `start_profile`, `stop_profile` and `written_profile` (see `Profiler`).
 
         Raises UtilityError for an unknown method or argument.
         """
@@ -167,8 +180,19 @@ class EngineCore:
             "ping": lambda: None,
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
+            "start_profile": lambda: self._queue.beside(self._profiler().start),
+            "stop_profile": lambda: self._queue.beside(self._profiler().stop),
+            "written_profile": lambda: self._profiler().written(),
         }
         return call_utility(utilities, method, arguments or {})
+
+    def _profiler(self) -> Profiler:
+        """Raises UtilityError where there is none."""
+        executor = self.executor
+        profiler = executor.profiler if isinstance(executor, ProfiledExecutor) else None
+        if profiler is None:
+            raise UtilityError("This engine has no profiler; start it with --profiler-config.profiler torch.")
+        return profiler
 
     def close(self) -> None:
         """Save what is cached to disk if asked for, wait for a step under way, and close the executor."""
@@ -220,6 +244,11 @@ class EngineCore:
         return outputs
 
     def _submit(self, step: Step) -> None:
+        if step.plan.new:
+            now = time.time()
+            self._begun += [Begun(new.request.handle, now) for new in step.plan.new]
+        if self._step_log is not None:
+            self._step_log.begin(step)
         try:
             step.ticket = self._queue.submit(step.plan)
         except BaseException:
@@ -244,6 +273,9 @@ class EngineCore:
             return StepOutputs()
         if step.plan.total_num_tokens:
             self._faults.went_well()
+            self._step_counts.add(step.plan.total_num_tokens)
+            if self._step_log is not None:
+                self._step_log.end(step)
         return outputs
 
     def _fail(self, step: Step, error: Exception) -> StepOutputs:

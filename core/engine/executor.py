@@ -82,3 +82,29 @@ class PreparingExecutor(Executor, Protocol):
         An exception ends the sequences with this grammar.
         """
         ...
+
+
+class Profiler(Protocol):
+    """Records what an executor does. Called by the thread that computes steps, between two of them.
+
+    Each raises UtilityError, which says why it cannot be done.
+    """
+
+    def start(self) -> str:
+        """Record from now on; returns where traces go."""
+        ...
+
+    def stop(self) -> None:
+        """Record no more, and begin to write."""
+        ...
+
+    def written(self) -> str | None:
+        """The newest trace; None while it is being written."""
+        ...
+
+
+@runtime_checkable
+class ProfiledExecutor(Executor, Protocol):
+    """An executor whose steps can be recorded. profiler: None where none is configured."""
+
+    profiler: Profiler | None

@@ -16,11 +16,16 @@ from core.api.step_plan import SequenceKey
 
 @dataclass(slots=True)
 class Expected:
-    """One live sequence. next_start: output tokens that have arrived."""
+    """One live sequence.
+
+    next_start: output tokens that have arrived.
+    begin_time: when its prompt began to be computed, for its next output; 0.0 when that is known.
+    """
 
     key: SequenceKey
     handle: int
     next_start: int = 0
+    begin_time: float = 0.0
 
 
 class Ledger:
@@ -73,12 +78,18 @@ class Ledger:
         if message.epoch != self.epoch:
             return []
         accepted: list[EngineOutput] = []
+        for begun in message.begun:
+            expected = self._by_handle.get(begun.handle)
+            if expected is not None:
+                expected.begin_time = begun.time
         for handle, start, token_id in message.tokens:
             expected = self._by_handle.get(handle)
             if expected is not None:
                 self._check(expected, start)
                 expected.next_start = start + 1
                 accepted.append(EngineOutput(*expected.key, start, [token_id]))
+                if expected.begin_time:
+                    _tell_begin(expected, accepted[-1])
         for output in message.outputs:
             expected = self._by_handle.get(output.handle)
             if expected is None:
@@ -87,6 +98,8 @@ class Ledger:
                 self._check(expected, output.start)
             expected.next_start += len(output.token_ids)
             output.request_id, output.choice = expected.key
+            if expected.begin_time:
+                _tell_begin(expected, output)
             accepted.append(output)
             if output.finish_reason is not None:
                 self._drop(expected)
@@ -107,6 +120,11 @@ class Ledger:
                 f"Request {request_id!r} (choice {choice}) continued at token {start} where {expected.next_start} was "
                 "expected; the engine lost outputs and cannot be trusted."
             )
+
+
+def _tell_begin(expected: Expected, output: EngineOutput) -> None:
+    output.begin_time = expected.begin_time
+    expected.begin_time = 0.0
 
 
 def _is_refusal(output: EngineOutput) -> bool:

@@ -95,6 +95,8 @@ class RequestState:
         if output.token_ids:
             self.metrics.first_token_time = self.metrics.first_token_time or now
             self.metrics.last_token_time = now
+        if output.begin_time and not self.metrics.first_scheduled_time:
+            self.metrics.first_scheduled_time = output.begin_time
         if output.prompt_logprobs is not None and self.prompt_logprobs is None:
             self.prompt_logprobs = PromptLogprobs(output.prompt_logprobs, self._names)
         if output.choice == 0 and output.num_cached_tokens:

@@ -52,7 +52,7 @@ def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = 
         importing = ThreadPoolExecutor(1).submit(import_executor, executor_target)  # slow; the configuration may be too
         start = await_owner(clients)
         epoch = start.epoch
-        setup_logging(start.log_level, "engine")
+        setup_logging(start.log_level, "engine", config=start.config.log_config)
         trace = None
         if crumbs is not None:
             scheduler = start.config.scheduler

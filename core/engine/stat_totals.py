@@ -6,6 +6,7 @@ do. Called by: `AsyncEngine` and its intake.
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import zip_longest
 from typing import Any
 
@@ -13,8 +14,8 @@ import msgspec
 
 from core.api.messages import SchedulerStats
 
-STATES = ("num_running", "num_waiting", "kv_cache_usage", "kv_residency", "spec_off")
-"""What is of the present engine alone. All other fields are totals."""
+STATES = ("num_running", "num_waiting", "num_deferred", "kv_cache_usage", "kv_residency", "spec_off")
+"""What is of the present engine alone. All other fields are totals: numbers, rows of them, or numbers by name."""
 
 
 class StatTotals:
@@ -27,8 +28,9 @@ class StatTotals:
 
     def take(self, stats: SchedulerStats) -> None:
         """A step's statistics, in which the engine's own totals become those of all engines."""
-        for name, past in self._past.items():
-            setattr(stats, name, _together(getattr(stats, name), past))
+        for name, count in self._past.items():
+            together = _sum(count, getattr(stats, name))
+            setattr(stats, name, together)
         stats.num_timeouts += self._num_overdue
         self.latest = stats
 
@@ -46,10 +48,11 @@ class StatTotals:
         self._past = totals
 
 
-def _together(now: Any, past: Any) -> Any:
-    """A counter, or the counters of a list or of a mapping, of two engines."""
-    if isinstance(now, list):
-        return [ours + theirs for ours, theirs in zip_longest(now, past, fillvalue=0)]
-    if isinstance(now, dict):
-        return {name: now.get(name, 0) + past.get(name, 0) for name in {**past, **now}}
-    return now + past
+def _sum(past: Any, present: Any) -> Any:
+    """Both together: numbers, rows of numbers, or numbers by name."""
+    if isinstance(present, list):
+        pairs = zip_longest(past, present, fillvalue=0)
+        return [before + now for before, now in pairs]
+    if isinstance(present, dict):
+        return dict(Counter(past) + Counter(present))
+    return past + present

@@ -7,9 +7,10 @@ judge a failure. Called by: the engine core.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import cast
+from typing import TypeVar, cast
 
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.step_plan import StepPlan, StepResult
@@ -17,6 +18,8 @@ from core.engine.executor import Executor, QueueingExecutor
 from core.engine.step_trace import StepTrace
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class StepQueue:
@@ -43,6 +46,10 @@ class StepQueue:
 
     def give_up(self) -> None:
         """Nobody will ask for the results of the steps submitted: steps that have not begun need not begin."""
+
+    def beside(self, call: Callable[[], T]) -> T:
+        """Call something between two steps, in the thread that computes them, and wait for it."""
+        return call()
 
     def copy(self, transfers: KVTransfers) -> list[Page] | None:
         """Make copies of KV blocks between steps; None when that failed."""
@@ -81,6 +88,10 @@ class ThreadQueue(StepQueue):
     def result(self, ticket: object) -> StepResult:
         """As above."""
         return cast(Future[StepResult], ticket).result()
+
+    def beside(self, call: Callable[[], T]) -> T:
+        """As above."""
+        return self._thread.submit(call).result()
 
     def give_up(self) -> None:
         """As above: what is submitted from now on is a new series."""

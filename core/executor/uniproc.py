@@ -8,11 +8,17 @@ from __future__ import annotations
 from core.api.config import EngineConfig
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
+from core.executor.profiling import StepProfiler
 from core.executor.worker import Worker
 
 
 class UniprocExecutor:
-    """Runs steps in place. num_blocks, page_bytes: of KV blocks; numerics, phases, state: see `Worker`."""
+    """Runs steps in place.
+
+    num_blocks, page_bytes: of KV blocks.
+    numerics, phases, state: see `Worker`.
+    profiler: records steps; None where none is configured.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self.worker = Worker(config)
@@ -21,6 +27,7 @@ class UniprocExecutor:
         self.numerics = self.worker.numerics
         self.phases = self.worker.phases
         self.state = self.worker.state
+        self.profiler = None if config.profiler is None else StepProfiler(config.profiler)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return what it produced."""

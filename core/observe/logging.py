@@ -9,20 +9,30 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
+from core.api.errors import UserError
 from core.observe.repeats import RepeatFilter
 
 LOGGERS = ("core", "core_plugins")
 HANDLER_NAME = "core-stderr"
 
 
-def setup_logging(level: int | str = logging.INFO, process: str = "main", others: Sequence[str] = ()) -> None:
+def setup_logging(
+    level: int | str = logging.INFO,
+    process: str = "main",
+    others: Sequence[str] = (),
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Log to standard error: `11:20:45.123 INFO engine core.engine.core: text`. A second call replaces the first.
 
     level: a number or name of the `logging` module, in any case.
     process: the name of this process in each line.
     others: loggers with handlers of their own, which may not repeat themselves more than once a minute either.
+    config: the user's own, for `logging.config.dictConfig`; what it says of a logger replaces what is said here.
+        Raises UserError when it cannot be used.
     """
     formatter = logging.Formatter(
         fmt=f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(name)s: %(message)s", datefmt="%H:%M:%S"
@@ -44,3 +54,15 @@ def setup_logging(level: int | str = logging.INFO, process: str = "main", others
         logger = logging.getLogger(name)
         if not any(isinstance(old, RepeatFilter) for old in logger.filters):
             logger.addFilter(RepeatFilter())
+    if config:
+        _apply(config)
+
+
+def _apply(config: Mapping[str, Any]) -> None:
+    import logging.config as configuration
+
+    try:
+        configuration.dictConfig(dict(config))
+    except (ValueError, TypeError, AttributeError, ImportError) as error:
+        cause = error.__cause__ or error
+        raise UserError(f"--log-config-file: {error} ({cause}); see logging.config.dictConfig.") from None

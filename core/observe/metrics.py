@@ -6,7 +6,7 @@ module-level collectors (each server has a registry of its own). Called by: the 
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
@@ -17,14 +17,13 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
-from core.api.outputs import RequestOutput
-from core.api.sampling_params import SamplingParams
-from core.observe import draft_metrics, kv_metrics
-from core.observe.recent_requests import RecentRequest
+from core.observe import draft_metrics, kv_metrics, step_metrics
 from core.observe.shared_metrics import AskOthers, families, merged, page
+from core.observe.vllm_names import with_vllm_names
 
 PREFIX = "core:"
 FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
+TOKEN_SOURCES = ("local_compute", "local_cache_hit")
 
 FIRST_TOKEN_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 10, 20, 40, 80, 160)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 10)
@@ -41,6 +40,7 @@ GAUGES = {
 COUNTERS = {
     "prefix_cache_queries": ("prefix_queries", "Prompt tokens looked up in the prefix cache."),
     "prefix_cache_hits": ("prefix_hits", "Prompt tokens found in the prefix cache."),
+    "external_prefix_cache_queries": ("tier_queries", "Prompt tokens looked up in host memory or on disk."),
     "external_prefix_cache_hits": ("tier_hits", "Prompt tokens whose KV came back from host memory or disk."),
     "kv_blocks_saved": ("tier_saved", "KV blocks saved to host memory or disk."),
     "num_preemptions": ("num_preemptions", "Preemptions."),
@@ -61,6 +61,7 @@ class ServerMetrics:
     stats: gives the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
+    vllm_names: whether each metric is there under vLLM's name, too.
     """
 
     def __init__(
@@ -69,7 +70,10 @@ class ServerMetrics:
         stats: Callable[[], SchedulerStats],
         cache: CacheConfig | None = None,
         restarts: Mapping[str, int] = MappingProxyType({}),
+        *,
+        vllm_names: bool = False,
     ) -> None:
+        self._vllm_names = vllm_names
         self.registry = CollectorRegistry()
         self.model_name = model_name
         self._scheduler = _SchedulerCollector(model_name, stats, cache)
@@ -81,6 +85,14 @@ class ServerMetrics:
         )
         ProcessCollector(registry=self.registry)
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that began to run.")
+        self.cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens that came from the prefix cache.")
+        sources = Counter(
+            PREFIX + "prompt_tokens_by_source",
+            "Prompt tokens by where their keys and values came from.",
+            ("model_name", "source"),
+            registry=self.registry,
+        )
+        self.tokens_from = {source: sources.labels(model_name, source) for source in TOKEN_SOURCES}
         self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
         success = Counter(
             PREFIX + "request_success",
@@ -102,9 +114,24 @@ class ServerMetrics:
         )
         self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_BUCKETS)
         self.decode_time = self._histogram("request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
+        self.queue_time = self._histogram(
+            "request_queue_time_seconds", "Arrival until the prompt begins to be computed.", REQUEST_BUCKETS
+        )
+        self.prefill_time = self._histogram(
+            "request_prefill_time_seconds", "The prompt's beginning to the first token.", REQUEST_BUCKETS
+        )
+        self.inference_time = self._histogram(
+            "request_inference_time_seconds", "The prompt's beginning to the last token.", REQUEST_BUCKETS
+        )
         self.prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", LENGTH_BUCKETS)
         self.output_length = self._histogram(
             "request_generation_tokens", "Tokens generated for a request.", LENGTH_BUCKETS
+        )
+        self.computed_length = self._histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens of a request that were not cached.", LENGTH_BUCKETS
+        )
+        self.longest_output = self._histogram(
+            "request_max_num_generation_tokens", "Tokens of a request's longest completion.", LENGTH_BUCKETS
         )
         self.params_n = self._histogram("request_params_n", "The n of a request.", N_BUCKETS)
         self.params_max_tokens = self._histogram(
@@ -118,11 +145,14 @@ class ServerMetrics:
 
     async def render(self) -> bytes:
         """The state in Prometheus' text format."""
-        if self._ask_others is None:
-            return page(self._scheduler.collect(), self.registry.collect())
-        others = await self._ask_others()
-        own = {**others, self._number: families(self.registry.collect())}
-        return page(self._scheduler.collect(), merged(own))
+        counted = self.registry.collect()
+        if self._ask_others is not None:
+            others = await self._ask_others()
+            counted = merged({**others, self._number: families(counted)})
+        metrics: Iterable[Metric] = itertools.chain(self._scheduler.collect(), counted)
+        if self._vllm_names:
+            metrics = with_vllm_names(metrics, PREFIX)
+        return page(metrics)
 
     def _counter(self, name: str, text: str) -> Counter:
         family = Counter(PREFIX + name, text, ("model_name",), registry=self.registry)
@@ -131,83 +161,6 @@ class ServerMetrics:
     def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
         family = Histogram(PREFIX + name, text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
         return family.labels(self.model_name)
-
-
-class RequestMeter:
-    """Follows one request to its end. Feed every output (or `refuse` it), then call `close`.
-
-    entry: where people look for it.
-    """
-
-    def __init__(self, metrics: ServerMetrics, params: SamplingParams, entry: RecentRequest) -> None:
-        self.metrics = metrics
-        self.entry = entry
-        self.params = params
-        self.num_tokens = 0
-        self.last_output = 0.0
-        self.finished = False
-        self._ended: set[int] = set()
-
-    def update(self, output: RequestOutput) -> None:
-        """Count `output`, a delta or the final one."""
-        now = time.monotonic()
-        metrics = self.metrics
-        new_tokens = sum(len(completion.token_ids) for completion in output.outputs)
-        if self.last_output == 0.0:
-            metrics.prompt_tokens.inc(len(output.prompt_token_ids))
-            self.entry.first_token = output.metrics.first_token_time or None
-            self.entry.num_prompt_tokens = len(output.prompt_token_ids)
-            self.entry.num_cached_tokens = output.num_cached_tokens
-            times = output.metrics
-            if times.first_token_time > 0.0:
-                waited = times.first_token_time - times.arrival_time
-                metrics.first_token.observe(max(0.0, waited))
-        elif new_tokens:
-            metrics.inter_token.observe(now - self.last_output)
-        self.last_output = now
-        self.num_tokens += new_tokens
-        self.entry.num_tokens = self.num_tokens
-        if new_tokens:
-            metrics.generation_tokens.inc(new_tokens)
-        for completion in output.outputs:
-            if completion.finish_reason is not None and completion.index not in self._ended:
-                self._ended.add(completion.index)
-                metrics.success[completion.finish_reason].inc()
-        if output.finished:
-            self._finish(output)
-
-    def refuse(self) -> None:
-        """The request never ran, so `close` counts nothing."""
-        self.finished = True
-        self.entry.close("refused")
-
-    def close(self) -> None:
-        """The request is over; completions that have not ended by themselves were aborted."""
-        if not self.finished:
-            num_aborted = self.params.n - len(self._ended)
-            self.metrics.success["abort"].inc(num_aborted)
-        self.entry.close("abort")
-
-    def _finish(self, output: RequestOutput) -> None:
-        self.finished = True
-        reasons = [completion.finish_reason for completion in output.outputs]
-        self.entry.close(reasons[0] or "stop")
-        metrics = self.metrics
-        times = output.metrics
-        n = self.params.n
-        metrics.prompt_length.observe(len(output.prompt_token_ids))
-        metrics.output_length.observe(self.num_tokens)
-        metrics.params_n.observe(n)
-        if self.params.max_tokens is not None:
-            metrics.params_max_tokens.observe(self.params.max_tokens)
-        if times.first_token_time > 0.0 and times.last_token_time > 0.0:
-            latency = times.last_token_time - times.arrival_time
-            metrics.latency.observe(max(0.0, latency))
-            decoding = max(0.0, times.last_token_time - times.first_token_time)
-            metrics.decode_time.observe(decoding)
-            if self.num_tokens > n:
-                later_tokens = self.num_tokens - n  # each of the n completions has one first token
-                metrics.per_token.observe(decoding * n / later_tokens)
 
 
 class _RestartCollector(Collector):
@@ -243,6 +196,8 @@ class _SchedulerCollector(Collector):
             counter = CounterMetricFamily(PREFIX + name, text, labels=("model_name",))
             counter.add_metric((self.model_name,), getattr(stats, source))
             yield counter
+        yield from step_metrics.waiting(PREFIX, self.model_name, stats)
+        yield from step_metrics.sizes(PREFIX, self.model_name, stats.step_sizes)
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:

@@ -271,6 +271,7 @@ class Scheduler:
         stats = copy(state.stats)
         stats.num_running = len(state.running)
         stats.num_waiting = state.num_waiting
+        stats.num_deferred = len(state.awaiting)
         stats.kv_cache_usage = state.kv.usage
         stats.prefix_queries = state.kv.num_query_tokens
         stats.prefix_hits = state.kv.num_hit_tokens

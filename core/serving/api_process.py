@@ -154,7 +154,8 @@ async def _serve(channel: Channel, listener: socket.socket) -> None:
     begin = await channel.receive()
     if not isinstance(begin, Begin):
         return
-    setup_logging(process=f"server-{begin.number}", others=("asyncio", "uvicorn.error"))
+    others = ("asyncio", "uvicorn.error")
+    setup_logging(process=f"server-{begin.number}", others=others, config=begin.server.log_config)
     process = ApiProcess(channel, begin)
     hearing = asyncio.ensure_future(process.hear())
     serving = asyncio.ensure_future(process.serve(listener))

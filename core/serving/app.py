@@ -7,6 +7,7 @@ Called by: `core.serving.service`, tests, and whoever mounts the API in an appli
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -24,16 +25,33 @@ from core.serving.drain import DrainGate
 from core.serving.durable.kept_responses import ResponseKeeper
 from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath
+from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath, TraceParents
 from core.serving.openapi import document
+from core.serving.own_middleware import load_middleware
 from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
-from core.serving.routes import cache, chat, completions, health, messages, metrics, models, page, responses, tokenize
+from core.serving.routes import (
+    cache,
+    chat,
+    completions,
+    health,
+    load,
+    messages,
+    metrics,
+    models,
+    page,
+    profile,
+    responses,
+    tokenize,
+)
 from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
 from core.tokens.templates import TOOL_TEMPLATE
 from core.version import __version__
+
+if TYPE_CHECKING:
+    from core.observe.tracing import Tracing
 
 
 def create_app(
@@ -61,6 +79,10 @@ def create_app(
     modules = [models, completions, chat, responses, messages, tokenize, cache, health, metrics]
     if not server_config.disable_ui:
         modules.append(page)
+    if server_config.enable_server_load_tracking:
+        modules.append(load)
+    if engine.config.profiler is not None:
+        modules.append(profile)
     for module in modules:
         app.include_router(module.router)
         for route in module.router.routes:
@@ -89,6 +111,10 @@ def create_app(
         allow_credentials=server_config.allow_credentials,
     )
     app.add_middleware(Turnstile)
+    if context.tracing is not None:
+        app.add_middleware(TraceParents, following=context.tracing.following)
+    for own in load_middleware(server_config.middleware):
+        app.add_middleware(own)
     app.add_middleware(DrainGate, drain=context.drain)
     if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
@@ -119,7 +145,13 @@ def _context(
         limits=server.limits,
     )
     preparer = Preparer(settings, tokenizer)
-    metrics = ServerMetrics(model.served_names[0], lambda: engine.stats, cache, restarts=engine.restarts.num_restarts)
+    metrics = ServerMetrics(
+        model.served_names[0],
+        lambda: engine.stats,
+        cache,
+        restarts=engine.restarts.num_restarts,
+        vllm_names=server.vllm_metrics,
+    )
     engine.restarts.on_recovered = metrics.recovery.observe
     keeper = None if durable is None else ResponseKeeper(durable.journal, durable.key_digests)
     return ServingContext(
@@ -132,4 +164,14 @@ def _context(
         responses=ResponseStore(server.limits, keeper=keeper),
         tenants=Tenants.of(server.api_keys, server.public_prompts, preparer.here),
         durable=durable,
+        tracing=_tracing(server, model),
     )
+
+
+def _tracing(server: ServerConfig, model: ModelConfig) -> Tracing | None:
+    """What sends spans, imported when it is wanted."""
+    if server.traces is None:
+        return None
+    from core.observe.tracing import Tracing
+
+    return Tracing(server.traces, model.served_names[0])

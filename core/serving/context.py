@@ -6,10 +6,11 @@ Called by: `core.serving.app` (builds it), routes (through `context_of`).
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fastapi import Request
@@ -28,6 +29,9 @@ from core.serving.responses.stored_response import Tenant
 from core.serving.tenants import Tenants
 from core.serving.tolerated_fields import ToleratedFields
 
+if TYPE_CHECKING:
+    from core.observe.tracing import Tracing
+
 
 @dataclass(slots=True)
 class ServingContext:
@@ -38,6 +42,7 @@ class ServingContext:
     drain: whether the server takes requests, and which ones run.
     tenants: who shares cached prefixes with whom.
     durable: streams that outlive their connections; None: none do.
+    tracing: sends spans of requests; None: nobody wants them.
     recent: the requests that ran last, for the page.
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
@@ -53,6 +58,7 @@ class ServingContext:
     drain: Drain = field(default_factory=Drain)
     tenants: Tenants = field(default_factory=Tenants)
     durable: DurableStreams | None = None
+    tracing: Tracing | None = None
     recent: RecentRequests = field(default_factory=RecentRequests)
     explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -70,6 +76,8 @@ class ServingContext:
         if self.durable is not None:
             await self.durable.journal.close()
         await self.preparer.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
     async def suspend(self) -> None:
         """Stop what the next server goes on with, before the engine ends it."""

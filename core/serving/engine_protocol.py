@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
+from core.api.config import EngineConfig
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
@@ -32,6 +33,16 @@ class ServingEngine(Protocol):
         ...
 
     @property
+    def config(self) -> EngineConfig:
+        """What it was built from."""
+        ...
+
+    @property
+    def num_live(self) -> int:
+        """Requests that wait or run."""
+        ...
+
+    @property
     def stats(self) -> SchedulerStats:
         """The latest state of the scheduler."""
         ...
@@ -52,6 +63,13 @@ class ServingEngine(Protocol):
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False, and no change, while requests run."""
+        ...
+
+    async def profile(self, method: str) -> str:
+        """`start_profile` or `stop_profile`; returns the directory of traces, or the trace that was written.
+
+        Raises RequestError (409) when it cannot be done now.
+        """
         ...
 
     async def check_health(self) -> None:

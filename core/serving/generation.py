@@ -13,7 +13,7 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from core.api.errors import RequestError
@@ -21,8 +21,8 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
-from core.observe.metrics import RequestMeter
 from core.observe.recent_requests import RecentRequest
+from core.observe.request_meter import RequestMeter
 from core.serving.context import ServingContext
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
@@ -31,6 +31,9 @@ from core.serving.field_names import renamed
 from core.serving.prepared import PreparedChat, PreparedCompletion, Prompt
 from core.serving.prompt_output import PromptOutput
 from core.serving.tenants import Tenants
+
+if TYPE_CHECKING:
+    from core.observe.tracing import Tracing
 
 logger = logging.getLogger("core.serving")
 
@@ -80,7 +83,8 @@ async def run_prompts(
             if recorder is not None:
                 own_terms = replace(own_terms, recorder=recorder.part(index))
             entry = context.recent.enter(response_id, arrival.key)
-            runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms, entry))
+            run = _run_one(context, given, copy.copy(params), request_id, own_terms, entry)
+            runs.append(run if context.tracing is None else _traced(context.tracing, run, request_id, params))
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
         if recorder is not None and len(runs) > 1:
             together = recorder.in_order(together)
@@ -139,6 +143,20 @@ async def _run_one(
         raise
     finally:
         meter.close()
+
+
+async def _traced(
+    tracing: Tracing, run: AsyncGenerator[RequestOutput, None], request_id: str, params: SamplingParams
+) -> AsyncGenerator[RequestOutput, None]:
+    """The same outputs; the last one is told to a collector."""
+    parent = tracing.current()
+    num_tokens = 0
+    async with aclosing(run) as outputs:
+        async for output in outputs:
+            num_tokens += sum(len(completion.token_ids) for completion in output.outputs)
+            if output.finished:
+                tracing.end(parent, request_id, params, output, num_tokens)
+            yield output
 
 
 def _raise_failure(output: RequestOutput) -> None:

@@ -20,9 +20,11 @@ from fastapi import FastAPI
 from core.api.config import ServerConfig
 from core.serving.connection import Connection
 from core.serving.connections import Connections
+from core.serving.tls_refresh import TlsRefresh
 
 PATIENCE_SECONDS = 10  # a backstop; the launcher ends streams earlier
 SWEEP_TICKS = 5  # of uvicorn's 0.1 s
+REFRESH_TICKS = 10
 ACCEPTS = 16  # connections that are taken in one turn of the event loop
 
 
@@ -32,6 +34,8 @@ class HttpServer(uvicorn.Server):
     def __init__(self, app: FastAPI, server: ServerConfig) -> None:
         limits = server.limits
         self.clients = Connections(limits)
+        self._settings = server
+        self._tls: TlsRefresh | None = None
         super().__init__(
             uvicorn.Config(
                 app,
@@ -43,6 +47,9 @@ class HttpServer(uvicorn.Server):
                 access_log=not server.disable_uvicorn_access_log,
                 ssl_keyfile=server.ssl_keyfile,
                 ssl_certfile=server.ssl_certfile,
+                ssl_ca_certs=server.ssl_ca_certs,
+                ssl_cert_reqs=server.ssl_cert_reqs,
+                log_config=None if server.log_config else uvicorn.config.LOGGING_CONFIG,
                 timeout_graceful_shutdown=PATIENCE_SECONDS,
                 timeout_keep_alive=math.ceil(limits.keep_alive_timeout),
                 server_header=False,
@@ -62,7 +69,15 @@ class HttpServer(uvicorn.Server):
         """uvicorn's own clock also looks after silent connections."""
         if counter % SWEEP_TICKS == 0:
             self.clients.sweep(asyncio.get_running_loop().time())
+        if self._settings.enable_ssl_refresh and counter % REFRESH_TICKS == 0:
+            self._refresh()
         return await super().on_tick(counter)
+
+    def _refresh(self) -> None:
+        if self._tls is not None:
+            self._tls.check()
+        elif self.config.ssl is not None:
+            self._tls = TlsRefresh(self._settings, self.config.ssl)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -19,10 +19,12 @@ from core.api.config import JournalSettings
 from core.api.errors import EngineDeadError
 from core.config.explained import explained
 from core.observe.logging import setup_logging
+from core.observe.tracing import check_tracing
 from core.serving.chat_template import read_template
 from core.serving.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
+from core.serving.own_middleware import load_middleware
 from core.serving.service import import_application, serve_requests
-from core.serving.sockets import bind, check_tls_files
+from core.serving.sockets import check_tls_files, close_listener, open_listener
 from core.serving.stop_signals import StopSignals
 
 if TYPE_CHECKING:
@@ -40,10 +42,13 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
 
     Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
     """
-    setup_logging(process="server", others=("asyncio", "uvicorn.error"))
+    others = ("asyncio", "uvicorn.error")
+    setup_logging(process="server", others=others, config=resolution.server.log_config)
     check_tls_files(resolution.server)
     read_template(resolution.server.chat_template)
-    listener = bind(resolution.server.host, resolution.server.port)
+    check_tracing(resolution.server.traces)
+    load_middleware(resolution.server.middleware)
+    listener = open_listener(resolution.server)
     with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             runner.run(_main(resolution)(resolution, listener, process, signals))
@@ -54,6 +59,7 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
             return 1
         finally:
             runner.close()  # the loop gives signals back
+            close_listener(resolution.server)
             signals.ignore()
 
 

@@ -6,7 +6,8 @@ Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from uuid import uuid4
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -81,6 +82,22 @@ class HeadRequests:
         # A copy: the server, which owns the scope, has to remember that it was HEAD.
         as_get = {**scope, "method": "GET"}
         await self.app(as_get, receive, send_without_body)
+
+
+class TraceParents:
+    """Has requests belong to the traces that their headers name. following: see `Tracing`."""
+
+    def __init__(self, app: ASGIApp, following: Callable[[Mapping[str, str]], AbstractContextManager[None]]) -> None:
+        self.app = app
+        self.following = following
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        with self.following(Headers(scope=scope)):
+            await self.app(scope, receive, send)
 
 
 class RootPath:

@@ -19,7 +19,15 @@ from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core.serving.protocol.completions import CompletionRequest, CompletionResponse
-from core.serving.protocol.operation import HealthAnswer, ModelCard, ModelList, ResetAnswer, VersionAnswer
+from core.serving.protocol.operation import (
+    HealthAnswer,
+    LoadAnswer,
+    ModelCard,
+    ModelList,
+    ProfileAnswer,
+    ResetAnswer,
+    VersionAnswer,
+)
 from core.serving.protocol.response_events import StreamedEvent
 from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core.serving.protocol.responses import ResponsesRequest
@@ -96,6 +104,9 @@ OPERATIONS: dict[str, Operation] = {
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
+    "/load": Operation(LoadAnswer),
+    "/start_profile": Operation(ProfileAnswer, errors=(409,)),
+    "/stop_profile": Operation(ProfileAnswer, errors=(409,)),
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),

@@ -6,6 +6,7 @@ Owns: binding with errors as sentences. Never does: serve. Called by: `core.serv
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 from pathlib import Path
@@ -42,8 +43,51 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def open_listener(server: ServerConfig) -> socket.socket:
+    """Where the server listens. Raises UserError."""
+    return bind(server.host, server.port) if server.uds is None else bind_path(server.uds)
+
+
+def close_listener(server: ServerConfig) -> None:
+    """Remove the path of a unix socket, so that the next server finds nothing there."""
+    if server.uds is not None:
+        Path(server.uds).unlink(missing_ok=True)
+
+
+def bind_path(path: str) -> socket.socket:
+    """A unix socket bound to `path`, with the rights that the umask leaves. One that nobody serves any more is replaced.
+
+    Raises UserError that names --uds.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if _is_abandoned(path):
+            os.unlink(path)
+        listener.bind(path)
+        listener.listen(1)
+    except OSError as error:
+        listener.close()
+        reason = error.strerror or str(error)  # a path that is too long has no number
+        if error.errno == errno.EADDRINUSE:
+            reason = "another server, or something that is no socket, is there"
+        raise UserError(
+            f"--uds is '{path}', where nobody can listen ({reason}); expected a path of at most 107 bytes for a new socket."
+        ) from None
+    return listener
+
+
+def _is_abandoned(path: str) -> bool:
+    """Whether a socket is there to which nobody listens."""
+    if not Path(path).is_socket():
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) == errno.ECONNREFUSED
+
+
 def url(listener: socket.socket, server: ServerConfig) -> str:
-    """The address to show to people, such as `http://127.0.0.1:8000`."""
+    """The address to show to people, such as `http://127.0.0.1:8000`, or `unix:/run/core.sock`."""
+    if server.uds is not None:
+        return f"unix:{server.uds}"
     host, port = server.host or "0.0.0.0", listener.getsockname()[1]
     scheme = "https" if server.ssl_certfile else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -58,12 +102,23 @@ def check_tls_files(server: ServerConfig) -> None:
         raise UserError("--ssl-keyfile is set without --ssl-certfile; TLS needs the certificate too.")
     if server.ssl_certfile:
         try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server.ssl_certfile, server.ssl_keyfile)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(server.ssl_certfile, server.ssl_keyfile)
         except (ssl.SSLError, OSError) as error:
             raise UserError(
                 f"--ssl-certfile '{server.ssl_certfile}' and --ssl-keyfile '{server.ssl_keyfile}' cannot be used ({error}); "
                 "expected PEM files that belong together."
             ) from None
+        _check_authorities(context, server.ssl_ca_certs)
+
+
+def _check_authorities(context: ssl.SSLContext, path: str | None) -> None:
+    if path is None:
+        return
+    try:
+        context.load_verify_locations(path)
+    except (ssl.SSLError, OSError) as error:
+        raise UserError(f"--ssl-ca-certs is '{path}', which cannot be used ({error}); expected a PEM file.") from None
 
 
 def _bind_problem(host: str, port: int, error: OSError) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from core.api.errors import UserError
 from core.observe.logging import LOGGERS, setup_logging
 
 
@@ -29,3 +31,25 @@ def test_one_line_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith("INFO engine core.engine.core: text 7")
+
+
+def test_a_file_of_the_users_own_decides(tmp_path: Path) -> None:
+    target = tmp_path / "out.log"
+    config = {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"short": {"format": "%(levelname)s|%(message)s"}},
+        "handlers": {"file": {"class": "logging.FileHandler", "filename": str(target), "formatter": "short"}},
+        "loggers": {"core": {"handlers": ["file"], "level": "DEBUG"}},
+    }
+    setup_logging("info", "engine", config=config)
+    logging.getLogger("core.engine.core").debug("text %d", 7)
+    assert target.read_text() == "DEBUG|text 7\n"
+    for handler in logging.getLogger("core").handlers:
+        handler.close()
+
+
+def test_a_file_that_asks_for_what_is_not_there_is_told() -> None:
+    wrong = {"version": 1, "handlers": {"file": {"class": "no.such.Handler"}}}
+    with pytest.raises(UserError, match="--log-config-file"):
+        setup_logging("info", "engine", config=wrong)

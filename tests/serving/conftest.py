@@ -24,7 +24,7 @@ from core.serving.durable.restoring import restore
 from core.serving.durable.streams import durable_streams
 from core.serving.http_server import HttpServer
 from core.serving.preparer import Preparer
-from core.serving.sockets import bind, url
+from core.serving.sockets import bind, open_listener, url
 from tests.serving.fake_engine import FakeClient, client_of, make_engine
 
 
@@ -68,7 +68,7 @@ class RunningServer:
 def run_server(config: ServerConfig | None = None, **engine_options: Any) -> Iterator[RunningServer]:
     config = config or ServerConfig()
     started: list[tuple[AsyncEngine, HttpServer, Preparer, asyncio.AbstractEventLoop]] = []
-    listener = bind("127.0.0.1", 0)
+    listener = bind("127.0.0.1", 0) if config.uds is None else open_listener(config)
     address = url(listener, config)
 
     async def main() -> None:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
-from core.api.errors import EngineDeadError
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ProfilerConfig, SchedulerConfig
+from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
 from core.engine.async_engine import AsyncEngine
 from core.tokens.tokenizer import Tokenizer
@@ -87,8 +87,16 @@ class FakeClient:
     def ping(self) -> asyncio.Future[str]:
         return asyncio.get_running_loop().create_future()
 
-    async def call(self, method: str) -> bool:
+    async def call(self, method: str) -> bool | str:
+        if "profile" in method:
+            return self._profile(method)
         return not self.live
+
+    def _profile(self, method: str) -> str:
+        """As an engine with a profiler that records already."""
+        if method == "start_profile":
+            raise UtilityError("A profile is being recorded already; stop it first.")
+        return "/traces/one"
 
     async def close(self) -> None:
         self.abort_choices(list(self.live))
@@ -159,6 +167,7 @@ def make_engine(
     cache: CacheConfig | None = None,
     make_client: Callable[[Tokenizer, EngineConfig], FakeClient] | None = None,
     plugins: PluginChoices | None = None,
+    profiler: ProfilerConfig | None = None,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine.
 
@@ -183,6 +192,7 @@ def make_engine(
         scheduler=scheduler or SchedulerConfig(),
         plugins=plugins or PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
+        profiler=profiler,
     )
     served = tokenizer if texts else Tokenizer.absent()
     chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)

@@ -13,8 +13,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.api.config import ServerConfig
+from core.api.config import ProfilerConfig, ServerConfig
 from core.api.messages import SchedulerStats
+from core.api.step_sizes import STEP_BOUNDS
 from core.version import __version__
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN
@@ -301,6 +302,10 @@ def test_metrics(start_server: Starter) -> None:
     for name in ("time_to_first_token_seconds", "inter_token_latency_seconds", "e2e_request_latency_seconds"):
         assert after[f"core:{name}_count"] >= 2
     assert after["core:request_params_n_sum"] == 1 + 2 + 1
+    assert after["core:request_max_num_generation_tokens_sum"] == length + 4 + 4
+    # Two of each prompt's tokens are cached.
+    assert after["core:prompt_tokens_cached_total"] == 4 * 2
+    assert after["core:request_prefill_kv_computed_tokens_sum"] == (3 - 2) + (3 - 2) + (5 - 2)
 
 
 def test_metric_labels(server: RunningServer) -> None:
@@ -308,3 +313,50 @@ def test_metric_labels(server: RunningServer) -> None:
     ours = [family for name, family in families.items() if name.startswith("core:")]
     assert len(ours) >= 15
     assert all(sample.labels["model_name"] == "fake-model" for family in ours for sample in family.samples)
+
+
+def test_state_of_the_engine_by_reason_and_size(server: RunningServer) -> None:
+    sizes = [0] * (len(STEP_BOUNDS) + 2)
+    sizes[0] = 3  # of one token each
+    sizes[2] = 1  # of 9 to 16
+    sizes[-1] = 3 + 12
+    state = SchedulerStats(num_waiting=5, num_deferred=2, prefix_queries=100, prefix_hits=60, tier_hits=10)
+    state.step_sizes = sizes
+    server.engine._totals.latest = state
+    text = server.http.get("/metrics").text
+    server.engine._totals.latest = SchedulerStats()
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found[sample.name, sample.labels.get("reason") or sample.labels.get("le")] = sample.value
+    assert found["core:num_requests_waiting", None] == 5
+    assert found["core:num_requests_waiting_by_reason", "capacity"] == 3
+    assert found["core:num_requests_waiting_by_reason", "deferred"] == 2
+    assert found["core:external_prefix_cache_queries_total", None] == 50
+    assert found["core:iteration_tokens_total_bucket", "1.0"] == found["core:iteration_tokens_total_bucket", "8.0"] == 3
+    assert found["core:iteration_tokens_total_bucket", "16.0"] == found["core:iteration_tokens_total_count", None] == 4
+    assert found["core:iteration_tokens_total_sum", None] == 15
+
+
+def test_metrics_under_vllms_names(start_server: Starter) -> None:
+    with start_server(quiet(vllm_metrics=True)) as running:
+        running.http.post("/v1/completions", json={"prompt": "Hi", "max_tokens": 3})
+        text = running.http.get("/metrics").text
+    values: dict[str, dict[tuple[Any, ...], float]] = {"core": {}, "vllm": {}}
+    for family in text_string_to_metric_families(text):
+        prefix, _, _ = family.name.partition(":")
+        for sample in family.samples if prefix in values else ():
+            labels = {**sample.labels}
+            assert labels.pop("engine", None) == ("0" if prefix == "vllm" else None)
+            values[prefix][sample.name.partition(":")[2], *sorted(labels.items())] = sample.value
+    assert values["core"] == values["vllm"] and len(values["core"]) > 100
+
+
+def test_a_profile_is_asked_for_and_refused(start_server: Starter, server: RunningServer) -> None:
+    assert server.http.post("/start_profile").status_code == 404
+    with start_server(quiet(api_keys=("k",)), profiler=ProfilerConfig(directory="/traces")) as running:
+        assert running.http.post("/start_profile").status_code == 401
+        key = {"Authorization": "Bearer k"}
+        refused = running.http.post("/start_profile", headers=key)
+        assert refused.status_code == 409 and "stop it first" in refused.json()["error"]["message"]
+        assert running.http.post("/stop_profile", headers=key).json() == {"path": "/traces/one"}

@@ -65,6 +65,26 @@ def restarts_serve_servers(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(given)}: no effect with --engine-restarts 0.")
 
 
+def uds_replaces_host_and_port(facts: Facts) -> Findings:
+    """A server listens in one place."""
+    given = [flag_of(name) for name in ("host", "port") if facts.given(name)]
+    if facts["uds"] and given:
+        yield Problem(f"--uds: the server listens there and nowhere else; leave {' and '.join(given)} out.")
+
+
+def details_need_traces(facts: Facts) -> Findings:
+    """Details are spans, and spans go somewhere."""
+    if facts["collect_detailed_traces"] and not facts["otlp_traces_endpoint"]:
+        yield Problem("--collect-detailed-traces: say where traces go; give --otlp-traces-endpoint.")
+
+
+def llm_is_watched_otherwise(facts: Facts) -> Findings:
+    """Traces and metrics are a server's."""
+    given = [flag_of(name) for name in ("otlp_traces_endpoint", "log_config_file") if facts.given(name)]
+    if facts.context == "llm" and given:
+        yield Warn(f"{', '.join(given)}: no effect here; configure logging, or trace, in the program that calls LLM.")
+
+
 RULES: tuple[Rule, ...] = (
     Rule(log_length_needs_the_log),
     Rule(foreign_api_key_protects_nothing),
@@ -72,4 +92,7 @@ RULES: tuple[Rule, ...] = (
     Rule(public_prompts_need_keys),
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),
+    Rule(uds_replaces_host_and_port),
+    Rule(details_need_traces),
+    Rule(llm_is_watched_otherwise),
 )

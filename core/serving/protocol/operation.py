@@ -1,4 +1,4 @@
-"""Answers of /v1/models, /health, /version and /reset_prefix_cache. Owns: their Structs. Called by: their routes."""
+"""Answers of /v1/models, /health, /version, /load and what operators ask for. Owns: their Structs. Called by: their routes."""
 
 from __future__ import annotations
 
@@ -68,3 +68,15 @@ class ResetAnswer(msgspec.Struct):
     """The prefix cache is empty."""
 
     reset: bool
+
+
+class LoadAnswer(msgspec.Struct):
+    """How busy this process is. server_load: prompts that wait or run."""
+
+    server_load: int
+
+
+class ProfileAnswer(msgspec.Struct):
+    """A profile began or ended. path: where traces go, or the trace that was written."""
+
+    path: str

@@ -1,0 +1,59 @@
+"""Arguments about what can be seen of a running server: metrics, traces, logs, profiles. Owns: declarations only.
+Called by: schema.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.args.arg import Arg
+
+
+class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of `--profiler-config`."""
+
+    profiler: Annotated[
+        str | None, Arg("Which profiler POST /start_profile starts; none: there is no such path.", choices=("torch",))
+    ] = None
+    torch_profiler_dir: Annotated[str, Arg("Directory of the traces; it is made when it is not there.")] = ""
+    torch_profiler_with_stack: Annotated[bool, Arg("Record Python's stacks.")] = True
+    torch_profiler_with_flops: Annotated[bool, Arg("Estimate the arithmetic of operations.")] = False
+    torch_profiler_use_gzip: Annotated[bool, Arg("Compress the traces.")] = True
+    torch_profiler_record_shapes: Annotated[bool, Arg("Record the shapes of operands.")] = False
+    torch_profiler_with_memory: Annotated[bool, Arg("Record allocations.")] = False
+
+
+class ObserveArgs(msgspec.Struct, frozen=True, kw_only=True):
+    """Metrics, traces, log files and profiles."""
+
+    vllm_metrics: Annotated[
+        bool, Arg("Write every metric a second time under vLLM's own name, `vllm:...` beside `core:...`.")
+    ] = False
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Arg(
+            "Where spans of requests are sent with OTLP: over gRPC (http://localhost:4317), or over HTTP where it ends with "
+            "/v1/traces (http://localhost:4318/v1/traces). Needs core-engine[otel]."
+        ),
+    ] = None
+    collect_detailed_traces: Annotated[
+        list[str] | None,
+        Arg(
+            "Spans inside of those of requests: the wait for the batch, the prompt, the answer. All three words mean the same.",
+            choices=("model", "worker", "all"),
+            commas=True,
+        ),
+    ] = None
+    log_config_file: Annotated[
+        str | None,
+        Arg(
+            "YAML or JSON file for Python's logging.config.dictConfig; all our processes follow it. Loggers: core, "
+            "core_plugins, uvicorn.error, uvicorn.access."
+        ),
+    ] = None
+    enable_logging_iteration_details: Annotated[
+        bool, Arg("Log a line for each step: its prompts, its decodes, their tokens, and how long it took.")
+    ] = False
+    profiler_config: Annotated[
+        dict[str, Any] | None, Arg("The profiler of the engine, which is off unless it is named.", keys=ProfilerKeys)
+    ] = None

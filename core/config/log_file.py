@@ -1,0 +1,34 @@
+"""The file that configures logging.
+
+Owns: reading it. Never does: apply it (`core.observe.logging` does). Called by: the builders of the configuration.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from core.api.errors import ConfigError
+
+MAX_BYTES = 1 << 20
+
+
+def log_config(path: str | None) -> dict[str, Any]:
+    """What `logging.config.dictConfig` takes; empty without a file. Raises ConfigError."""
+    if path is None:
+        return {}
+    import yaml
+
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            text = file.read(MAX_BYTES)
+        document = yaml.safe_load(text.decode("utf-8"))  # JSON is YAML too
+    except OSError as error:
+        raise ConfigError([f"--log-config-file {path}: cannot be read: {error.strerror}."]) from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError([f"--log-config-file {path}: is neither YAML nor JSON: {error}."]) from None
+    if not isinstance(document, dict) or document.get("version") != 1:
+        raise ConfigError(
+            [f"--log-config-file {path}: expected a mapping for logging.config.dictConfig, with 'version: 1'."]
+        )
+    return {"disable_existing_loggers": False, **document}

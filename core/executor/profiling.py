@@ -1,0 +1,81 @@
+"""torch's profiler around the steps of a worker.
+
+Owns: `StepProfiler`: one recording at a time, and its file. Never does: decide when. Called by: the executor, in the thread
+that computes steps, which is the one that torch records.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from core.api.config import ProfilerConfig
+from core.api.errors import UtilityError
+
+
+class StepProfiler:
+    """Records operations between `start` and `stop`; a thread then writes `core-PID-TIME.pt.trace.json`, `.gz` if asked."""
+
+    def __init__(self, config: ProfilerConfig) -> None:
+        self._config = config
+        self._directory = Path(config.directory).expanduser()
+        self._profile: profile | None = None
+        self._writing: threading.Thread | None = None
+        self._path = ""
+        self._error = ""
+
+    def start(self) -> str:
+        """Record from now on; returns the directory of traces. Raises UtilityError when that cannot be."""
+        if self._profile is not None:
+            raise UtilityError("A profile is being recorded already; stop it first.")
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UtilityError(f"Traces cannot be written to {self._directory}: {error.strerror}.") from None
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        config = self._config
+        recording = profile(
+            activities=activities,
+            record_shapes=config.record_shapes,
+            profile_memory=config.with_memory,
+            with_stack=config.with_stack,
+            with_flops=config.with_flops,
+        )
+        recording.start()
+        self._profile = recording
+        return str(self._directory)
+
+    def stop(self) -> None:
+        """Record no more, and begin to write. Raises UtilityError when nothing is recorded."""
+        recording = self._profile
+        if recording is None:
+            raise UtilityError("No profile is being recorded; start one first.")
+        self._profile = None
+        recording.stop()
+        suffix = ".pt.trace.json.gz" if self._config.use_gzip else ".pt.trace.json"
+        name = f"core-{os.getpid()}-{time.time_ns() // 1_000_000}{suffix}"
+        self._path = str(self._directory / name)
+        self._error = ""
+        self._writing = threading.Thread(target=self._write, args=(recording, self._path), name="core-profile")
+        self._writing.start()
+
+    def written(self) -> str | None:
+        """The newest trace; None while it is being written. Raises UtilityError when it cannot be."""
+        if self._writing is not None and self._writing.is_alive():
+            return None
+        if self._error:
+            raise UtilityError(f"The trace {self._path} was not written: {self._error}.")
+        return self._path
+
+    def _write(self, recording: profile, path: str) -> None:
+        try:
+            recording.export_chrome_trace(path)
+        except Exception as error:  # whatever it is, who asks for the file is told
+            self._error = f"{type(error).__name__}: {error}"

@@ -1,0 +1,116 @@
+"""What an engine tells of its steps: profiles, a line for each step, when prompts begin, totals across deaths."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from core.api.errors import ConfigError, UtilityError
+from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats, TokenColumns
+from core.api.sampling_params import SamplingParams
+from core.config.log_file import log_config
+from core.engine.ledger import Ledger
+from core.engine.stat_totals import STATES, StatTotals
+from core.llm import LLM
+
+PARAMS = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_llm_is_profiled_and_its_steps_are_logged(
+    ahead: bool, tiny_llama: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = {"profiler": "torch", "torch_profiler_dir": str(tmp_path / "traces"), "torch_profiler_with_stack": False}
+    llm = LLM(
+        str(tiny_llama),
+        max_model_len=64,
+        num_gpu_blocks_override=16,
+        profiler_config=keys,
+        enable_logging_iteration_details=True,
+        async_scheduling=ahead,
+    )
+    with llm, caplog.at_level(logging.INFO, "core.engine.step_log"):
+        with pytest.raises(UtilityError, match="start one first"):
+            llm.stop_profile()
+        assert llm.start_profile() == str(tmp_path / "traces")
+        with pytest.raises(UtilityError, match="already"):
+            llm.start_profile()
+        (output,) = llm.generate({"prompt_token_ids": [5, 6, 7]}, PARAMS, use_tqdm=False)
+        path = llm.stop_profile()
+        stats = llm.stats()
+    trace = json.loads(gzip.decompress(Path(path).read_bytes()))
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert any(str(name).startswith("aten::") for name in names)
+    lines = [record.getMessage() for record in caplog.records]
+    assert "1 prompts with 3 tokens, 0 decodes with 0 tokens" in lines[0]
+    assert "0 prompts with 0 tokens, 1 decodes with 1 tokens" in lines[1]
+    times = output.metrics
+    assert 0.0 < times.arrival_time <= times.first_scheduled_time <= times.first_token_time <= times.last_token_time
+    num_steps = len(lines)
+    assert sum(stats.step_sizes[:-1]) == num_steps and stats.step_sizes[-1] == 3 + num_steps - 1
+
+
+def test_without_a_profiler_that_is_said(tiny_llama: Path) -> None:
+    llm = LLM(str(tiny_llama), max_model_len=64, num_gpu_blocks_override=16)
+    with llm, pytest.raises(UtilityError, match=r"--profiler-config.profiler torch"):
+        llm.start_profile()
+    with pytest.raises(ConfigError, match="torch_profiler_dir"):
+        LLM(str(tiny_llama), profiler_config={"profiler": "torch"})
+
+
+def test_the_begin_of_a_prompt_comes_with_its_first_output() -> None:
+    ledger = Ledger(0)
+    requests = [EngineRequest(name, 0, [1], SamplingParams(), seed=1) for name in ("a", "b")]
+    ledger.admit(requests)
+    first, second = (request.handle for request in requests)
+    stats = SchedulerStats()
+    assert (
+        ledger.accept(EngineOutputs(0, [], stats, begun=[Begun(first, 5.0), Begun(second, 6.0), Begun(99, 7.0)])) == []
+    )
+    handles = first.to_bytes(8, "little")
+    columns = TokenColumns(handles, bytes(4), bytes(4))
+    told = ledger.accept(EngineOutputs(0, [EngineOutput("b", 0, 0, [1], handle=second)], stats, columns))
+    assert [(output.request_id, output.begin_time) for output in told] == [("a", 5.0), ("b", 6.0)]
+    (later,) = ledger.accept(EngineOutputs(0, [EngineOutput("b", 0, 1, [1], handle=second)], stats))
+    assert later.begin_time == 0.0
+
+
+def test_totals_go_on_when_another_engine_begins_again() -> None:
+    totals = StatTotals()
+    before = SchedulerStats(
+        num_running=4,
+        num_deferred=1,
+        num_preemptions=2,
+        spec_accepted_by_place=[3, 1],
+        spec_steps_on={2: 5},
+        spec_steps_off={"load": 1},
+        spec_draft_seconds=0.5,
+        step_sizes=[1, 2],
+    )
+    totals.take(before)
+    totals.end_engine(num_waiting=4)
+    assert (totals.latest.num_running, totals.latest.num_waiting, totals.latest.num_deferred) == (0, 4, 0)
+    totals.take(SchedulerStats())
+    assert totals.latest.num_preemptions == 2 and totals.latest.step_sizes == [1, 2]
+    totals.take(
+        SchedulerStats(
+            spec_accepted_by_place=[1], spec_steps_on={2: 1, 3: 1}, spec_draft_seconds=0.25, step_sizes=[4, 4]
+        )
+    )
+    latest = totals.latest
+    assert (latest.spec_accepted_by_place, latest.step_sizes) == ([4, 1], [5, 6])
+    assert (latest.spec_steps_on, latest.spec_steps_off, latest.spec_draft_seconds) == ({2: 6, 3: 1}, {"load": 1}, 0.75)
+    assert set(STATES) <= set(SchedulerStats.__struct_fields__)
+
+
+@pytest.mark.parametrize("text", ["version: 2", "- a", "{", "\x00", "version: 1\nhandlers: ["])
+def test_log_files_that_are_none_are_told(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "log.yaml"
+    path.write_text(text)
+    for wrong in (path, tmp_path / "absent.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="--log-config-file"):
+            log_config(str(wrong))

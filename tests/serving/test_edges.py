@@ -1,0 +1,166 @@
+"""Where and how the server can be reached: unix sockets, TLS files that change, middleware of the user's own, its load."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvloop
+
+from core.api.config import ServerConfig
+from core.api.errors import UserError
+from core.serving.own_middleware import load_middleware
+from core.serving.sockets import bind_path, close_listener, url
+from core.serving.tls_refresh import TlsRefresh
+from tests.serving.conftest import RunningServer
+
+Starter = Callable[..., Any]
+
+
+def quiet(**settings: Any) -> ServerConfig:
+    return ServerConfig(uvicorn_log_level="warning", **settings)
+
+
+def make_certificate(folder: Path, name: str) -> tuple[Path, Path]:
+    key = folder / "key.pem"
+    cert = folder / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-keyout", str(key)]
+    made = subprocess.run([*command, "-out", str(cert), "-subj", f"/CN={name}"], capture_output=True, check=False)
+    if made.returncode:
+        pytest.skip("openssl cannot make a certificate here")
+    return key, cert
+
+
+def test_uds_serves_over_the_loop_of_the_server(tmp_path: Path) -> None:
+    path = str(tmp_path / "server.sock")
+    listener = bind_path(path)
+
+    async def main() -> bytes:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(await reader.readline())
+            writer.close()
+
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(
+            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader(), answer), sock=listener
+        )
+        async with server:
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b"hi\n")
+            return await reader.readline()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(main()) == b"hi\n"
+
+
+def test_uds(start_server: Starter, tmp_path: Path) -> None:
+    path = str(tmp_path / "server.sock")
+    with start_server(quiet(uds=path)):
+        with httpx.Client(transport=httpx.HTTPTransport(uds=path), base_url="http://localhost") as client:
+            answer = client.post("/v1/completions", json={"prompt": "Hi"})
+        assert answer.status_code == 200 and answer.json()["choices"][0]["text"].startswith("Hello")
+        with pytest.raises(UserError, match=r"--uds is .*another server"):
+            bind_path(path)
+
+
+def test_uds_of_a_server_that_is_gone_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    bind_path(str(path)).close()
+    assert path.is_socket()
+    bind_path(str(path)).close()
+    config = quiet(uds=str(path))
+    with socket.socket(socket.AF_UNIX) as listener:
+        assert url(listener, config) == f"unix:{path}"
+    close_listener(config)
+    assert not path.exists()
+    path.write_text("mine")
+    for wrong in (path, tmp_path / "no" / "folder", tmp_path / ("x" * 200)):
+        with pytest.raises(UserError, match="--uds is"):
+            bind_path(str(wrong))
+    assert path.read_text() == "mine"
+
+
+def peer(running: RunningServer) -> str:
+    """The name in the certificate that a new connection gets."""
+    address = httpx.URL(running.url)
+    return ssl.get_server_certificate((address.host, address.port))
+
+
+def test_tls_files_are_read_again_when_they_change(start_server: Starter, tmp_path: Path) -> None:
+    key, cert = make_certificate(tmp_path, "first")
+    config = quiet(ssl_keyfile=str(key), ssl_certfile=str(cert), enable_ssl_refresh=True)
+    with start_server(config) as running:
+        first = peer(running)
+        assert first == cert.read_text()
+        time.sleep(1.2)  # the server looks once a second
+        make_certificate(tmp_path, "second")
+        deadline = time.monotonic() + 5
+        while peer(running) == first:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert peer(running) == cert.read_text()
+
+
+def test_broken_tls_files_leave_the_old_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    key, cert = make_certificate(tmp_path, "first")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    refresh = TlsRefresh(quiet(ssl_keyfile=str(key), ssl_certfile=str(cert)), context)
+    cert.write_text("broken")
+    with caplog.at_level("INFO", "core.serving"):
+        refresh.check()
+        refresh.check()
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+class Stamp:
+    """Middleware that marks answers."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        async def send_stamped(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"].append((b"x-stamp", b"class"))
+            await send(message)
+
+        await self.app(scope, receive, send_stamped)
+
+
+async def stamp(request: Any, call_next: Any) -> Any:
+    answer = await call_next(request)
+    answer.headers["x-function"] = request.url.path
+    return answer
+
+
+def test_middleware_of_the_users_own(start_server: Starter) -> None:
+    paths = ("tests.serving.test_edges.Stamp", "tests.serving.test_edges:stamp")
+    with start_server(quiet(middleware=paths)) as running:
+        headers = running.http.get("/health").headers
+        assert (headers["x-stamp"], headers["x-function"]) == ("class", "/health")
+
+
+@pytest.mark.parametrize("path", ["nowhere", "no.such.module", "tests.serving.test_edges:absent", "os:sep", ":", ""])
+def test_middleware_that_is_none_is_told(path: str) -> None:
+    with pytest.raises(UserError, match="--middleware"):
+        load_middleware([path])
+
+
+def test_load_counts_prompts_that_live(start_server: Starter, server: RunningServer) -> None:
+    assert server.http.get("/load").status_code == 404
+    with start_server(quiet(enable_server_load_tracking=True)) as running:
+        assert running.http.get("/load").json() == {"server_load": 0}
+        with running.openai().completions.create(model="alias", prompt=["SLOW", "SLOW"], stream=True) as stream:
+            next(iter(stream))
+            assert running.http.get("/load").json() == {"server_load": 2}
+        running.wait_idle()
+        assert running.http.get("/load").json() == {"server_load": 0}
