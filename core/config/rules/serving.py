@@ -5,7 +5,8 @@ Owns: those rules and their order. Called by: the table (`core.config.rules`).
 
 from __future__ import annotations
 
-from core.args.schema import flag_of
+from core.args.reach import is_for_servers
+from core.args.schema import flag_of, schema
 from core.config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_RESTARTS = (
@@ -65,6 +66,26 @@ def restarts_serve_servers(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(given)}: no effect with --engine-restarts 0.")
 
 
+def servers_read_their_arguments(facts: Facts) -> Findings:
+    """What only a server looks at means nothing to `LLM`; a file or a variable may be shared with a server."""
+    if facts.context != "llm":
+        return
+    given: list[str] = []
+    shared: list[str] = []
+    for name, field in schema().fields.items():
+        if not is_for_servers(field):
+            continue
+        origin = facts.origin(name)
+        if origin == "argument":
+            given.append(name)
+        elif origin.startswith("config file"):
+            shared.append(name)
+    if given:
+        yield Problem(f"{', '.join(given)}: only a server reads this; leave it out, or use `core serve`.")
+    if shared:
+        yield Warn(f"{', '.join(shared)}: no effect here: only a server reads this.")
+
+
 RULES: tuple[Rule, ...] = (
     Rule(log_length_needs_the_log),
     Rule(foreign_api_key_protects_nothing),
@@ -72,4 +93,5 @@ RULES: tuple[Rule, ...] = (
     Rule(public_prompts_need_keys),
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),
+    Rule(servers_read_their_arguments),
 )
