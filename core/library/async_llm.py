@@ -45,7 +45,6 @@ class AsyncLLM:
         self._starting = asyncio.Lock()
         self._engine: AsyncEngine | None = None
         self._stopped = False
-        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, usage_context: object = None, **options: Any) -> Self:
@@ -145,25 +144,19 @@ class AsyncLLM:
 
         timeout: no effect: nothing is waited for. `close` lets the engine end by itself.
         """
-        engine = self._engine
-        if self._stopped or engine is None:
-            self._stopped = True
-            return
         self._stopped = True
-        engine.kill()
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            return  # its loop is over, and with it everything else that is to be closed
-        self._closing = loop.create_task(engine.close())
+        if self._engine is not None:
+            self._engine.abandon()
 
     async def close(self) -> None:
         """End the engine process, and wait until it has. May be called twice."""
         self._stopped = True
-        if self._closing is not None:
-            await self._closing
-        elif self._engine is not None:
+        if self._engine is not None:
             await self._engine.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_engine", None) is not None:  # there is none when the configuration was refused
+            self.shutdown()
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -32,7 +32,7 @@ def test_what_is_not_there_is_told() -> None:
         exec("from core.sampling_params import Nothing", {})
     with pytest.raises(AttributeError, match="it offers BeamSearchParams, RequestOutputKind, SamplingParams"):
         _ = import_module("core.sampling_params").Nothing
-    with pytest.raises(ModuleNotFoundError, match="No module named 'core.no_such_thing'"):
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'core.no_such_thing'"):
         import_module("core.no_such_thing")
     for module, reason in NOT_SERVED.items():
         with pytest.raises(ModuleNotFoundError, match=reason):

@@ -6,17 +6,20 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from engine.fakes import TARGET, FakeExecutor, make_config, make_resolution, reference
+from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 
 import core.library.async_llm as async_module
 from core import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, SamplingParams
 from core.api.errors import EngineDeadError, RequestError
 from core.api.sampling_params import RequestOutputKind
 from core.engine.async_engine import AsyncEngine
+
+TARGET = "engine.fakes:FakeExecutor"
 
 
 def fake_resolution(**options: Any) -> Any:
@@ -32,7 +35,8 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
     def resolve(arguments: dict[str, Any], *, context: str) -> Any:
         asked.append(arguments)
-        return fake_resolution()
+        slow = {"delay_s": 0.02} if context == "serve" else {}
+        return fake_resolution(**slow)
 
     for name, offered in (
         ("core.config.resolve", {"resolve": resolve}),
@@ -41,6 +45,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         module = ModuleType(name)
         vars(module).update(offered)
         monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the engine's process
     monkeypatch.setattr(async_module, "resolve", resolve)
     monkeypatch.setattr(AsyncEngine, "start", partial(AsyncEngine.start, executor=TARGET))
     yield asked
@@ -87,7 +92,7 @@ def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> Non
             engine.add_request(1, "x", SamplingParams())  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="lora_request is not served yet: LoRA adapters are not available"):
             engine.add_request("b", "x", SamplingParams(), lora_request="adapter")
-        with pytest.raises(TypeError, match="'lora_reqest'. Did you mean 'lora_request'"):
+        with pytest.raises(TypeError, match=r"'lora_reqest'. Did you mean 'lora_request'"):
             engine.generate("x", lora_reqest=None)
         with pytest.raises(RequestError, match="add_request are unfinished"):
             engine.generate("x")

@@ -66,5 +66,5 @@ def test_what_is_not_done_is_refused(both: tuple[ScriptTokenizer, Any]) -> None:
         ours("a", padding=True)
     with pytest.raises(RequestError, match="return_tensors='pt' is not served"):
         ours.apply_chat_template(CHAT, return_tensors="pt")
-    with pytest.raises(RequestError, match="unknown option 'paddin'. Did you mean 'padding'"):
+    with pytest.raises(RequestError, match=r"unknown option 'paddin'. Did you mean 'padding'"):
         ours.encode("a", paddin=False)
