@@ -132,7 +132,7 @@ class ScriptTokenizer:
         hidden = self.tokenizer.special_ids if skip_special_tokens else ()
         return self._spellings([index for index in ids if index not in hidden])
 
-    def _spellings(self, ids: Iterable[int]) -> list[str]:
+    def _spellings(self, ids: Iterable[int]) -> list[Any]:
         return [self.tokenizer.backend.id_to_token(index) for index in ids]
 
     def convert_tokens_to_ids(self, tokens: Any) -> Any:
