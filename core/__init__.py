@@ -9,22 +9,54 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from core.aliases import install
+
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput, RequestOutput
     from core.api.sampling_params import SamplingParams
     from core.api.structured_outputs import StructuredOutputsParams
+    from core.library.async_llm import AsyncLLM, AsyncLLMEngine
+    from core.library.beam_search import BeamSearchParams
+    from core.library.engine_args import AsyncEngineArgs, EngineArgs
+    from core.library.inputs import PromptType, TextPrompt, TokensPrompt
+    from core.library.llm_engine import LLMEngine
     from core.llm import LLM
     from core.version import __version__
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "AsyncLLMEngine",
+    "BeamSearchParams",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "PromptType",
+    "RequestOutput",
+    "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     homes = {
         "LLM": "core.llm",
+        "LLMEngine": "core.library.llm_engine",
+        "AsyncLLM": "core.library.async_llm",
+        "AsyncLLMEngine": "core.library.async_llm",
+        "EngineArgs": "core.library.engine_args",
+        "AsyncEngineArgs": "core.library.engine_args",
         "SamplingParams": "core.api.sampling_params",
+        "BeamSearchParams": "core.library.beam_search",
         "StructuredOutputsParams": "core.api.structured_outputs",
+        "TextPrompt": "core.library.inputs",
+        "TokensPrompt": "core.library.inputs",
+        "PromptType": "core.library.inputs",
         "RequestOutput": "core.api.outputs",
         "CompletionOutput": "core.api.outputs",
         "__version__": "core.version",
@@ -38,3 +70,6 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+install()

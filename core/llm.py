@@ -6,46 +6,36 @@ Called by: users.
 
 from __future__ import annotations
 
-import itertools
-import logging
 import time
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.api.config import EngineConfig
-from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
+from core.api.errors import RequestError
 from core.api.explanation import Source
-from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
 from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
-from core.engine.inproc import InprocClient
-from core.engine.input_processor import InputProcessor, ProcessedInput
-from core.engine.output_processor import OutputProcessor
+from core.engine.input_processor import ProcessedInput
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import ExplainTerms, RequestTerms
-from core.engine.tokenizing import load_tokenizer
-from core.grammars.compiler import GrammarCompiler
-from core.tokens.chat_template import ChatTemplate, has_answers
-from core.tokens.templates import TOOL_TEMPLATE
-from core.tokens.tokenizer import Tokenizer
+from core.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
+from core.library.keywords import refuse_keywords
+from core.library.llm_engine import LLMEngine
+from core.tokens.chat_template import has_answers
+from core.tokens.script_tokenizer import chat_template_of
 
 if TYPE_CHECKING:
-    from core.config.resolve import Resolution
     from core.formats.answer_plan import AnswerPlan
     from core.formats.selection import AnswerFormat
-
-logger = logging.getLogger(__name__)
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
 
 
-class LLM:
+class LLM(LLMEngine):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.
@@ -56,22 +46,6 @@ class LLM:
     One thread at a time. `close` it, or use it as a context manager, to give its memory back.
     """
 
-    def __init__(self, model: str | None = None, *, tokenizer: str | None = None, **engine_arguments: Any) -> None:
-        from core.config.resolve import resolve
-
-        named = {"model": model, "tokenizer": tokenizer}
-        given = {name: value for name, value in named.items() if value is not None}
-        resolution = resolve(given | engine_arguments, context="llm")
-        for warning in resolution.warnings:
-            logger.warning("%s", warning)
-        self._ids = itertools.count()
-        self._client: InprocClient | None = None
-        while self._client is None:
-            try:
-                self._build(resolution)
-            except PluginError as error:
-                resolution = resolution.without(error)
-
     def generate(
         self,
         prompts: PromptInput | Sequence[PromptInput],
@@ -80,6 +54,7 @@ class LLM:
         use_tqdm: Progress = True,
         priority: Sequence[int] | None = None,
         explain: bool = False,
+        **options: Any,
     ) -> list[RequestOutput]:
         """Complete prompts; the outputs come in the order of the prompts.
 
@@ -88,8 +63,10 @@ class LLM:
         use_tqdm: whether to show a progress bar, or a callable that makes one.
         priority: one for each prompt, lower first, under the priority policy.
         explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
+        options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
         Raises RequestError before anything runs when any prompt or parameter is wrong.
         """
+        refuse_keywords(options)
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
         if priority is not None and len(priority) != len(batch):
@@ -115,22 +92,25 @@ class LLM:
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         explain: bool = False,
+        **options: Any,
     ) -> list[RequestOutput]:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
-        chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the checkpoint's default one,
-        or with tools its one for tools. The other options go to the template.
+        chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the engine argument, or the
+        checkpoint's default one, or with tools its one for tools. The other options go to the template.
         tools: definitions in OpenAI's form, functions or custom ones. Each answer then is taken apart into text, reasoning
         and calls: `output.outputs[0].parts`.
         tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The answer
         is held to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
-        explain: see `generate`.
+        explain, options: see `generate`.
         """
+        refuse_keywords(options)
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))
-        tokenizer = self.get_tokenizer()
-        template = _template(tokenizer, chat_template)
+        tokenizer = self._need_tokenizer()
+        chat_template = chat_template or self._chat_template
+        template = chat_template_of(tokenizer, chat_template)
         prompts: list[PromptInput] = []
         plans: list[AnswerPlan] = []
         plan = None
@@ -163,21 +143,66 @@ class LLM:
                 take_apart(completion, own_plan, prompt, keeps_specials=not params[index].skip_special_tokens)
         return outputs
 
+    def beam_search(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: Progress = False,
+        **options: Any,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest continuations of prompts, found by beam search; in the order of the prompts.
+
+        prompts: as for `generate`.
+        options: what vLLM takes besides; anything but None is refused by name.
+        Each step is a batch of one token a beam; cached prefixes keep it from computing more than that and a block.
+        """
+        refuse_keywords(options)
+        batch = as_batch(prompts)
+        searches = [self._search(index, batch, params) for index in range(len(batch))]
+        while True:
+            open_ones = [search for search in searches if not search.is_over]
+            if not open_ones:
+                break
+            self._advance(open_ones, use_tqdm)
+        outputs = [search.output() for search in searches]
+        if self._tokenizer is not None:
+            for output in outputs:
+                for beam in output.sequences:
+                    beam.text = self._tokenizer.decode(beam.tokens, skip_special_tokens=False)
+        return outputs
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """What a function makes of the model, in a list of one. func: is called with the engine's own model object."""
+        return [func(self._live_client().worker.instances[0].model)]
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call something on the worker; its answer in a list of one.
+
+        method: a function, which is called with the worker first, or the name of one of the worker's methods.
+        timeout: no effect: the worker is in this thread.
+        Raises RequestError for a name that the worker does not have.
+        """
+        worker = self._live_client().worker
+        if callable(method):
+            return [method(worker, *args, **(kwargs or {}))]
+        found = getattr(worker, method, None)
+        if method.startswith("_") or not callable(found):
+            raise RequestError(
+                f"The worker has no method {method!r}; pass a function, which is called with the worker.",
+                param="method",
+            )
+        return [found(*args, **(kwargs or {}))]
+
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
         return default_sampling_params(self._config.model)
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The tokenizer. Raises ConfigError when the model has none."""
-        if self._tokenizer is None:
-            raise ConfigError(
-                [f"The model {self._config.model.model!r} runs without a tokenizer; name one: tokenizer=..."]
-            )
-        return self._tokenizer
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False when blocks are still in use."""
-        return self._live_client().reset_prefix_cache()
 
     def start_profile(self) -> str:
         """Record the engine's steps with torch's profiler; returns the directory of traces.
@@ -193,40 +218,6 @@ class LLM:
         while (path := core.call("written_profile")) is None:
             time.sleep(0.02)
         return str(path)
-
-    def stats(self) -> SchedulerStats:
-        """State of the scheduler: requests, KV usage, prefix hits, preemptions, drafts."""
-        return self._live_client().stats()
-
-    def close(self) -> None:
-        """Give the engine's memory and threads back; may be called twice."""
-        client = self._client
-        self._client = None
-        if client is not None:
-            self._grammars.close()
-            client.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _build(self, resolution: Resolution) -> None:
-        self._config: EngineConfig = resolution.engine
-        self._answers = resolution.server.answers
-        self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
-        self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
-        self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
-        self._grammars = GrammarCompiler(self._config, self._tokenizer)
-        self._client = InprocClient(self._config)
-
-    def _live_client(self) -> InprocClient:
-        if self._client is None:
-            raise EngineDeadError("This LLM was closed; build another one.")
-        return self._client
 
     def _spread(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
         """One for each prompt."""
@@ -255,6 +246,46 @@ class LLM:
                 tokenized.append(prompt)
         return tokenized
 
+    def _search(self, index: int, batch: list[PromptInput], params: BeamSearchParams) -> BeamSearch:
+        """A search that has not begun. Raises RequestError."""
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
+        entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
+        first = entry.requests[0]
+        model = self._config.model
+        room = model.max_model_len - len(first.prompt_token_ids)
+        num_tokens = min(params.max_tokens, room)
+        search = BeamSearch(first.prompt_token_ids, params, num_tokens, model.eos_token_ids, first.cache_salt)
+        most = model.max_logprobs
+        if most != -1 and search.num_candidates > most:
+            raise RequestError(
+                f"beam_width is {params.beam_width}, which needs {search.num_candidates} log-probabilities a token; this "
+                f"engine gives at most {most}. Use fewer beams, or raise max_logprobs.",
+                param="beam_width",
+            )
+        return search
+
+    def _advance(self, searches: Sequence[BeamSearch], use_tqdm: Progress) -> None:
+        """One token more for all beams."""
+        prompts: list[PromptInput] = []
+        params: list[SamplingParams] = []
+        for search in searches:
+            asked = SamplingParams(
+                temperature=0.0, max_tokens=1, logprobs=search.num_candidates, detokenize=False, ignore_eos=True
+            )
+            for beam in search.running:
+                prompts.append({"prompt_token_ids": beam.tokens, "cache_salt": search.cache_salt})
+                params.append(asked)
+        outputs = iter(self._run(prompts, params, [0] * len(prompts), use_tqdm, None))
+        for search in searches:
+            found = []
+            for _ in search.running:
+                completion = next(outputs).outputs[0]
+                if not completion.logprobs:
+                    raise RequestError(f"The beam search failed: {completion.stop_reason}", status=500)
+                found.append(completion.logprobs[0])
+            search.advance(found)
+
     def _explain_terms(
         self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
     ) -> list[ExplainTerms]:
@@ -277,7 +308,7 @@ class LLM:
         """How the model writes its answers, found when it is asked for."""
         from core.formats.selection import served_format
 
-        tokenizer = self.get_tokenizer()
+        tokenizer = self._need_tokenizer()
         own = None if chat_template is None else tokenizer.named_templates.get(chat_template, chat_template)
         return served_format(self._answers, tokenizer, own, self._config.model.eos_token_ids)
 
@@ -292,6 +323,8 @@ class LLM:
         marks_specials: bool = False,
     ) -> list[RequestOutput]:
         client = self._live_client()
+        if self.has_unfinished_requests():
+            raise RequestError("Requests of add_request are unfinished; call step until they end, or abort them.")
         entries = []
         for index in range(len(prompts)):
             told = None if explain is None else explain[index]
@@ -312,27 +345,13 @@ class LLM:
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
-            wanted = getattr(params, "structured_outputs", None)
-            begin = time.monotonic()
-            grammar = None if wanted is None else self._grammars.compile(wanted)
-            if grammar is not None:
-                terms = terms.with_grammar(begin)
-            return self._input.process(str(next(self._ids)), prompts[index], params, terms, grammar=grammar)
+            return self._check(str(next(self._ids)), prompts[index], params, terms)
         except RequestError as error:
             if len(prompts) == 1:
                 raise
             raise RequestError(
                 f"Prompt {index}: {error}", param=error.param, status=error.status, code=error.code
             ) from error
-
-
-def _template(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
-    """The template that renders conversations: `given` as source or name, else the checkpoint's."""
-    named = tokenizer.named_templates
-    special = tokenizer.special_tokens
-    if given:
-        return ChatTemplate(named.get(given, given), special)
-    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE))
 
 
 def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

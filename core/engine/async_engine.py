@@ -221,6 +221,14 @@ class AsyncEngine:
                 await self._recovery.close()
             await self._client.close()
 
+    def abandon(self) -> None:
+        """As `close`, but at once, and for a loop that may be over: the engine process is killed. May be called twice."""
+        if not self._closed:
+            self._closed = True
+            self._client.abandon()
+            self._live.end(EngineDeadError("The engine was closed."))
+            self.grammars.close()
+
     def kill(self) -> None:
         """End the engine process at once, while `close` waits for it or before."""
         self._client.kill()

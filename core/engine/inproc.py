@@ -7,6 +7,7 @@ Called by: the `LLM` class.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
@@ -58,6 +59,12 @@ class InprocClient:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks."""
         return bool(self.core.call("reset_prefix_cache"))
+
+    @property
+    def worker(self) -> Any:
+        """The worker in this process. Raises AttributeError for an executor that has none."""
+        executor: Any = self.core.executor
+        return executor.worker
 
     def close(self) -> None:
         """Give the engine's memory and threads back; may be called twice."""

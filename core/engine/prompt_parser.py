@@ -16,6 +16,8 @@ from core.engine.token_ids import check_token_ids
 from core.tokens.tokenizer import Tokenizer
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "prompt_embeds")
+"""Keys that ask for what is not served: None or an empty mapping is the same as nothing."""
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`."""
@@ -52,8 +54,10 @@ class PromptParser:
         )
 
     def _parse_mapping(self, prompt: Mapping[str, Any]) -> Prompt:
-        for key in prompt:
-            if key not in PROMPT_KEYS:
+        for key, value in prompt.items():
+            if key in MEDIA_KEYS:
+                _refuse_media(key, value)
+            elif key not in PROMPT_KEYS:
                 raise RequestError(
                     f"The prompt has the key {key!r}; expected one of {', '.join(PROMPT_KEYS)}."
                     f"{nearest(str(key), PROMPT_KEYS)}",
@@ -86,6 +90,14 @@ class PromptParser:
                 raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)
         check_token_ids(param, ids, self._model)
         return ids
+
+
+def _refuse_media(key: str, value: Any) -> None:
+    """Raises RequestError for media in a prompt."""
+    if value is not None and value != {}:
+        raise RequestError(
+            f"The prompt has {key!r}, but prompts carry text or token ids only; leave it out.", param=key
+        )
 
 
 def check_unicode(param: str, text: str) -> None:

@@ -211,6 +211,17 @@ class ZmqClient:
             self._calls.fail(EngineDeadError("The engine was closed."))
             self._engine.close()
 
+    def abandon(self) -> None:
+        """End an engine of ours at once and give the socket back; waits for nothing, so that its event loop may be over."""
+        if self._closing:
+            return
+        self._closing = True
+        for task in self._tasks:
+            task.cancel()
+        self._engine.give_up()
+        self._calls.fail(EngineDeadError("The engine was closed."))
+        self._engine.close()
+
     def kill(self) -> None:
         """End an engine of ours at once; `close` then has nothing to wait for."""
         if self.dead_error is None:

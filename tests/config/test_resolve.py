@@ -20,8 +20,8 @@ def registry():
     return PluginRegistry()
 
 
-def engine(registry, model, **arguments):
-    return resolve({"model": str(model), **arguments}, context="llm", registry=registry, environ={})
+def engine(registry, model, context="llm", **arguments):
+    return resolve({"model": str(model), **arguments}, context=context, registry=registry, environ={})
 
 
 def problems(registry, **arguments):
@@ -202,7 +202,9 @@ def test_an_unknown_architecture_names_the_nearest(registry, tiny_llama):
 def test_server_settings(registry, tiny_llama, tmp_path):
     template = tmp_path / "t.jinja"
     template.write_text("{{ messages }}")
-    done = engine(registry, tiny_llama, chat_template=str(template), api_key="k", port=1, served_model_name=["a", "b"])
+    done = engine(
+        registry, tiny_llama, "serve", chat_template=str(template), api_key="k", port=1, served_model_name=["a", "b"]
+    )
     assert done.server.chat_template == "{{ messages }}"
     assert (done.server.api_keys, done.server.port, done.engine.model.served_names) == (("k",), 1, ("a", "b"))
     assert engine(registry, tiny_llama, chat_template="{{ x }}").server.chat_template == "{{ x }}"
@@ -353,7 +355,7 @@ def test_credentials_need_named_origins(registry, tiny_llama):
     for origins in ({}, {"allowed_origins": ["*"]}, {"allowed_origins": ["http://a", "*"]}):
         (problem,) = problems(registry, model=str(tiny_llama), allow_credentials=True, **origins)
         assert "--allow-credentials" in problem and "--allowed-origins" in problem
-    done = engine(registry, tiny_llama, allow_credentials=True, allowed_origins=["http://a"])
+    done = engine(registry, tiny_llama, "serve", allow_credentials=True, allowed_origins=["http://a"])
     assert done.server.allow_credentials
 
 
@@ -364,5 +366,5 @@ def test_a_key_that_nobody_can_send_is_refused_and_not_shown(registry, tiny_llam
 
 
 def test_a_root_path_is_none_or_a_path(registry, tiny_llama):
-    assert engine(registry, tiny_llama, root_path="/").server.root_path == ""
-    assert engine(registry, tiny_llama, root_path="/a/").server.root_path == "/a"
+    assert engine(registry, tiny_llama, "serve", root_path="/").server.root_path == ""
+    assert engine(registry, tiny_llama, "serve", root_path="/a/").server.root_path == "/a"

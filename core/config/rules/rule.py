@@ -102,6 +102,11 @@ class Facts:
         """Whether the user gave `name`."""
         return self.settings.user_set(name)
 
+    def origin(self, name: str) -> str:
+        """Where the value of `name` comes from: `argument`, `default`, ..."""
+        _, origin, _ = self.settings.rows[name]
+        return origin
+
     def capability(self, name: str) -> Any:
         """The value that the chosen platform declares; None when it declares none."""
         return None if self.platform is None else self.platform.capabilities.get(name)

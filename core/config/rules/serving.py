@@ -5,7 +5,8 @@ Owns: those rules and their order. Called by: the table (`core.config.rules`).
 
 from __future__ import annotations
 
-from core.args.schema import flag_of
+from core.args.reach import is_for_servers
+from core.args.schema import flag_of, schema
 from core.config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_RESTARTS = (
@@ -85,6 +86,26 @@ def llm_is_watched_otherwise(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(given)}: no effect here; configure logging, or trace, in the program that calls LLM.")
 
 
+def servers_read_their_arguments(facts: Facts) -> Findings:
+    """What only a server looks at means nothing to `LLM`; a file or a variable may be shared with a server."""
+    if facts.context != "llm":
+        return
+    given: list[str] = []
+    shared: list[str] = []
+    for name, field in schema().fields.items():
+        if not is_for_servers(field):
+            continue
+        origin = facts.origin(name)
+        if origin == "argument":
+            given.append(name)
+        elif origin.startswith("config file"):
+            shared.append(name)
+    if given:
+        yield Problem(f"{', '.join(given)}: only a server reads this; leave it out, or use `core serve`.")
+    if shared:
+        yield Warn(f"{', '.join(shared)}: no effect here: only a server reads this.")
+
+
 RULES: tuple[Rule, ...] = (
     Rule(log_length_needs_the_log),
     Rule(foreign_api_key_protects_nothing),
@@ -95,4 +116,5 @@ RULES: tuple[Rule, ...] = (
     Rule(uds_replaces_host_and_port),
     Rule(details_need_traces),
     Rule(llm_is_watched_otherwise),
+    Rule(servers_read_their_arguments),
 )

@@ -1,0 +1,135 @@
+"""Module paths under which scripts written for vLLM look for our names: `from core.sampling_params import SamplingParams`.
+
+Owns: the table of these modules, and the finder that makes them. Never does: import anything before it is asked for, or
+stand in for a module that exists. Called by: Python's import, once nothing else has found a module of ours.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, cast
+
+PARAMS = "core.api.sampling_params"
+OUTPUTS = "core.api.outputs"
+INPUTS = "core.library.inputs"
+ARGS = "core.library.engine_args"
+BEAMS = "core.library.beam_search"
+METRICS = "core.library.metrics"
+CHORES = "core.library.chores"
+PARSER = "core.library.flexible_parser"
+
+OFFERED: tuple[tuple[str, str, str], ...] = (
+    ("core.beam_search", BEAMS, "BeamSearchOutput BeamSearchSequence"),
+    ("core.distributed", CHORES, "cleanup_dist_env_and_memory"),
+    ("core.distributed.parallel_state", CHORES, "cleanup_dist_env_and_memory"),
+    ("core.engine.arg_utils", ARGS, "AsyncEngineArgs EngineArgs"),
+    ("core.engine.arg_utils", PARSER, "FlexibleArgumentParser"),
+    ("core.engine.async_llm_engine", "core.library.async_llm", "AsyncLLMEngine"),
+    ("core.engine.llm_engine", "core.library.llm_engine", "LLMEngine"),
+    ("core.entrypoints.llm", "core.llm", "LLM"),
+    ("core.inputs", INPUTS, "PromptType TextPrompt TokensPrompt"),
+    ("core.inputs.data", INPUTS, "PromptType TextPrompt TokensPrompt"),
+    ("core.logger", CHORES, "init_logger"),
+    ("core.logprobs", OUTPUTS, "Logprob"),
+    ("core.outputs", OUTPUTS, "CompletionOutput RequestOutput"),
+    ("core.sampling_params", BEAMS, "BeamSearchParams"),
+    ("core.sampling_params", PARAMS, "RequestOutputKind SamplingParams"),
+    ("core.sampling_params", "core.api.structured_outputs", "StructuredOutputsParams"),
+    ("core.sequence", OUTPUTS, "Logprob"),
+    ("core.usage.usage_lib", CHORES, "UsageContext"),
+    ("core.utils", CHORES, "random_uuid"),
+    ("core.utils", PARSER, "FlexibleArgumentParser"),
+    ("core.utils.argparse_utils", PARSER, "FlexibleArgumentParser"),
+    ("core.v1.engine.async_llm", "core.library.async_llm", "AsyncLLM"),
+    ("core.v1.engine.exceptions", "core.api.errors", "EngineDeadError"),
+    ("core.v1.engine.llm_engine", "core.library.llm_engine", "LLMEngine"),
+    ("core.v1.metrics.reader", METRICS, "Counter Gauge Histogram Metric Vector"),
+)
+"""Rows of module, home and names: what a script may import from a module, and where it really is."""
+
+NOT_SERVED: dict[str, str] = {
+    "core.lora.request": "LoRA adapters are not served yet",
+    "core.assets.image": "prompts are text or token ids",
+    "core.assets.audio": "prompts are text or token ids",
+    "core.assets.video": "prompts are text or token ids",
+    "core.multimodal": "prompts are text or token ids",
+    "core.model_executor": "models are plugins, see docs/plugins",
+    "core.attention": "attention backends are plugins, see docs/plugins",
+}
+"""Modules whose names no script can use here, and why."""
+
+_PACKAGES = frozenset(
+    ".".join(parts[:end])
+    for parts in [module.split(".") for module in (*(row[0] for row in OFFERED), *NOT_SERVED)]
+    for end in range(2, len(parts))
+)
+
+
+class AliasModule(ModuleType):
+    """A module whose names live elsewhere; each is imported when it is first used.
+
+    homes: the module of each name.
+    """
+
+    def __init__(self, name: str, homes: dict[str, str]) -> None:
+        super().__init__(name, f"Names of {', '.join(sorted(set(homes.values()))) or 'no module'}.")
+        self.homes = homes
+        self.__all__ = sorted(homes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name not in self.homes:
+            raise AttributeError(_sentence(self.__name__, name, self.homes))
+        value = getattr(import_module(self.homes[name]), name)
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *self.homes})
+
+
+class AliasFinder:
+    """Finds the modules of the table, and makes them; asked last."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module of the table; None for any other name.
+
+        Raises ModuleNotFoundError, with the reason, for one that vLLM has and that cannot be served.
+        """
+        if not fullname.startswith("core."):
+            return None
+        if fullname in NOT_SERVED:
+            raise ModuleNotFoundError(f"There is no {fullname}: {NOT_SERVED[fullname]}.", name=fullname)
+        is_offered = any(module == fullname for module, _, _ in OFFERED)
+        if not is_offered and fullname not in _PACKAGES:
+            return None
+        return ModuleSpec(fullname, cast("Any", self), is_package=fullname in _PACKAGES)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module, with nothing imported yet."""
+        homes: dict[str, str] = {}
+        for module, home, names in OFFERED:
+            if module == spec.name:
+                homes |= dict.fromkeys(names.split(), home)
+        return AliasModule(spec.name, homes)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+def install() -> None:
+    """Put the finder behind all others, once a process."""
+    if not any(type(finder).__name__ == AliasFinder.__name__ for finder in sys.meta_path):
+        sys.meta_path.append(AliasFinder())
+
+
+def _sentence(module: str, name: str, homes: dict[str, str]) -> str:
+    offered = ", ".join(sorted(homes)) or "nothing"
+    return f"module '{module}' has no attribute '{name}'; it offers {offered}"

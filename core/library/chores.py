@@ -1,0 +1,40 @@
+"""Small functions that scripts written for vLLM import and that have little to do here.
+
+Owns: these functions. Never does: configure logging, or end processes. Called by: such scripts, through `core.aliases`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import uuid
+from enum import StrEnum
+
+
+class UsageContext(StrEnum):
+    """Who builds an engine. Taken where vLLM takes it; nothing is reported to anybody."""
+
+    UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
+    LLM_CLASS = "LLM_CLASS"
+    API_SERVER = "API_SERVER"
+    OPENAI_API_SERVER = "OPENAI_API_SERVER"
+    OPENAI_BATCH_RUNNER = "OPENAI_BATCH_RUNNER"
+    ENGINE_CONTEXT = "ENGINE_CONTEXT"
+
+
+def init_logger(name: str) -> logging.Logger:
+    """The logger of this name."""
+    return logging.getLogger(name)
+
+
+def random_uuid() -> str:
+    """32 random hexadecimal digits, for a request's id."""
+    return uuid.uuid4().hex
+
+
+def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
+    """Collect what nobody refers to any more. An `LLM` gives its memory back when it is closed.
+
+    shutdown_ray: no effect: nothing is ever started with Ray.
+    """
+    gc.collect()

@@ -1,0 +1,123 @@
+"""Engine arguments as one object: `EngineArgs(model=...)`, from a command line, or as keywords of `LLM(...)`.
+
+Owns: `EngineArgs` and `AsyncEngineArgs`, made from the schema of arguments. Never does: check or resolve a value, which
+`LLM` and the engines do. Called by: users.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Self
+
+from core.args import foreign
+from core.args.convert import convert
+from core.args.plain import loose
+from core.args.reach import is_for_servers
+from core.args.schema import Field, schema
+
+SERVERS_TOPIC = "Server"
+"""The heading of the table of foreign names under which those of servers stand."""
+
+
+def _arguments() -> dict[str, Field]:
+    """Every argument of an engine, those that it does not serve included, so that their neutral values can be given."""
+    found: dict[str, Field] = {}
+    for field in schema().fields.values():
+        if not is_for_servers(field):
+            found[field.name] = field
+    for row in foreign.names():
+        is_known = bool(row.neutral) and not row.name.startswith("_") and row.topic != SERVERS_TOPIC
+        if is_known:
+            found.setdefault(row.name, row.field)
+    return found
+
+
+class _Arguments:
+    """The methods of both classes."""
+
+    @classmethod
+    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add all arguments to a parser, argparse's or a `FlexibleArgumentParser`, and return it. Defaults leave them unset.
+
+        A flag that the parser has already stays as it is.
+        """
+        taken = parser._option_string_actions
+        for field in _arguments().values():
+            flags = [flag for flag in field.flags if flag not in taken]
+            if field.flag in flags:
+                parser.add_argument(*flags, dest=field.name, default=_default(field), **_options(field))
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """The arguments among those of a parsed command line."""
+        values = vars(args)
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: values[name] for name in known if name in values})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments that differ from their defaults."""
+        defaults = type(self)()
+        changed: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if value != getattr(defaults, name):
+                changed[name] = value
+        return changed
+
+
+def _default(field: Field) -> Any:
+    """What an argument is unless it is given: None, unless that means something else than nothing."""
+    if field.declared:
+        return field.default if field.optional else None
+    value = foreign.WithNeutral()[field.name]
+    return value if isinstance(value, str | int | float) else None
+
+
+def _options(field: Field) -> dict[str, Any]:
+    """What argparse has to know of an argument besides its name."""
+    text = (field.arg.help if field.declared else "Not served yet.").replace("%", "%%")
+    if field.base is bool:
+        return {"action": argparse.BooleanOptionalAction, "help": text}
+    options: dict[str, Any] = {"type": _reader(field), "help": text}
+    if field.is_list:
+        options |= {"nargs": "+", "type": str}
+    elif field.arg.bare is not None:
+        options |= {"nargs": "?", "const": field.arg.bare}
+    return options
+
+
+def _reader(field: Field) -> Callable[[str], Any]:
+    """A function that reads the text of a value."""
+    if not field.declared:
+        return loose
+
+    def read(text: str) -> Any:
+        try:
+            return convert(field, text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def _make(name: str, text: str) -> type[Any]:
+    """A dataclass with all arguments, each with the default that leaves it unset."""
+    fields: list[tuple[str, Any, Any]] = []
+    for argument, field in _arguments().items():
+        default = dataclasses.field(default=_default(field))
+        fields.append((argument, Any, default))
+    namespace = {"__doc__": text, "__module__": __name__}
+    return dataclasses.make_dataclass(name, fields, bases=(_Arguments,), namespace=namespace)
+
+
+_TEXT = """Arguments of an engine, each under its command-line name with underscores. None leaves one unset; names that the
+engine does not serve have a value that asks for nothing.
+
+`dataclasses.asdict` of it, or `given`, are keywords of `LLM(...)`. A name that there is not raises TypeError.
+"""
+
+EngineArgs = _make("EngineArgs", _TEXT)
+AsyncEngineArgs = _make("AsyncEngineArgs", _TEXT)

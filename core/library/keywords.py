@@ -1,0 +1,52 @@
+"""Keywords that vLLM's methods take and that ask for something that is not served.
+
+Owns: the table of these keywords with the reason of each, and the errors about them. Never does: know a method.
+Called by: `LLM`, `LLMEngine` and `AsyncLLM`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.api.errors import RequestError, nearest
+
+NOT_SERVED: Mapping[str, str] = {
+    "lora_request": "LoRA adapters are not available",
+    "mm_processor_kwargs": "prompts carry no media",
+    "tokenization_kwargs": "texts are tokenized as the checkpoint says; pass token ids to do otherwise",
+    "prompt_adapter_request": "prompt adapters are not available",
+    "trace_headers": "nothing is traced",
+    "data_parallel_rank": "one engine is started",
+    "prompt_embeds": "prompts are text or token ids",
+    "chat_template_content_format": "the template itself decides on the form of contents",
+    "reasoning_ended": "the answer's format decides",
+    "client_aggregator": "outputs are merged by `output_kind`",
+    "start_engine_loop": "the engine starts with the first request",
+    "stat_loggers": "statistics are read with `stats` and `get_metrics`",
+    "log_stats": "leave it out, and give disable_log_stats among the engine arguments",
+    "concurrency_limit": "the scheduler decides how many run at a time; give max_num_seqs among the engine arguments",
+}
+"""Why anything but None is refused."""
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "chat_template_content_format": ("auto",),
+    "start_engine_loop": (True,),
+    "log_stats": (True, False),
+    "disable_log_stats": (True, False),
+    "disable_log_requests": (True, False),
+    "enable_log_requests": (True, False),
+}
+"""Values that ask for nothing, or for what the engine arguments decide."""
+
+
+def refuse_keywords(options: Mapping[str, Any]) -> None:
+    """Raises RequestError for a keyword that asks for something, and TypeError for one that nobody knows."""
+    for name, value in options.items():
+        if name not in NOT_SERVED and name not in NEUTRAL:
+            hint = nearest(name, NOT_SERVED)
+            raise TypeError(f"unexpected keyword argument '{name}'.{hint}")
+        if value is None or value in NEUTRAL.get(name, ()):
+            continue
+        reason = NOT_SERVED.get(name, "the engine arguments decide")
+        raise RequestError(f"{name} is not served yet: {reason}; leave it out.", param=name)

@@ -1,0 +1,50 @@
+"""Module paths of scripts: every row leads to what it names, nothing real is hidden, and nothing is imported early."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import core
+from core.aliases import NOT_SERVED, OFFERED
+
+
+@pytest.mark.parametrize("module", sorted({row[0] for row in OFFERED}))
+def test_every_name_of_a_row_can_be_imported(module: str) -> None:
+    found = import_module(module)
+    for path, home, names in OFFERED:
+        if path == module:
+            for name in names.split():
+                assert getattr(found, name) is getattr(import_module(home), name)
+                assert name in dir(found)
+
+
+def test_names_of_the_package_can_be_imported() -> None:
+    for name in core.__all__:
+        assert getattr(core, name) is not None
+
+
+def test_what_is_not_there_is_told() -> None:
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        exec("from core.sampling_params import Nothing", {})
+    with pytest.raises(AttributeError, match="it offers BeamSearchParams, RequestOutputKind, SamplingParams"):
+        _ = import_module("core.sampling_params").Nothing
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'core.no_such_thing'"):
+        import_module("core.no_such_thing")
+    for module, reason in NOT_SERVED.items():
+        with pytest.raises(ModuleNotFoundError, match=reason):
+            import_module(module)
+
+
+def test_an_alias_imports_nothing_before_it_is_asked() -> None:
+    program = (
+        "import sys, core, core.entrypoints.llm, core.sampling_params\n"
+        "from core.sampling_params import SamplingParams\n"
+        "assert SamplingParams is core.SamplingParams\n"
+        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'core.llm', 'core.args'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
