@@ -11,12 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput, RequestOutput
+    from core.api.pooling_outputs import EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
+    from core.api.pooling_params import PoolingParams
     from core.api.sampling_params import SamplingParams
     from core.api.structured_outputs import StructuredOutputsParams
     from core.llm import LLM
     from core.version import __version__
 
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams", "StructuredOutputsParams", "__version__"]
+__all__ = [
+    "LLM",
+    "CompletionOutput",
+    "EmbeddingRequestOutput",
+    "PoolingParams",
+    "PoolingRequestOutput",
+    "RequestOutput",
+    "SamplingParams",
+    "ScoringRequestOutput",
+    "StructuredOutputsParams",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -24,6 +37,10 @@ def __getattr__(name: str) -> Any:
     homes = {
         "LLM": "core.llm",
         "SamplingParams": "core.api.sampling_params",
+        "PoolingParams": "core.api.pooling_params",
+        "EmbeddingRequestOutput": "core.api.pooling_outputs",
+        "PoolingRequestOutput": "core.api.pooling_outputs",
+        "ScoringRequestOutput": "core.api.pooling_outputs",
         "StructuredOutputsParams": "core.api.structured_outputs",
         "RequestOutput": "core.api.outputs",
         "CompletionOutput": "core.api.outputs",
