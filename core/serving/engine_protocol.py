@@ -45,7 +45,9 @@ class ServingEngine(Protocol):
     def generate(
         self, prompt: Mapping[str, Any], params: SamplingParams | PoolingParams, request_id: str, terms: RequestTerms
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request, of the kind that `params.output_kind` says; one `PooledOutput` of a request to pool. Closing it early aborts the request.
+        """Outputs of one request, of the kind that `params.output_kind` says; of one to pool, a `PooledOutput`.
+
+        Closing it early aborts the request.
 
         Raises RequestError at the first step for a bad request, EngineDeadError when the engine is gone.
         """
