@@ -29,7 +29,19 @@ from core.serving.openapi import document
 from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
-from core.serving.routes import cache, chat, completions, health, messages, metrics, models, page, responses, tokenize
+from core.serving.routes import (
+    cache,
+    chat,
+    completions,
+    health,
+    messages,
+    metrics,
+    models,
+    page,
+    pooling,
+    responses,
+    tokenize,
+)
 from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
 from core.tokens.templates import TOOL_TEMPLATE
@@ -58,7 +70,7 @@ def create_app(
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     paths: list[str] = []
-    modules = [models, completions, chat, responses, messages, tokenize, cache, health, metrics]
+    modules = [models, completions, chat, responses, messages, pooling, tokenize, cache, health, metrics]
     if not server_config.disable_ui:
         modules.append(page)
     for module in modules:
