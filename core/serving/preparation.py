@@ -168,7 +168,7 @@ class Preparation:
         params = body.params()
         params.verify()
         texts = body.texts()
-        names = {"prompt": body.text_field}
+        names = {"prompt_token_ids": body.text_field, "prompt": body.text_field}
         with own_names(names):
             check_choices(self.settings, texts, 1)
             special = body.add_special_tokens is not False
