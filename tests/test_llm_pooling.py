@@ -196,3 +196,16 @@ def test_impossible_settings_are_refused():
         _llm(llama, runner="pooling", speculative_config={"method": "ngram", "num_speculative_tokens": 2})
     with pytest.raises(ConfigError, match="use --convert embed"):
         _llm(llama, runner="pooling", convert="none")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_that_was_saved_without_its_head(tmp_path, tied, hidden_of_llama):
+    known = reference("llama")
+    load(known.path, "llama").model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed = {"tie_word_embeddings": tied, "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with _llm(tmp_path, runner="pooling", skip_tokenizer_init=True) as llm:
+        found = _vectors(llm, _given(known), use_activation=False)
+    for states, vector in zip(hidden_of_llama, found, strict=True):
+        assert np.allclose(vector, states[-1], atol=2e-3)

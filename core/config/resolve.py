@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, PluginError
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
@@ -38,6 +39,7 @@ from core.config.server import server_config
 from core.config.settings import Settings
 from core.config.sizes import plan_memory
 from core.config.waivers import waivers
+from core.models.families import without_head
 from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 
@@ -126,6 +128,8 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.facts.spec = spec
     attempt.facts.manifest = checkpoint.manifest
     attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
+    if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
+        spec = without_head(spec, checkpoint.manifest)
     mixers = list(spec.mixers)
     choose_plugins(attempt, checkpoint, family, mixers, platform)
     attempt.draft = attempt.answer_of(lambda: find_draft(attempt, located or checkpoint, spec, platform))
