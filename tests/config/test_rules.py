@@ -58,7 +58,7 @@ TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 POOLS = PoolingConfig(kind="mean", normalize=True, size=64, max_tokens=256, source="modules.json of m")
-USUAL_POOLS = PoolingConfig(
+USUAL_POOLS = PoolingConfig(kind="cls", normalize=True, size=64, source="usual for encoders: there is no file")
     kind="cls", normalize=True, size=64, source="usual for encoders: the checkpoint has no modules.json"
 )
 BERT = model(model_type="bert", type_vocab_size=2)
