@@ -13,6 +13,8 @@ from core.aliases import install
 
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput, RequestOutput
+    from core.api.pooling_outputs import EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
+    from core.api.pooling_params import PoolingParams
     from core.api.sampling_params import SamplingParams
     from core.api.structured_outputs import StructuredOutputsParams
     from core.library.async_llm import AsyncLLM, AsyncLLMEngine
@@ -30,11 +32,15 @@ __all__ = [
     "AsyncLLMEngine",
     "BeamSearchParams",
     "CompletionOutput",
+    "EmbeddingRequestOutput",
     "EngineArgs",
     "LLMEngine",
+    "PoolingParams",
+    "PoolingRequestOutput",
     "PromptType",
     "RequestOutput",
     "SamplingParams",
+    "ScoringRequestOutput",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
@@ -53,6 +59,10 @@ def __getattr__(name: str) -> Any:
         "AsyncEngineArgs": "core.library.engine_args",
         "SamplingParams": "core.api.sampling_params",
         "BeamSearchParams": "core.library.beam_search",
+        "PoolingParams": "core.api.pooling_params",
+        "EmbeddingRequestOutput": "core.api.pooling_outputs",
+        "PoolingRequestOutput": "core.api.pooling_outputs",
+        "ScoringRequestOutput": "core.api.pooling_outputs",
         "StructuredOutputsParams": "core.api.structured_outputs",
         "TextPrompt": "core.library.inputs",
         "TokensPrompt": "core.library.inputs",

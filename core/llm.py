@@ -15,15 +15,18 @@ import msgspec
 from core.api.errors import RequestError
 from core.api.explanation import Source
 from core.api.outputs import RequestOutput
+from core.api.pooling_outputs import PooledOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, run_batch
 from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
 from core.engine.input_processor import ProcessedInput
-from core.engine.prompt_parser import PromptInput
+from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
+from core.llm_pooling import PoolingMethods
 from core.tokens.chat_template import has_answers
 from core.tokens.script_tokenizer import chat_template_of
 
@@ -35,7 +38,7 @@ Message = Mapping[str, Any]
 Conversation = Sequence[Message]
 
 
-class LLM(LLMEngine):
+class LLM(PoolingMethods, LLMEngine):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.
@@ -69,10 +72,7 @@ class LLM(LLMEngine):
         refuse_keywords(options)
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
-        if priority is not None and len(priority) != len(batch):
-            raise RequestError(
-                f"priority has {len(priority)} entries for {len(batch)} prompts; pass one for each.", param="priority"
-            )
+        _check_count("priority", priority, len(batch))
         if priority is None:
             priority = [0] * len(batch)
         told = self._explain_terms(params, given=sampling_params is not None) if explain else None
@@ -200,6 +200,21 @@ class LLM(LLMEngine):
             )
         return [found(*args, **(kwargs or {}))]
 
+    def _pool(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: PoolingParams | Sequence[PoolingParams] | None,
+        use_tqdm: Progress,
+        priority: Sequence[int] | None,
+    ) -> list[PooledOutput]:
+        batch = as_batch(prompts)
+        if not isinstance(params, Sequence):
+            params = [params or PoolingParams()] * len(batch)
+        _check_count("pooling_params", params, len(batch))
+        _check_count("priority", priority, len(batch))
+        outputs = self._run(self._tokenize(batch), params, priority or [0] * len(batch), use_tqdm, None)
+        return [output for output in outputs if isinstance(output, PooledOutput)]
+
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
         return default_sampling_params(self._config.model)
@@ -315,7 +330,7 @@ class LLM(LLMEngine):
     def _run(
         self,
         prompts: list[PromptInput],
-        params: list[SamplingParams],
+        params: Sequence[SamplingParams | PoolingParams],
         priority: Sequence[int],
         use_tqdm: Progress,
         explain: Sequence[ExplainTerms] | None,
@@ -339,7 +354,7 @@ class LLM(LLMEngine):
         return run_batch(client, self._output, entries, use_tqdm)
 
     def _process(
-        self, index: int, prompts: list[PromptInput], params: SamplingParams, terms: RequestTerms
+        self, index: int, prompts: list[PromptInput], params: SamplingParams | PoolingParams, terms: RequestTerms
     ) -> ProcessedInput:
         """One checked prompt. Raises RequestError, which names the prompt when there are several."""
         try:
@@ -354,17 +369,10 @@ class LLM(LLMEngine):
             ) from error
 
 
-def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
-    """A single prompt (text, dictionary, or a list of integers) as a batch of one."""
-    if isinstance(prompts, str | Mapping):
-        return [prompts]
-    if not isinstance(prompts, Sequence):
-        raise RequestError(
-            f"prompts is a {type(prompts).__name__}; expected a prompt or a list of prompts.", param="prompts"
-        )
-    if prompts and isinstance(prompts[0], int):
-        return [prompts]  # type: ignore[list-item]
-    return list(prompts)  # type: ignore[arg-type]
+def _check_count(name: str, given: Sequence[Any] | None, count: int) -> None:
+    """Raises RequestError unless there is one entry for each prompt."""
+    if given is not None and len(given) != count:
+        raise RequestError(f"{name} has {len(given)} entries for {count} prompts; pass one for each.", param=name)
 
 
 def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:

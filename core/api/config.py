@@ -12,6 +12,7 @@ import msgspec
 
 from core.api.draft_spec import DraftSpec
 from core.api.explanation import Scope
+from core.api.pooling import PoolingConfig
 from core.api.specs import KVGroup
 
 
@@ -36,6 +37,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     implementation: whose layers run, the engine's own (`core`) or those of `transformers`.
     trust_remote_code: layers may come as code with the checkpoint.
     numerics:       `fast`, or `reference`: operations in plain torch compute one row at a time.
+    pooling:        how hidden states become the answer; None: the model generates text.
     """
 
     model: str
@@ -56,6 +58,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     implementation: Literal["core", "transformers"] = "core"
     trust_remote_code: bool = False
     numerics: str = "fast"
+    pooling: PoolingConfig | None = None
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

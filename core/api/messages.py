@@ -24,6 +24,7 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.explanation import SequenceRecord
+from core.api.pooling import Pooling
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 
@@ -55,6 +56,8 @@ class Resume(msgspec.Struct, array_like=True):
 class EngineRequest(msgspec.Struct, array_like=True):
     """One sequence to generate: a request with n choices is n of these with the same `request_id`.
 
+    A sequence to pool ends with its prompt: its parameters ask for one token, which is never sampled.
+
     request_id:       the client's id, unique among live requests; with `choice` it names the sequence.
     choice:           index of the completion, the fourth word of the noise counter.
     prompt_token_ids: the prompt; never empty.
@@ -79,6 +82,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     explain:          whether each of its outputs carries a record of how it came about.
     tenant:           requests share cached prefixes only when their tenants are equal; empty: no tenant.
     num_public_tokens: of the prompt, from the first one on, that tenants share all the same.
+    pooling:          what is wanted of the prompt's hidden states; None: tokens are wanted.
     """
 
     request_id: str
@@ -101,6 +105,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     explain: bool = False
     tenant: str = ""
     num_public_tokens: int = 0
+    pooling: Pooling | None = None
 
     @property
     def key(self) -> tuple[str, int]:
@@ -135,6 +140,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     record:            how it has come about so far; None unless the request asks for it.
     begin_time:        seconds since the epoch at which its prompt began to be computed, with its first output; put in by the
                        client (see `Begun`), 0.0 on the wire.
+    pooled:            of a sequence that was pooled, with its end: float32 numbers in the machine's byte order.
     """
 
     request_id: str
@@ -149,6 +155,7 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     handle: int = NO_HANDLE
     record: SequenceRecord | None = None
     begin_time: float = 0.0
+    pooled: bytes = b""
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):

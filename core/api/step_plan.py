@@ -121,6 +121,7 @@ class StepResult:
     pages:           the bytes of the blocks that `transfers` wanted saved; None when the copies were not made.
     draft_seconds:   that proposing drafts took.
     proposer_off:    why the proposer is not asked any more; empty while it is. Told with every step from then on.
+    pooled:          float32 numbers in the machine's byte order, for sequences to pool whose prompt ended; they sample nothing.
     same_slots:      whether `slots` are known to equal the plan's: every sequence of the step sampled. False says nothing.
     """
 
@@ -136,6 +137,7 @@ class StepResult:
     same_slots: bool = False
     draft_seconds: float = 0.0
     proposer_off: str = ""
+    pooled: dict[Slot, bytes] = field(default_factory=dict)
 
     def tokens(self) -> dict[Slot, list[int]]:
         """All new tokens by slot, in batch order."""

@@ -34,12 +34,14 @@ from core.args.load import LoadArgs
 from core.args.model import ModelArgs
 from core.args.observe import ObserveArgs
 from core.args.plugins import PluginsArgs
+from core.args.pooling import PoolingArgs
 from core.args.scheduler import SchedulerArgs
 from core.args.speculative import SpeculativeArgs
 from core.args.structured_outputs import StructuredOutputsArgs
 
 GROUPS: tuple[type[msgspec.Struct], ...] = (
     ModelArgs,
+    PoolingArgs,
     LoadArgs,
     CacheArgs,
     SchedulerArgs,

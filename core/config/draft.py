@@ -204,6 +204,8 @@ def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
         return _Found(checkpoint, why=str(error))
     if not isinstance(spec, DecoderSpec):
         return _Found(checkpoint, why="transformers' modules cannot draft.")
+    if not spec.causal_lm:
+        return _Found(checkpoint, why=f"an encoder ({spec.family}) generates no text.")
     return _Found(checkpoint, canonical.manifest, spec, family)
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, RestartConfig, SchedulerConfig
 from core.api.module_spec import ModelSpec, ModuleSpec
+from core.api.pooling import PoolingConfig
 from core.config.acceptance import acceptance_config
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
@@ -35,17 +38,20 @@ def engine_config(
     plan: MemoryPlan | None,
     draft: Draft | None,
     problems: list[str],
+    *,
+    pooling: PoolingConfig | None = None,
 ) -> EngineConfig:
     """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
 
     spec: the model's shape, as its family tells it.
     plan: None when sizes could not be settled; the rest is still looked at.
     draft: that the core runs for the proposer, or None.
+    pooling: how hidden states become the answer; None: the model generates text.
     """
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
-    model = _model(settings, checkpoint, spec, served)
+    model = msgspec.structs.replace(_model(settings, checkpoint, spec, served), pooling=pooling)
     return EngineConfig(
         model=model,
         cache=_cache(settings, plan),

@@ -57,7 +57,6 @@ def find_family(
                 raise UserError(f"{why}{refusal} {WAY_OUT}") from None
     else:
         spec = _told(checkpoint, lambda: families.decoder_spec(manifest.config), "the table of families")
-        _check_generates(checkpoint, spec)
         canonical = families.weight_map(manifest, spec).manifest
         return replace(checkpoint, manifest=canonical), spec, None
     row = choice.manifest.row
@@ -105,16 +104,6 @@ def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoin
 
     spec = describe(manifest.config, list(manifest.tensors), directory)
     return replace(checkpoint, manifest=spec.canonical(manifest)), spec
-
-
-def _check_generates(checkpoint: Checkpoint, spec: DecoderSpec) -> None:
-    """Raise UserError for an encoder, whose result is hidden states."""
-    if spec.causal_lm:
-        return
-    raise UserError(
-        f"model '{checkpoint.manifest.ref}' is an encoder ({spec.family}), which generates no text; pooling and embeddings "
-        "are not served yet. Choose a model with a head for the next token."
-    )
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import ConfigError, PluginError
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
@@ -31,12 +32,14 @@ from core.config.files import magic_of, own_config
 from core.config.isolation import left_out
 from core.config.numerics import planned_numerics
 from core.config.platform import choose_platform
+from core.config.pooling import find_pooling
 from core.config.resolution import Resolution
 from core.config.rules import Facts
 from core.config.server import server_config
 from core.config.settings import Settings
 from core.config.sizes import plan_memory
 from core.config.waivers import waivers
+from core.models.families import without_head
 from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 
@@ -124,6 +127,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     checkpoint, spec, family = model
     attempt.facts.spec = spec
     attempt.facts.manifest = checkpoint.manifest
+    attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
+    if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
+        spec = without_head(spec, checkpoint.manifest)
     mixers = list(spec.mixers)
     choose_plugins(attempt, checkpoint, family, mixers, platform)
     attempt.draft = attempt.answer_of(lambda: find_draft(attempt, located or checkpoint, spec, platform))
@@ -132,7 +138,15 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     chosen = attempt.chosen
     engine = attempt.answer_of(
         lambda: engine_config(
-            settings, attempt.plugins, checkpoint, spec, chosen, plan, attempt.draft, attempt.problems
+            settings,
+            attempt.plugins,
+            checkpoint,
+            spec,
+            chosen,
+            plan,
+            attempt.draft,
+            attempt.problems,
+            pooling=attempt.facts.pooling,
         )
     )
     numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))

@@ -16,6 +16,7 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.outputs import RequestOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.child import EngineProcess
 from core.engine.deadlines import alarm, overdue_sentence
@@ -132,11 +133,12 @@ class AsyncEngine:
         return not self._closed and self.dead_error is None
 
     async def generate(
-        self, prompt: PromptInput, params: SamplingParams, request_id: str, terms: RequestTerms = STRICT
+        self, prompt: PromptInput, params: SamplingParams | PoolingParams, request_id: str, terms: RequestTerms = STRICT
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run a request; yields its outputs as `params.output_kind` says, the last one with `finished`.
 
         The deadline holds even when the engine does not answer. While its grammar is compiled it keeps a place in the queue.
+        A request to pool has one output, a `PooledOutput`.
         Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
         Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
         """

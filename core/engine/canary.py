@@ -78,7 +78,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
     format: of the file.
     numerics: what results depend on, for people.
     tokens: of the probe.
-    logprobs: of these, as hexadecimal floats, since every bit counts.
+    logprobs: of these, as hexadecimal floats, since every bit counts; of a model for pooling, the bytes of its vector.
     checksums: by part; empty until all parts were seen once.
     """
 
@@ -180,6 +180,8 @@ class Canary:
             if output.finish_reason == "error":
                 raise StateError(f"State canary: the probe failed: {output.stop_reason}")
             found.tokens += output.token_ids
+            if output.pooled:
+                found.logprobs.append(output.pooled.hex())
             for row in output.logprobs or []:
                 found.logprobs.append(row.logprobs[0].hex())
         return found
@@ -237,4 +239,6 @@ def _request(config: EngineConfig) -> EngineRequest:
     prompt = [(index * 2654435761 + 12345) % vocabulary for index in range(length)]
     most = min(NEW_TOKENS, config.model.max_model_len - length)
     params = SamplingParams(max_tokens=most, temperature=0.0, logprobs=0, ignore_eos=True)
-    return EngineRequest("core-state-canary", 0, prompt, params, seed=0)
+    pools = config.model.pooling
+    pooling = None if pools is None else pools.usual
+    return EngineRequest("core-state-canary", 0, prompt, params, seed=0, pooling=pooling)

@@ -64,7 +64,8 @@ class EngineCore:
         self._plugins = PluginTable(config.plugins.table)
         self._queue = step_queue(executor, ahead=config.scheduler.async_scheduling, trace=trace)
         self.scheduler = build_scheduler(config, self._queue, self.kv_services, self._plugins)
-        self._faults = Faults()
+        pools = config.model.pooling
+        self._faults = Faults(None if pools is None else pools.usual)
         self._held = HeldRequests(executor)
         self._refused: list[EngineOutput] = []
         self._begun: list[Begun] = []

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
+from core.api.pooling import Pooling
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan
 
@@ -30,11 +31,13 @@ class Faults:
     """Counts in a row. Every method that counts may raise EngineDeadError.
 
     probe: the engine's own request; nobody waits for its output.
+
+    pooling: of the probe, where the engine has no tokens to give.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pooling: Pooling | None = None) -> None:
         params = SamplingParams(max_tokens=1, temperature=0.0)
-        self.probe = EngineRequest("core-engine-probe", 0, [0], params, seed=0)
+        self.probe = EngineRequest("core-engine-probe", 0, [0], params, seed=0, pooling=pooling)
         self._num_faults = 0
         self._num_violations = 0
         self._num_idle = 0

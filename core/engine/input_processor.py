@@ -20,9 +20,11 @@ from core.api.config import ModelConfig
 from core.api.errors import RequestError
 from core.api.explanation import Scope, Source
 from core.api.messages import EngineRequest
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import MAX_SEED, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.asked import Asked, LengthLimit, asked_of
+from core.engine.pooling_input import PoolingInput
 from core.engine.prompt_parser import PromptInput, PromptParser, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
 from core.engine.token_ids import check_token_ids
@@ -60,6 +62,7 @@ class InputProcessor:
         self.tokenizer = tokenizer
         self._explains = explains
         self._prompts = PromptParser(model, tokenizer)
+        self._pooling = PoolingInput(model, tokenizer)
         limit = model.generation.get("max_new_tokens")
         self._server_limit = model.max_model_len if limit is None else int(limit)
         self._server_source: Source = "server" if "max_new_tokens" in model.overridden else "generation_config"
@@ -69,7 +72,7 @@ class InputProcessor:
         self,
         request_id: str,
         prompt: PromptInput,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         terms: RequestTerms = LENIENT,
         *,
         deadline: float = 0.0,
@@ -86,6 +89,11 @@ class InputProcessor:
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
         self._check_explain(terms)
+        if isinstance(params, PoolingParams):
+            parsed = self._prompts.parse(prompt)
+            check_unicode("cache_salt", parsed.cache_salt or "")
+            request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
+            return ProcessedInput(parsed.text, [request])
         self._check_params(params)
         if params.structured_outputs is not None and grammar is None:
             raise RequestError(
@@ -200,6 +208,11 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise RequestError(
                 f"sampling_params is a {type(params).__name__}; expected SamplingParams.", param="sampling_params"
+            )
+        if self.model.pooling is not None:
+            raise RequestError(
+                "This model gives vectors and no text (--runner pooling): use embed and its like, or start it with "
+                "--runner generate if it can."
             )
         params.verify()
         if params.n > MAX_N:

@@ -16,6 +16,7 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import RequestError
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.input_processor import InputProcessor, ProcessedInput
@@ -27,6 +28,8 @@ from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from core.grammars.compiler import GrammarCompiler
+
+Params = SamplingParams | PoolingParams
 
 LONG_TEXT = 4096
 """Characters of a prompt from which on it is tokenized outside the event loop."""
@@ -51,7 +54,7 @@ class Intake:
         self._input = InputProcessor(config.model, texts, config.cache.explains)
 
     async def process(
-        self, request_id: str, prompt: PromptInput, params: SamplingParams, terms: RequestTerms, deadline: float
+        self, request_id: str, prompt: PromptInput, params: Params, terms: RequestTerms, deadline: float
     ) -> ProcessedInput:
         """The request for the engine. While its grammar is compiled it keeps a place in the queue. Raises RequestError.
 
@@ -64,7 +67,7 @@ class Intake:
         if grammar is not None:
             terms = terms.with_grammar(begin)
         recorder = terms.recorder
-        if recorder is not None and recorder.seed is not None:
+        if recorder is not None and recorder.seed is not None and isinstance(params, SamplingParams):
             params = msgspec.structs.replace(params, seed=recorder.seed)
         return self._input.process(request_id, prompt, params, terms, deadline=deadline, grammar=grammar)
 
@@ -76,7 +79,7 @@ class Intake:
             return prompt
         return {**given, "prompt_token_ids": await asyncio.to_thread(self._tokenizer.encode, text)}
 
-    async def _grammar(self, params: SamplingParams, deadline: float) -> CompiledGrammar | None:
+    async def _grammar(self, params: Params, deadline: float) -> CompiledGrammar | None:
         """The compiled form of what the answer must look like. Raises RequestError."""
         wanted = getattr(params, "structured_outputs", None)
         if wanted is None:

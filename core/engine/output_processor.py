@@ -15,6 +15,7 @@ import msgspec
 
 from core.api.messages import EngineOutput, EngineRequest, FinishReason, Resume
 from core.api.outputs import RequestMetrics, RequestOutput
+from core.api.pooling_outputs import PooledOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
 from core.engine.asked import Asked
@@ -145,6 +146,39 @@ class RequestState:
         )
 
 
+class PooledState(RequestState):
+    """A request whose prompt is pooled: one output, without tokens."""
+
+    def __init__(self, entry: ProcessedInput) -> None:
+        super().__init__(entry, None)
+        self._pooled = b""
+        pooling = entry.requests[0].pooling
+        self._tokenwise = pooling is not None and pooling.kind == "all"
+
+    def update(self, output: EngineOutput, now: float) -> bool:
+        """As for others; the vectors come with the end."""
+        self._pooled = output.pooled
+        return super().update(output, now)
+
+    def take(self, interval: int = 1) -> RequestOutput | None:
+        """The one output, at the end."""
+        last = super().take(interval)
+        if last is None:
+            return None
+        self.metrics.first_token_time = self.metrics.last_token_time = time.time()
+        return PooledOutput(
+            request_id=last.request_id,
+            prompt=last.prompt,
+            prompt_token_ids=last.prompt_token_ids,
+            outputs=last.outputs,
+            finished=last.finished,
+            metrics=last.metrics,
+            num_cached_tokens=last.num_cached_tokens,
+            pooled=self._pooled,
+            tokenwise=self._tokenwise,
+        )
+
+
 class ExplainedState(RequestState):
     """A request whose user asks how it was answered; its last output says so."""
 
@@ -199,7 +233,10 @@ class OutputProcessor:
 
     def add(self, entry: ProcessedInput) -> None:
         """Expect outputs of a request. Its id must not be live."""
-        if entry.asked is None:
+        state: RequestState
+        if entry.requests[0].pooling is not None:
+            state = PooledState(entry)
+        elif entry.asked is None:
             state = RequestState(entry, self._tokenizer)
         else:
             state = ExplainedState(entry, entry.asked, self._tokenizer)

@@ -100,6 +100,19 @@ def _refuse_media(key: str, value: Any) -> None:
         )
 
 
+def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
+    """A single prompt (text, dictionary, or a list of integers) as a batch of one."""
+    if isinstance(prompts, str | Mapping):
+        return [prompts]
+    if not isinstance(prompts, Sequence):
+        raise RequestError(
+            f"prompts is a {type(prompts).__name__}; expected a prompt or a list of prompts.", param="prompts"
+        )
+    if prompts and isinstance(prompts[0], int):
+        return [prompts]  # type: ignore[list-item]
+    return list(prompts)  # type: ignore[arg-type]
+
+
 def check_unicode(param: str, text: str) -> None:
     """Raises RequestError for half of a surrogate pair, which a Python string may hold, but no message and no hash."""
     try:

@@ -23,6 +23,7 @@ from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepP
 from core.executor.block_tables import BlockTables
 from core.executor.grammars import GrammarMask, Grammars
 from core.executor.held_drafts import HeldDrafts
+from core.executor.pooled_state import Pooled
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.executor.step_buffers import StepBuffers
 from core.executor.token_table import TokenTable
@@ -82,6 +83,7 @@ class PersistentBatch:
     columns: what each asks of the sampler.
     rows: the rows that the latest step samples.
     scored: slots whose requests ask for logprobs of the prompt.
+    pooled: the sequences to pool, which sample nothing.
     masks: of the sequences with a grammar.
     trees: the shapes of drafts that were proposed as a tree.
     """
@@ -105,6 +107,7 @@ class PersistentBatch:
         # a sampled token lies where the next step reads it, if that step only continues this one
         self.rows = SampleRows(self.columns, buffers.token_ids.array)
         self.scored: set[Slot] = set()
+        self.pooled: dict[Slot, Pooled] = {}
         self.masks: dict[Slot, GrammarMask] = {}
         self.trees: dict[Slot, DraftTree] = {}
         self._latest: StepInput | None = None
@@ -127,6 +130,7 @@ class PersistentBatch:
                 self.requests[slot] = None
                 self.columns.end(slot)
                 self.scored.discard(slot)
+                self.pooled.pop(slot, None)
                 self.masks.pop(slot, None)
                 self.drafts.end(slot)
                 self.trees.pop(slot, None)
@@ -193,6 +197,8 @@ class PersistentBatch:
             ends -= num_drafts
         known = self.tokens.num_tokens(slots)
         is_complete = ends >= known
+        if self.pooled:
+            is_complete &= ~np.isin(slots, list(self.pooled))
         sampled = is_complete.nonzero()[0]
         owners = slots[sampled]
         indices = known[sampled] - self.tokens.num_prompt_tokens[owners]
@@ -253,3 +259,5 @@ class PersistentBatch:
         self.columns.start(slot, state)
         if request.params.prompt_logprobs is not None:
             self.scored.add(slot)
+        if request.pooling is not None:
+            self.pooled[slot] = Pooled(request.pooling)

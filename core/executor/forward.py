@@ -109,6 +109,15 @@ class ForwardPass:
         self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
         return self.model.logits_view(count)
 
+    def hidden(self, rows: range) -> Tensor:
+        """The last hidden states [R, H] of some rows of the latest step, at most `max_logits`; valid until the next call."""
+        count = len(rows)
+        logit_rows = self.buffers.logit_rows
+        logit_rows.array[:count] = rows
+        chosen = logit_rows.upload(count)
+        self.buffers.send()
+        return self.model.hidden(chosen)
+
     def captured(self, count: int) -> bool:
         """Whether both passes for `count` sequences of one token each are replays that need no padding."""
         recorder = self.recorder

@@ -26,7 +26,7 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, DecoderWeights, rotary_tables
-from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map
+from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
 from core.models.prepared import HasPrepared, MadeFor, PreparedWeights, Recorder
@@ -168,6 +168,8 @@ def _open_decoder(
         family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
         spec = plugin_spec(family, hf_config)
         names = plugin_names(family, overridden, spec)
+    if config.model.pooling is not None:
+        spec = without_head(spec, names.manifest)
     return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared)
 
 

@@ -22,6 +22,7 @@ from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
 from core.executor.heads_pass import HeadsPass
 from core.executor.held_drafts import Drafts
+from core.executor.pooled import pool_step
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import ProposerInput, RequestFacts
@@ -125,6 +126,8 @@ class ModelRunner:
         if self.batch.scored and not step.continues:
             kernel = self.sampler.logprobs if self._on_cpu else None
             score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel)
+        if self.batch.pooled:
+            pool_step(step, self.batch, result, self.forward.hidden, self.max_logits)
         num_rows = len(step.positions)
         for start in range(0, num_rows, self.max_logits):
             end = start + self.max_logits

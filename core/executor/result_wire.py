@@ -53,6 +53,8 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
     columns.put("proposed", list(result.num_proposed.values()))
     _put_logprobs(columns, "logprobs", result.logprobs)
     _put_logprobs(columns, "prompt", result.prompt_logprobs)
+    columns.put_keys("pooled", result.pooled)
+    columns.put_bytes("pooled", list(result.pooled.values()))
     columns.put_bytes("pages", result.pages or [])
     return columns.message(facts)
 
@@ -78,6 +80,8 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
     result.num_proposed = columns.keyed("proposed", proposed)
     result.logprobs = _get_logprobs(columns, "logprobs")
     result.prompt_logprobs = _get_logprobs(columns, "prompt")
+    pooled = columns.byte_arrays("pooled")
+    result.pooled = columns.keyed("pooled", [numbers.tobytes() for numbers in pooled])
     if facts.has_pages:
         result.pages = columns.byte_arrays("pages")
     return result

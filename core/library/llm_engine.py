@@ -18,6 +18,7 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError, EngineDeadError, PluginError, RequestError
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.batch_run import log_errors
 from core.engine.inproc import InprocClient
@@ -198,7 +199,7 @@ class LLMEngine:
         self,
         request_id: str,
         prompt: PromptInput,
-        params: SamplingParams,
+        params: SamplingParams | PoolingParams,
         terms: RequestTerms,
         arrival_time: float | None = None,
     ) -> ProcessedInput:

@@ -62,7 +62,7 @@ class Admission:
         suspect = state.seats.suspects[0]
         if suspect.slot == NO_SLOT:
             kv = state.kv
-            hit = kv.lookup_now(suspect) if suspect.prompt_logprobs is None else kv.no_hit()
+            hit = kv.no_hit() if suspect.needs_whole_prompt else kv.lookup_now(suspect)
             missing = kv.blocks_missing(hit, len(suspect.token_ids))
             if state.running.is_full or not state.seats.has_free(missing):
                 return False
@@ -130,9 +130,7 @@ class Admission:
 
     def _look_up(self, sequence: SequenceState) -> PrefixHit | KVLoad:
         kv = self.state.kv
-        if sequence.prompt_logprobs is None:
-            return kv.lookup(sequence)
-        return kv.no_hit()  # logprobs of the prompt need all of it computed
+        return kv.no_hit() if sequence.needs_whole_prompt else kv.lookup(sequence)
 
     def _start(self, planner: StepPlanner, sequence: SequenceState, hit: PrefixHit, chunk: int | None = None) -> None:
         state = self.state

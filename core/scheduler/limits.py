@@ -19,18 +19,25 @@ class LengthLimits:
 
     def __init__(self, max_model_len: int, kv: KVManager) -> None:
         self.max_model_len = max_model_len
+        self._num_slots = kv.capacity
         self.max_length = min(max_model_len, kv.capacity + 1)
         self._capacity = f"The KV cache holds {kv.capacity} tokens ({kv.pool.capacity} blocks of {kv.block_size})"
 
-    def why_never(self, num_prompt_tokens: int) -> str:
-        """Why a prompt of that many tokens can never run, as a sentence, or an empty string."""
+    def why_never(self, num_prompt_tokens: int, *, pools: bool = False) -> str:
+        """Why a prompt of that many tokens can never run, as a sentence, or an empty string.
+
+        pools: nothing follows it, so that it may fill the context.
+        """
         if num_prompt_tokens == 0:
             return "The prompt is empty; expected at least one token."
-        if num_prompt_tokens < self.max_length:
+        most = min(self.max_model_len, self._num_slots) if pools else self.max_length - 1
+        if num_prompt_tokens <= most:
             return ""
-        problem = f"The prompt has {num_prompt_tokens} tokens; expected at most {self.max_length - 1}. "
-        if self.max_length < self.max_model_len:
+        problem = f"The prompt has {num_prompt_tokens} tokens; expected at most {most}. "
+        if self.max_length < self.max_model_len or (pools and most < self.max_model_len):
             return f"{problem}{self._capacity}: shorten the prompt or give the cache more memory."
+        if pools:
+            return f"{problem}The context holds no more: shorten the prompt."
         return f"{problem}The context holds {self.max_length} and one is left for the output: shorten the prompt."
 
     def why_not_resumed(self, request: EngineRequest) -> str:

@@ -165,7 +165,7 @@ class ResultReader:
             sequence.num_pending -= num_tokens
             return
         if not token_ids:
-            self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
+            self._end_without_token(sequence, slot)
             return
         may_have_drafts = len(token_ids) > 1 or result.num_verified
         if may_have_drafts and not state.drafts.accept(slot, self.plan, result, len(token_ids)):
@@ -195,6 +195,16 @@ class ResultReader:
         elif self.plan.draft_budget or self.plan.num_drafts or self.result.num_proposed:
             is_newest = int(state.running.length[slot]) == len(sequence.token_ids)
             state.drafts.settle(sequence, self.plan, self.result, is_newest=is_newest)
+
+    def _end_without_token(self, sequence: SequenceState, slot: int) -> None:
+        """A sequence that was pooled ends with its prompt; for any other one the worker went wrong."""
+        pooled = self.result.pooled.get(slot)
+        if pooled is None:
+            self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
+            return
+        output = self.state.end(sequence, "stop", None, keep_cached=True)
+        output.pooled = pooled
+        self.outputs.records.append(output)
 
     def _output(
         self, sequence: SequenceState, slot: int, start: int, token_ids: list[int], reason: FinishReason | None

@@ -111,7 +111,8 @@ class Scheduler:
                 f"The request id '{request.request_id}' (choice {request.choice}) is in use; choose another one.",
                 param="request_id",
             )
-        problem = state.limits.why_never(len(request.prompt_token_ids))
+        pools = request.pooling is not None
+        problem = state.limits.why_never(len(request.prompt_token_ids), pools=pools)
         if not problem:
             problem = state.limits.why_not_resumed(request)
         if problem:

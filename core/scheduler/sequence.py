@@ -132,6 +132,14 @@ class SequenceState(KVSequence):
         self.num_pending = len(self.token_ids) - value
 
     @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether something is wanted of every token of the prompt, so that none may come from the prefix cache."""
+        if self.prompt_logprobs is not None:
+            return True
+        pooling = self.request.pooling
+        return pooling is not None and pooling.needs_all
+
+    @property
     def num_output_tokens(self) -> int:
         """Tokens generated so far."""
         return len(self.token_ids) - self.num_prompt_tokens

@@ -202,7 +202,9 @@ class SchedulerState:
         self.recorder.end(sequence)
         self.roster.leave(sequence)
 
-    def end(self, sequence: SequenceState, reason: FinishReason, sentence: str, *, keep_cached: bool) -> EngineOutput:
+    def end(
+        self, sequence: SequenceState, reason: FinishReason, sentence: str | None, *, keep_cached: bool
+    ) -> EngineOutput:
         """Release a sequence and say why."""
         self.release(sequence, keep_cached=keep_cached)
         return EngineOutput(

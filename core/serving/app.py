@@ -41,6 +41,7 @@ from core.serving.routes import (
     metrics,
     models,
     page,
+    pooling,
     profile,
     responses,
     tokenize,
@@ -76,7 +77,7 @@ def create_app(
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     paths: list[str] = []
-    modules = [models, completions, chat, responses, messages, tokenize, cache, health, metrics]
+    modules = [models, completions, chat, responses, messages, pooling, tokenize, cache, health, metrics]
     if not server_config.disable_ui:
         modules.append(page)
     if server_config.enable_server_load_tracking:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from core.api.config import EngineConfig
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import QueueLimit
 from core.engine.request_terms import RequestTerms
@@ -53,9 +54,11 @@ class ServingEngine(Protocol):
         ...
 
     def generate(
-        self, prompt: Mapping[str, Any], params: SamplingParams, request_id: str, terms: RequestTerms
+        self, prompt: Mapping[str, Any], params: SamplingParams | PoolingParams, request_id: str, terms: RequestTerms
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request, of the kind that `params.output_kind` says. Closing it early aborts the request.
+        """Outputs of one request, of the kind that `params.output_kind` says; of one to pool, a `PooledOutput`.
+
+        Closing it early aborts the request.
 
         Raises RequestError at the first step for a bad request, EngineDeadError when the engine is gone.
         """

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
@@ -28,7 +29,7 @@ from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
 from core.serving.field_names import renamed
-from core.serving.prepared import PreparedChat, PreparedCompletion, Prompt
+from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
 from core.serving.prompt_output import PromptOutput
 from core.serving.tenants import Tenants
 
@@ -37,10 +38,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("core.serving")
 
+NO_LIMIT = SamplingParams(max_tokens=None)
+"""What is counted of a request to pool: one choice, and no limit of tokens."""
+
 
 async def run_prompts(
     context: ServingContext,
-    prepared: PreparedChat | PreparedCompletion,
+    prepared: PreparedChat | PreparedCompletion | PreparedPooling,
     response_id: str,
     user: str,
     arrival: Arrival,
@@ -74,7 +78,7 @@ async def run_prompts(
             timeout_s=prepared.body.timeout,
             arrival=arrival.begin,
             marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
-            explain=explain_terms(prepared, context.model),
+            explain=None if isinstance(prepared, PreparedPooling) else explain_terms(prepared, context.model),
         )
         runs: list[AsyncGenerator[RequestOutput, None]] = []
         for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
@@ -84,7 +88,9 @@ async def run_prompts(
                 own_terms = replace(own_terms, recorder=recorder.part(index))
             entry = context.recent.enter(response_id, arrival.key)
             run = _run_one(context, given, copy.copy(params), request_id, own_terms, entry)
-            runs.append(run if context.tracing is None else _traced(context.tracing, run, request_id, params))
+            if context.tracing is not None and isinstance(params, SamplingParams):
+                run = _traced(context.tracing, run, request_id, params)
+            runs.append(run)
         together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
         if recorder is not None and len(runs) > 1:
             together = recorder.in_order(together)
@@ -125,12 +131,13 @@ async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Pro
 async def _run_one(
     context: ServingContext,
     prompt: dict[str, Any],
-    params: SamplingParams,
+    params: SamplingParams | PoolingParams,
     request_id: str,
     terms: RequestTerms,
     entry: RecentRequest,
 ) -> AsyncGenerator[RequestOutput, None]:
-    meter = RequestMeter(context.metrics, params, entry)
+    counted = params if isinstance(params, SamplingParams) else NO_LIMIT
+    meter = RequestMeter(context.metrics, counted, entry)
     stream = context.engine.generate(prompt, params, request_id, terms)
     try:
         async with aclosing(stream) as outputs:
@@ -196,7 +203,9 @@ async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGe
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-def _log(context: ServingContext, prompts: Sequence[Prompt], params: SamplingParams, response_id: str) -> None:
+def _log(
+    context: ServingContext, prompts: Sequence[Prompt], params: SamplingParams | PoolingParams, response_id: str
+) -> None:
     limit = context.server.max_log_len
     for prompt in prompts:
         shown = prompt.token_ids[:limit] if prompt.text is None else prompt.text[:limit]

@@ -28,6 +28,16 @@ from core.serving.protocol.operation import (
     ResetAnswer,
     VersionAnswer,
 )
+from core.serving.protocol.pooling import (
+    EmbeddingAnswer,
+    EmbeddingRequest,
+    PoolingAnswer,
+    PoolingRequest,
+    RerankAnswer,
+    RerankRequest,
+    ScoreAnswer,
+    ScoreRequest,
+)
 from core.serving.protocol.response_events import StreamedEvent
 from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core.serving.protocol.responses import ResponsesRequest
@@ -101,6 +111,13 @@ OPERATIONS: dict[str, Operation] = {
         MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
     ),
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/embeddings": Operation(EmbeddingAnswer, EmbeddingRequest, errors=(*BODY, 404, 429)),
+    "/pooling": Operation(PoolingAnswer, PoolingRequest, errors=(*BODY, 404, 429)),
+    "/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
+    "/v1/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
+    "/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
+    "/v1/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
+    "/v2/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),

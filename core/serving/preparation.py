@@ -8,12 +8,14 @@ Called by: `core.serving.preparer` (which decides where) and the helper process.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
+from core.engine.pooling_input import NO_TOKENS
 from core.formats.answer_plan import check_template
 from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
@@ -26,8 +28,13 @@ from core.serving.prepared import (
     PreparationSettings,
     PreparedChat,
     PreparedCompletion,
+    PreparedEmbedding,
+    PreparedHidden,
     PreparedMessages,
+    PreparedPooling,
+    PreparedRerank,
     PreparedResponse,
+    PreparedScore,
     Prompt,
 )
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
@@ -36,6 +43,13 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
+from core.serving.protocol.pooling import (
+    EmbeddingRequest,
+    PoolingBody,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from core.serving.protocol.responses import ResponsesRequest, unknown_fields
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.responses.conversation import Item
@@ -65,6 +79,10 @@ class Preparation:
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
+        self._embedding = msgspec.json.Decoder(EmbeddingRequest)
+        self._pooling = msgspec.json.Decoder(PoolingRequest)
+        self._score = msgspec.json.Decoder(ScoreRequest)
+        self._rerank = msgspec.json.Decoder(RerankRequest)
         self._response = msgspec.json.Decoder(ResponsesRequest)
         self._messages = msgspec.json.Decoder(MessagesRequest)
         self._count_tokens = msgspec.json.Decoder(CountTokensRequest)
@@ -74,9 +92,13 @@ class Preparation:
 
     def run(self, kind: str, data: Buffer) -> Any:
         """The steps for a body of `kind`, a name in `RESULTS`. Raises RequestError."""
-        steps = {
+        steps: dict[str, Callable[[Buffer], Any]] = {
             "chat": self.chat,
             "completion": self.completion,
+            "embedding": lambda given: self._pool(self._embedding, given, PreparedEmbedding),
+            "pooling": lambda given: self._pool(self._pooling, given, PreparedHidden),
+            "score": lambda given: self._pool(self._score, given, PreparedScore),
+            "rerank": lambda given: self._pool(self._rerank, given, PreparedRerank),
             "response": self.response,
             "messages": self.messages,
             "count_tokens": self.count_tokens,
@@ -138,6 +160,28 @@ class Preparation:
         check_amount(self.settings, params, [len(prompt.token_ids) for prompt in prompts])
         body.prompt = None
         return PreparedCompletion(_lean(body), model, params, prompts, _form_names(body.form_field))
+
+    def _pool(self, decoder: msgspec.json.Decoder[Any], data: Buffer, kind: type[PreparedPooling]) -> PreparedPooling:
+        """A body of texts to pool. Raises RequestError."""
+        body: PoolingBody = decode_body(decoder, data)
+        model = self.check_model(body.model)
+        params = body.params()
+        params.verify()
+        texts = body.texts()
+        names = {"prompt_token_ids": body.text_field, "prompt": body.text_field}
+        with own_names(names):
+            check_choices(self.settings, texts, 1)
+            special = body.add_special_tokens is not False
+            prompts = [self._text(text, special, cut=params.truncate_prompt_tokens is not None) for text in texts]
+            check_amount(self.settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
+        return kind(body=_without_metadata(body), model=model, params=params, prompts=prompts, names=names)
+
+    def _text(self, text: str | list[int], special: bool, *, cut: bool) -> Prompt:
+        """One text with its tokens, of which only the first will be used where it is `cut`."""
+        if not isinstance(text, str):
+            return Prompt(None, text)
+        shown = self.texts.first_part(text) if cut else text
+        return Prompt(shown, self.texts.encode(shown, special))
 
     def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
@@ -256,6 +300,12 @@ def _lean(body: Any) -> Any:
     """A body without the fields that are accepted and change nothing, which may hold anything."""
     for name in ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"):
         setattr(body, name, None)
+    return body
+
+
+def _without_metadata(body: PoolingBody) -> Any:
+    """A body without what may hold anything and changes nothing."""
+    body.metadata = None
     return body
 
 

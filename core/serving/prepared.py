@@ -13,12 +13,14 @@ from typing import Any
 import msgspec
 
 from core.api.config import ServerLimits
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.formats.selection import AnswerFormat
 from core.formats.tool_spec import ToolSpec
 from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
+from core.serving.protocol.pooling import EmbeddingRequest, PoolingBody, PoolingRequest, RerankRequest, ScoreRequest
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.serving.responses.conversation import Item
@@ -106,6 +108,45 @@ class PreparedCompletion(msgspec.Struct):
     names: dict[str, str] = {}
 
 
+class PreparedPooling(msgspec.Struct):
+    """Texts to pool, ready for the engine.
+
+    body: as it was decoded.
+    model: the name to report.
+    names: as for a chat.
+    """
+
+    body: PoolingBody
+    model: str
+    params: PoolingParams
+    prompts: list[Prompt]
+    names: dict[str, str] = {}
+
+
+class PreparedEmbedding(PreparedPooling):
+    """Of /v1/embeddings."""
+
+    body: EmbeddingRequest
+
+
+class PreparedHidden(PreparedPooling):
+    """Of /pooling."""
+
+    body: PoolingRequest
+
+
+class PreparedScore(PreparedPooling):
+    """Of /score."""
+
+    body: ScoreRequest
+
+
+class PreparedRerank(PreparedPooling):
+    """Of /rerank."""
+
+    body: RerankRequest
+
+
 class PreparedResponse(msgspec.Struct):
     """A body of /v1/responses, ready for the engine.
 
@@ -148,6 +189,10 @@ RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "chat": PreparedChat,
         "completion": PreparedCompletion,
+        "embedding": PreparedEmbedding,
+        "pooling": PreparedHidden,
+        "score": PreparedScore,
+        "rerank": PreparedRerank,
         "response": PreparedResponse,
         "messages": PreparedMessages,
         "count_tokens": CountedTokens,

@@ -18,6 +18,7 @@ from core.serving.prepared import (
     PreparedChat,
     PreparedCompletion,
     PreparedMessages,
+    PreparedPooling,
     PreparedResponse,
 )
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
@@ -47,6 +48,26 @@ class Preparer:
     async def completion(self, data: Buffer) -> PreparedCompletion:
         """A body of /v1/completions."""
         prepared: PreparedCompletion = await self._prepare("completion", data)
+        return prepared
+
+    async def embedding(self, data: Buffer) -> PreparedPooling:
+        """A body of /v1/embeddings."""
+        return await self._pooling("embedding", data)
+
+    async def pooling(self, data: Buffer) -> PreparedPooling:
+        """A body of /pooling."""
+        return await self._pooling("pooling", data)
+
+    async def score(self, data: Buffer) -> PreparedPooling:
+        """A body of /score."""
+        return await self._pooling("score", data)
+
+    async def rerank(self, data: Buffer) -> PreparedPooling:
+        """A body of /rerank."""
+        return await self._pooling("rerank", data)
+
+    async def _pooling(self, kind: str, data: Buffer) -> PreparedPooling:
+        prepared: PreparedPooling = await self._prepare(kind, data)
         return prepared
 
     async def response(self, data: Buffer) -> PreparedResponse:

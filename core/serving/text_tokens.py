@@ -46,6 +46,12 @@ class TextTokens:
             raise self._too_long(f"has {len(text)} characters, more than any {self.max_model_len} tokens stand for")
         return self.tokenizer.encode(text, add_special_tokens)
 
+    def first_part(self, text: str) -> str:
+        """As much of the text's beginning as the context could hold at most."""
+        if len(text) <= SHORT_TEXT:
+            return text
+        return text[: self._most_characters()]
+
     def _last_part(self, text: str) -> str:
         """As much of the text's end as the context could hold at most."""
         if len(text) <= SHORT_TEXT:

@@ -122,7 +122,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["--eplb-config.windw_size", "3"], ["'window_size'"]),
         (["--limit-mm-per-prompt", "image=16,video=2"], ["image=16", "requests carry text"]),
         (["--lora-modules", "a=b", "c=d"], ["--lora-modules a=b c=d", "LoRA"]),
-        (["--runner", "pooling"], ["--runner pooling", "use auto or generate"]),
+        (["--runner", "draft"], ["--runner draft", "--speculative-config names a draft model", "expected one of"]),
         (["-spec-draft-tp", "2"], ["--speculative-config.draft_tensor_parallel_size"]),
         (["--kv-cache-dtype", "fp8_inc"], ["--kv-cache-dtype fp8_inc", "layout of other devices", "expected one of"]),
         (["--prefix-caching-hash-algo", "builtin"], ["Python objects", "'sha256'"]),

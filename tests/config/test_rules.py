@@ -8,6 +8,7 @@ import re
 import pytest
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core.api.pooling import PoolingConfig
 from core.args.arg import Given
 from core.args.sources import merge
 from core.config.rules import RULES, Derive, Facts, Problem, Warn, findings
@@ -56,6 +57,9 @@ DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
+POOLS = PoolingConfig(kind="mean", normalize=True, size=64, max_tokens=256, source="modules.json of m")
+USUAL_POOLS = PoolingConfig(kind="cls", normalize=True, size=64, source="usual for encoders: there is no file")
+BERT = model(model_type="bert", type_vocab_size=2)
 LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
 SPECULATOR = {"speculators_model_type": "eagle3"}
 SPECULATOR["speculators_config"] = {
@@ -266,6 +270,18 @@ CASES = [
      ("speculative_config.max_model_len", 32)),
     ("draft_length_fits_both_models", [{"speculative_config": DRAFT | {"max_model_len": 7}}],
      [{"speculative_config": DRAFT | {"max_model_len": "x"}}], "from 1"),
+    ("encoders_see_whole_texts", [{}, model()], [{}, BERT], ("enable_chunked_prefill", False)),
+    ("encoders_see_whole_texts", [{"enable_prefix_caching": False}, BERT], [{"enable_prefix_caching": True}, BERT],
+     "--enable-prefix-caching has no effect"),
+    ("texts_are_as_long_as_trained", [{"=max_model_len": 200}, {**BERT, "pooling": POOLS}],
+     [{"=max_model_len": 512}, {**BERT, "pooling": POOLS}], ("max_model_len", 256)),
+    ("texts_are_as_long_as_trained", [{"max_model_len": 512}, {**BERT, "pooling": POOLS}],
+     [{"=max_model_len": 512}, {**BERT, "pooling": POOLS}], ("max_model_len", 256)),
+    ("nobody_drafts_vectors", [{"speculative_config": SPEC}], [{"speculative_config": SPEC}, {"pooling": POOLS}],
+     "nothing can be drafted for --runner pooling"),
+    ("pooling_nobody_said", [{}, {"pooling": POOLS}], [{}, {"pooling": USUAL_POOLS}], "Say otherwise with --pooler-config"),
+    ("keys_of_the_pooler_pool", [{"pooler_config": {"pooling_type": "CLS"}}, {**BERT, "pooling": POOLS}],
+     [{"pooler_config": {"pooling_type": "CLS"}}, model()], "--pooler-config has no effect"),
 ]  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def test_tokens_equal_transformers(model_type, variant):
 
 def test_an_encoder_generates_nothing():
     with pytest.raises(ConfigError, match=r"is an encoder \(bert\), which generates no text"):
-        _llm(reference("bert").path)
+        _llm(reference("bert").path, runner="generate")
 
 
 @pytest.mark.models

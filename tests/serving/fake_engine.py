@@ -16,6 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ProfilerConfig, SchedulerConfig
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
+from core.api.pooling import PoolingConfig
 from core.engine.async_engine import AsyncEngine
 from core.tokens.tokenizer import Tokenizer
 
@@ -168,12 +169,14 @@ def make_engine(
     make_client: Callable[[Tokenizer, EngineConfig], FakeClient] | None = None,
     plugins: PluginChoices | None = None,
     profiler: ProfilerConfig | None = None,
+    pooling: PoolingConfig | None = None,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine.
 
     texts: False is a server without a tokenizer.
     client, make_client: make another client than the one with fixed texts.
     plugins: chosen for a real model, so that grammars are compiled.
+    pooling: how a model pools that gives vectors.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -185,6 +188,7 @@ def make_engine(
         eos_token_ids=(EOS,),
         generation=generation or {},
         overridden=overridden,
+        pooling=pooling,
     )
     config = EngineConfig(
         model=model,

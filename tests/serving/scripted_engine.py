@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+import numpy as np
+
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.tokens.tokenizer import Tokenizer
 from tests.serving.fake_engine import EOS, FakeClient, token_logprobs
@@ -42,6 +44,35 @@ class ScriptedClient(FakeClient):
                 output.finish_reason = "length" if cut else "stop"
                 self.live.pop(request.key, None)
             self.on_outputs(EngineOutputs(0, [output], self.stats()))
+
+
+class PoolingClient(FakeClient):
+    """Pools by counting bytes: number i of a vector says how often token i + `FIRST` comes in the text.
+
+    seen: requests that came.
+    """
+
+    FIRST = 97
+    SIZE = 4
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.seen: list[EngineRequest] = []
+
+    async def _run(self, request: EngineRequest) -> None:
+        self.seen.append(request)
+        await asyncio.sleep(0)
+        text = self.tokenizer.decode(request.prompt_token_ids)
+        assert request.pooling is not None
+        vector = [float(text.count(chr(self.FIRST + index))) for index in range(self.SIZE)]
+        numbers = np.array(vector[: request.pooling.dimensions or self.SIZE], np.float32)
+        if request.pooling.kind == "all":
+            numbers = np.tile(numbers, len(request.prompt_token_ids))
+        output = EngineOutput(request.request_id, 0, 0, [], finish_reason="stop", pooled=numbers.tobytes())
+        if "BROKEN" in text:
+            output = EngineOutput(request.request_id, 0, 0, [], finish_reason="error", stop_reason="It broke.")
+        self.live.pop(request.key, None)
+        self.on_outputs(EngineOutputs(0, [output], self.stats()))
 
 
 class ConversingClient(FakeClient):

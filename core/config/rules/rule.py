@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeGuard
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.module_spec import ModelSpec
+from core.api.pooling import PoolingConfig
 from core.api.specs import StateSpec
 from core.config.settings import Settings
 from core.plugin.hookspecs import Device, PluginSpec
@@ -71,6 +72,7 @@ class Facts:
     magic:         first bytes of the checkpoint.
     spec:          the model's description.
     manifest:      of the checkpoint.
+    pooling:       how hidden states become the answer; None: the model generates text.
     weights_bytes: by the memory plan.
     block_bytes:   bytes of one KV block, by the memory plan.
     host_memory:   bytes of memory of this machine.
@@ -91,6 +93,7 @@ class Facts:
     magic: bytes = b""
     spec: ModelSpec | None = None
     manifest: CheckpointManifest | None = None
+    pooling: PoolingConfig | None = None
     weights_bytes: int = 0
     block_bytes: int = 0
     host_memory: int = 0

@@ -118,14 +118,17 @@ class ModuleModel:
 
     def logits(self, rows: Tensor) -> Tensor:
         """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest step."""
-        count = rows.shape[0]
-        last = self.workspace.view("last", count)
-        self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
-        self._resumed.rows = last.unsqueeze(0)
+        self._resumed.rows = self.hidden(rows).unsqueeze(0)
         result = self._rest(input_ids=self._one_token, use_cache=False)
-        out = self.logits_view(count)
+        out = self.logits_view(rows.shape[0])
         out.copy_(result.logits[0])
         return out
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """The last hidden states [R, H] of the same rows, valid until the next call."""
+        last = self.workspace.view("last", rows.shape[0])
+        self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
+        return last
 
     def logits_view(self, count: int) -> Tensor:
         """Where `logits` puts its result, [count, V]: a view of the workspace, valid until the next call."""

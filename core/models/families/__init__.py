@@ -15,6 +15,7 @@ from core.models.families.table import (
     tensor_shapes,
     unknown_keys,
     weight_map,
+    without_head,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "tensor_shapes",
     "unknown_keys",
     "weight_map",
+    "without_head",
 ]

@@ -16,7 +16,7 @@ from core.models.configuration import Configuration, configuration
 from core.models.families.row import Family
 from core.models.weight_rules import Ignored, Rename, WeightRule, modules
 
-HEADS = "of a head that is not served yet"
+HEADS = "of a head: vectors are made of hidden states"
 NO_DECODER = {
     'position_embedding_type = "absolute"': "the only way",
     "use_cache": "an encoder computes its sequence once",

@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from fnmatch import translate
 from typing import Any, NamedTuple
 
+import msgspec
+
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
@@ -47,9 +49,13 @@ from core.models.families import (
 from core.models.families.build import class_defaults, configuration_of, spec_of
 from core.models.families.row import Family
 from core.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
+from core.models.tensor_check import OWN_HEAD
 from core.models.unread import Unread, refuse, unread, unread_outside
 from core.models.weight_map import WeightMap
-from core.models.weight_rules import Ignored, WeightRule, modules
+from core.models.weight_rules import Ignored, Rename, WeightRule, modules
+
+BODY_ALONE = Rename(r"^(?=(embed_tokens|layers|norm)\.)", "model.")
+"""Of a checkpoint that was saved without its head, as those for embeddings are."""
 
 FAMILIES: tuple[Family, ...] = (
     *llama.ROWS,
@@ -150,9 +156,21 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     if is_wrapper(manifest.config):
         rules = [*WRAPPED, *rules]
     shapes = spec.tensor_shapes()
+    if "embed_tokens.weight" in manifest.tensors and "model.embed_tokens.weight" in shapes:
+        rules = [BODY_ALONE, *rules]
     if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts, shapes)
+
+
+def without_head(spec: DecoderSpec, manifest: CheckpointManifest) -> DecoderSpec:
+    """The shape of a model whose hidden states are the answer: a head that the checkpoint lacks is not missed.
+
+    manifest: under canonical names.
+    """
+    if spec.tied or OWN_HEAD in manifest.tensors:
+        return spec
+    return msgspec.structs.replace(spec, causal_lm=False)
 
 
 def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:

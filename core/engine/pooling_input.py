@@ -1,0 +1,119 @@
+"""From a text and `PoolingParams` to what the engine pools.
+
+Owns: every check of such a request against the model. Never does: tokenize, pool. Called by: the input processor.
+"""
+
+from __future__ import annotations
+
+from core.api.config import ModelConfig
+from core.api.errors import RequestError
+from core.api.messages import EngineRequest
+from core.api.pooling import Pooling, PoolingConfig
+from core.api.pooling_params import PoolingParams
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.engine.prompt_parser import Prompt
+from core.engine.request_terms import RequestTerms
+from core.engine.token_ids import check_token_ids
+from core.tokens.tokenizer import Tokenizer
+
+NO_TOKENS = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+"""The sampling parameters of a sequence that samples nothing."""
+
+
+class PoolingInput:
+    """For one model. tokenizer: None serves token ids only."""
+
+    def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+
+    def request(
+        self,
+        request_id: str,
+        prompt: Prompt,
+        params: PoolingParams,
+        terms: RequestTerms,
+        deadline: float,
+        arrival_time: float,
+    ) -> EngineRequest:
+        """One text to pool. Raises RequestError with the field at fault."""
+        params.verify()
+        config = self._model.pooling
+        if config is None:
+            raise RequestError(
+                "This model generates text (--runner generate); start it with --runner pooling for vectors."
+            )
+        token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
+        check_token_ids("prompt", token_ids, self._model)
+        return EngineRequest(
+            request_id=request_id,
+            choice=0,
+            prompt_token_ids=token_ids,
+            params=NO_TOKENS,
+            seed=0,
+            arrival_time=arrival_time,
+            priority=terms.priority,
+            cache_salt=prompt.cache_salt,
+            user=terms.user,
+            deadline=deadline,
+            tenant=terms.tenant,
+            num_public_tokens=terms.num_public_tokens,
+            pooling=_resolved(params, config),
+        )
+
+    def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
+        """The tokens of a text that fit, or as many of them as are asked for."""
+        ids = prompt.token_ids
+        limit = self._model.max_model_len
+        if not ids:
+            raise RequestError("The text is empty; give at least one token.", param="prompt")
+        if keep is not None and keep > limit:
+            raise RequestError(
+                f"truncate_prompt_tokens is {keep}, but the model takes at most {limit} tokens; lower it.",
+                param="truncate_prompt_tokens",
+            )
+        if keep is not None:
+            return self._cut(prompt, limit if keep == -1 else keep)
+        if len(ids) > limit:
+            raise RequestError(
+                f"The text has {len(ids)} tokens, but the model takes at most {limit}. Shorten it, or have it cut: "
+                "truncate_prompt_tokens -1.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+        return ids
+
+    def _cut(self, prompt: Prompt, keep: int) -> list[int]:
+        """The first tokens of a text; the special ones that the tokenizer puts around it stay."""
+        ids = prompt.token_ids
+        if len(ids) <= keep:
+            return ids
+        if prompt.text is None or self._tokenizer is None:
+            return ids[:keep]
+        body = self._tokenizer.encode(prompt.text, add_special_tokens=False)
+        num_special = len(ids) - len(body)
+        for start in range(num_special + 1):
+            end = start + len(body)
+            room = keep - num_special
+            if room > 0 and ids[start:end] == body:
+                return ids[:start] + body[:room] + ids[end:]
+        return ids[:keep]
+
+
+def _resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
+    """What the worker is told."""
+    dimensions = params.dimensions
+    if dimensions is not None and dimensions > config.size:
+        raise RequestError(
+            f"dimensions is {dimensions}; the model's vectors have {config.size} numbers. Ask for 1 to {config.size}.",
+            param="dimensions",
+        )
+    served = config.dimensions
+    if dimensions is not None and served and dimensions not in served:
+        raise RequestError(
+            f"dimensions is {dimensions}; the model was trained for {', '.join(map(str, served))}. Choose one of them.",
+            param="dimensions",
+        )
+    kind = "all" if params.task == "token_embed" else config.kind
+    normalize = config.normalize if params.activates is None else params.activates
+    return Pooling(kind, normalize, dimensions or 0)

@@ -1,0 +1,132 @@
+"""Vectors over HTTP: the official client, the shapes of Jina and Cohere, and what is refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from core.api.pooling import PoolingConfig
+from tests.serving.conftest import RunningServer, run_server
+from tests.serving.scripted_engine import PoolingClient
+
+CONFIG = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE)
+MODEL = "fake-model"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    with run_server(client=PoolingClient, pooling=CONFIG, max_model_len=64) as running:
+        yield running
+
+
+def post(server: RunningServer, path: str, **body: object) -> httpx.Response:
+    return server.http.post(path, json=body)
+
+
+@pytest.mark.parametrize("encoding", ["float", "base64", openai.NOT_GIVEN])
+def test_the_official_client(server: RunningServer, encoding: object) -> None:
+    answer = server.client.embeddings.create(model=MODEL, input=["abba", "cd"], encoding_format=encoding)  # type: ignore[arg-type]
+    first, second = answer.data
+    expected = [2.0, 2.0, 0.0, 0.0]
+    if encoding == "base64":
+        assert np.frombuffer(base64.b64decode(first.embedding), "<f4").tolist() == expected  # type: ignore[arg-type]
+    else:
+        assert first.embedding == expected
+        assert second.embedding == [0.0, 0.0, 1.0, 1.0]
+    assert (first.index, second.index, answer.object, answer.model) == (0, 1, "list", MODEL)
+    count = len(server.engine.tokenizer.encode("abba")) + len(server.engine.tokenizer.encode("cd"))
+    assert (answer.usage.prompt_tokens, answer.usage.total_tokens) == (count, count)
+
+
+def test_token_ids_and_dimensions(server: RunningServer) -> None:
+    ids = server.engine.tokenizer.encode("aab")
+    client = server.client
+    assert client.embeddings.create(model=MODEL, input=ids, dimensions=2).data[0].embedding == [2.0, 1.0]
+    assert len(client.embeddings.create(model=MODEL, input=[ids, ids]).data) == 2
+
+
+def test_a_text_that_is_too_long_is_cut_as_asked(server: RunningServer) -> None:
+    text = "a" * 50 + "b" * 50
+    answer = post(server, "/v1/embeddings", input=text, truncate_prompt_tokens=-1).json()
+    assert answer["usage"]["prompt_tokens"] == 64
+    assert answer["data"][0]["embedding"][0] == 50.0
+    refused = post(server, "/v1/embeddings", input=text)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "input" and error["code"] == "context_length_exceeded"
+
+
+def test_pooling_gives_a_vector_for_each_token(server: RunningServer) -> None:
+    whole = post(server, "/pooling", input="abc").json()["data"][0]
+    each = post(server, "/pooling", input="abc", task="token_embed").json()["data"][0]
+    assert whole == {"object": "pooling", "index": 0, "data": [1.0, 1.0, 1.0, 0.0]}
+    assert each["data"] == [whole["data"]] * len(server.engine.tokenizer.encode("abc"))
+
+
+def test_scores_are_cosines(server: RunningServer) -> None:
+    one = post(server, "/score", text_1="a", text_2=["a", "b", "ab"]).json()
+    assert [round(entry["score"], 6) for entry in one["data"]] == [1.0, 0.0, 0.707107]
+    pairs = post(server, "/v1/score", text_1=["a", "b"], text_2=["a", "a"]).json()
+    assert [entry["score"] for entry in pairs["data"]] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_documents_come_back_by_their_scores(server: RunningServer, path: str) -> None:
+    documents = ["b", {"text": "ab"}, "a"]
+    answer = post(server, path, model=MODEL, query="a", documents=documents, top_n=2).json()
+    assert [entry["index"] for entry in answer["results"]] == [2, 1]
+    assert answer["results"][1]["document"] == {"text": "ab"}
+    assert answer["results"][0]["relevance_score"] == 1.0
+    bare = post(server, path, query="a", documents=documents, return_documents=False).json()
+    assert [entry["index"] for entry in bare["results"]] == [2, 1, 0]
+    assert "document" not in bare["results"][0]
+
+
+REFUSED = {
+    "no input": ("/v1/embeddings", {}, "input", "'input' is missing"),
+    "empty list": ("/v1/embeddings", {"input": []}, "input", "is empty"),
+    "empty text": ("/v1/embeddings", {"input": ["a", ""]}, "input", "is empty"),
+    "numbers": ("/v1/embeddings", {"input": [1.5]}, "input", "must be a string"),
+    "unknown id": ("/v1/embeddings", {"input": [10**7]}, "input", "vocabulary"),
+    "dimensions": ("/v1/embeddings", {"input": "a", "dimensions": 5}, "dimensions", "have 4 numbers"),
+    "format": ("/v1/embeddings", {"input": "a", "encoding_format": "hex"}, "encoding_format", "hex"),
+    "field": ("/v1/embeddings", {"input": "a", "dimension": 5}, "dimension", "Did you mean|Unknown field"),
+    "model": ("/v1/embeddings", {"input": "a", "model": "other"}, "model", "does not exist"),
+    "task": ("/pooling", {"input": "a", "task": "swirl"}, "task", "swirl"),
+    "pairs": ("/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1", "text_1 has 2 texts and text_2 1"),
+    "no query": ("/rerank", {"documents": ["a"]}, "query", "'query' is missing"),
+    "no documents": ("/rerank", {"query": "a", "documents": []}, "documents", "at least one"),
+    "top_n": ("/rerank", {"query": "a", "documents": ["a"], "top_n": -1}, "top_n", "from 0 on"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_bodies_are_refused_by_field(server: RunningServer, name: str) -> None:
+    path, body, param, sentence = REFUSED[name]
+    answer = post(server, path, **body)
+    error = answer.json()["error"]
+    assert answer.status_code in (400, 404)
+    assert error["param"] == param
+    assert any(part in error["message"] for part in sentence.split("|"))
+
+
+def test_a_text_that_fails_fails_its_request_alone(server: RunningServer) -> None:
+    answer = post(server, "/v1/embeddings", input=["a", "BROKEN"])
+    assert answer.status_code == 500 and "It broke." in answer.json()["error"]["message"]
+    assert post(server, "/v1/embeddings", input="a").status_code == 200
+
+
+def test_a_model_does_one_of_both() -> None:
+    with run_server() as generating:
+        answer = post(generating, "/v1/embeddings", input="a")
+        assert answer.status_code == 400 and "--runner pooling" in answer.json()["error"]["message"]
+
+
+def test_a_model_for_vectors_gives_no_text(server: RunningServer) -> None:
+    answer = post(server, "/v1/completions", prompt="a")
+    assert answer.status_code == 400 and "--runner generate" in answer.json()["error"]["message"]

@@ -1,0 +1,211 @@
+"""Vectors of whole engines, held against transformers' hidden states of the same random weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from core import LLM, PoolingParams
+from core.api.errors import ConfigError, RequestError
+from tests.families.oracle import load, reference
+
+ENCODERS = ("bert", "xlm-roberta", "distilbert", "modernbert")
+NO_BAR = {"use_tqdm": False}
+SEPARATE = {"enable_prefix_caching": False}
+
+
+@pytest.fixture(scope="module")
+def hidden_of_llama():
+    """float32 [T, H] of each prompt of the reference."""
+    known = reference("llama")
+    body = load(known.path, "llama").model
+    with torch.inference_mode():
+        return [body(input_ids=torch.tensor([ids])).last_hidden_state[0].numpy() for ids in known.prompts]
+
+
+def _llm(path, **settings):
+    return LLM(str(path), dtype="float32", block_size=4, use_tqdm_on_load=False, **settings)
+
+
+def _given(known):
+    return [{"prompt_token_ids": ids} for ids in known.prompts]
+
+
+def _unit(vectors):
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+def _vectors(llm, prompts, **params):
+    outputs = llm.encode(prompts, PoolingParams(**params), **NO_BAR)
+    return [output.outputs.data for output in outputs]
+
+
+def _with_modules(source, directory, pooling, *, further=(), max_tokens=None):
+    """A copy of a checkpoint with sentence-transformers' files."""
+    shutil.copytree(source, directory)
+    names = ["Transformer", "Pooling", *further]
+    modules = []
+    for index, name in enumerate(names):
+        folder = "" if name == "Transformer" else f"{index}_{name}"
+        modules.append({"idx": index, "path": folder, "type": f"sentence_transformers.models.{name}"})
+    (directory / "modules.json").write_text(json.dumps(modules))
+    (directory / "1_Pooling").mkdir()
+    (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    if max_tokens is not None:
+        (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_tokens}))
+    return directory
+
+
+@pytest.mark.parametrize("model_type", ENCODERS)
+def test_encoders_equal_transformers(model_type):
+    known = reference(model_type)
+    settings = {"pooler_config": {"pooling_type": "MEAN", "normalize": True}}
+    with _llm(known.path, **settings) as llm:
+        means = _vectors(llm, _given(known))
+        tokens = _vectors(llm, _given(known), task="token_embed", use_activation=False)
+    for states, mean, each in zip(known.logits, means, tokens, strict=True):
+        assert np.allclose(mean, _unit(states.numpy().mean(0)), atol=1e-4)
+        assert np.allclose(each, states.numpy(), atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["cls", "last", "mean"])
+def test_decoders_equal_transformers(kind, hidden_of_llama):
+    known = reference("llama")
+    with _llm(known.path, runner="pooling", pooler_config={"pooling_type": kind}) as llm:
+        found = _vectors(llm, _given(known), use_activation=False)
+        again = _vectors(llm, _given(known), use_activation=False)
+    choose = {"cls": lambda h: h[0], "last": lambda h: h[-1], "mean": lambda h: h.mean(0)}[kind]
+    for states, vector, second in zip(hidden_of_llama, found, again, strict=True):
+        assert np.allclose(vector, choose(states), atol=2e-3)
+        assert np.array_equal(vector, second)  # some of it from the prefix cache, where only the last token counts
+
+
+@pytest.mark.parametrize("kind", ["cls", "last", "mean"])
+def test_chunks_planning_ahead_and_a_small_pool_change_no_bit(kind):
+    known = reference("llama")
+    settings = {"runner": "pooling", "pooler_config": {"pooling_type": kind}, **SEPARATE}
+    with _llm(known.path, **settings) as llm:
+        expected = _vectors(llm, _given(known))
+    with _llm(known.path, max_num_batched_tokens=5, max_num_seqs=4, async_scheduling=True, **settings) as llm:
+        found = _vectors(llm, _given(known))
+    with _llm(known.path, max_model_len=64, num_gpu_blocks_override=18, max_num_seqs=4, **settings) as llm:
+        crowded = _vectors(llm, _given(known) * 3)
+    for vector, chunked, index in zip(expected, found, range(len(expected)), strict=True):
+        assert np.array_equal(vector, chunked)
+        assert np.array_equal(vector, crowded[index])
+
+
+def test_files_of_sentence_transformers(tmp_path):
+    known = reference("bert")
+    path = _with_modules(
+        known.path,
+        tmp_path / "model",
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
+        further=["Normalize"],
+        max_tokens=20,
+    )
+    with _llm(path) as llm:
+        longest, shorter = llm.embed(_given(known), truncate_prompt_tokens=-1, **NO_BAR)
+        assert len(longest.prompt_token_ids) == 20
+        expected = _unit(known.logits[1].numpy().mean(0))
+        assert np.allclose(shorter.outputs.embedding, expected, atol=1e-4)
+        whole = known.prompts[0][:20]
+        fits = llm.embed({"prompt_token_ids": whole}, **NO_BAR)[0]
+        assert fits.outputs.embedding == longest.outputs.embedding
+        with pytest.raises(RequestError, match="has 37 tokens, but the model takes at most 20"):
+            llm.embed(_given(known), **NO_BAR)
+
+
+def test_dimensions_are_cut_before_the_length_is_made_1():
+    known = reference("bert")
+    given = _given(known)[:1]
+    with _llm(known.path, pooler_config={"pooling_type": "CLS"}) as llm:
+        whole = _vectors(llm, given, use_activation=False)[0]
+        part = _vectors(llm, given, dimensions=8, normalize=True)[0]
+    assert np.allclose(part, _unit(whole[:8]), atol=1e-6)
+    assert part.shape == (8,)
+
+
+def test_scores_are_cosines():
+    known = reference("bert")
+    first, second = _given(known)
+    with _llm(known.path) as llm:
+        one, other = (output.outputs.embedding for output in llm.embed([first, second], **NO_BAR))
+        scores = [output.outputs.score for output in llm.score(first, [first, second], **NO_BAR)]
+        with pytest.raises(RequestError, match="data_1 has 2 texts and data_2 1"):
+            llm.score([first, second], [first], **NO_BAR)
+    assert np.allclose(scores, [1.0, np.dot(one, other)], atol=1e-6)
+
+
+REFUSED = {
+    "size": ({"dimensions": 100_000}, "vectors have 48 numbers"),
+    "no size": ({"dimensions": 0}, "dimensions is 0; expected an integer from 1 on"),
+    "nothing left": ({"truncate_prompt_tokens": 0}, "leaves no text"),
+    "too much": ({"truncate_prompt_tokens": 10**6}, "the model takes at most"),
+    "two names": ({"use_activation": True, "normalize": False}, "leave one out"),
+    "no task": ({"task": "token_embedd"}, "expected embed or token_embed"),
+}
+
+
+@pytest.fixture(scope="module")
+def bert():
+    with _llm(reference("bert").path) as llm:
+        yield llm
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_wrong_parameters_are_refused(bert, name):
+    params, sentence = REFUSED[name]
+    with pytest.raises(RequestError, match=sentence):
+        bert.encode({"prompt_token_ids": [1, 2, 3]}, PoolingParams(**params), **NO_BAR)
+
+
+def test_other_uses_are_refused(bert):
+    with pytest.raises(RequestError, match="gives vectors and no text"):
+        bert.generate({"prompt_token_ids": [1]}, **NO_BAR)
+    with pytest.raises(RequestError, match="The text is empty"):
+        bert.embed({"prompt_token_ids": []}, **NO_BAR)
+    assert bert.embed([], **NO_BAR) == []
+    with _llm(reference("llama").path) as llm, pytest.raises(RequestError, match="--runner pooling"):
+        llm.embed({"prompt_token_ids": [1]}, **NO_BAR)
+
+
+MODULES_REFUSED = {
+    "max": ({"pooling_mode_max_tokens": True}, [], "the pooling max is not served"),
+    "two": ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, [], "cls and mean is not served"),
+    "unheard": ({"pooling_mode": "swirl"}, [], "the pooling swirl is not served"),
+    "module": ({"pooling_mode": "mean"}, ["Swirl"], "models.Swirl' is not served"),
+}
+
+
+@pytest.mark.parametrize("name", MODULES_REFUSED)
+def test_unknown_pooling_is_refused_by_name(tmp_path, name):
+    pooling, further, sentence = MODULES_REFUSED[name]
+    path = _with_modules(reference("bert").path, tmp_path / "model", pooling, further=further)
+    with pytest.raises(ConfigError, match=sentence):
+        _llm(path)
+
+
+def test_impossible_settings_are_refused():
+    llama = reference("llama").path
+    with pytest.raises(ConfigError, match="nothing can be drafted for --runner pooling"):
+        _llm(llama, runner="pooling", speculative_config={"method": "ngram", "num_speculative_tokens": 2})
+    with pytest.raises(ConfigError, match="use --convert embed"):
+        _llm(llama, runner="pooling", convert="none")
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_that_was_saved_without_its_head(tmp_path, tied, hidden_of_llama):
+    known = reference("llama")
+    load(known.path, "llama").model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    changed = {"tie_word_embeddings": tied, "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with _llm(tmp_path, runner="pooling", skip_tokenizer_init=True) as llm:
+        found = _vectors(llm, _given(known), use_activation=False)
+    for states, vector in zip(hidden_of_llama, found, strict=True):
+        assert np.allclose(vector, states[-1], atol=2e-3)
