@@ -59,8 +59,6 @@ SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
 POOLS = PoolingConfig(kind="mean", normalize=True, size=64, max_tokens=256, source="modules.json of m")
 USUAL_POOLS = PoolingConfig(kind="cls", normalize=True, size=64, source="usual for encoders: there is no file")
-    kind="cls", normalize=True, size=64, source="usual for encoders: the checkpoint has no modules.json"
-)
 BERT = model(model_type="bert", type_vocab_size=2)
 LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
 SPECULATOR = {"speculators_model_type": "eagle3"}
