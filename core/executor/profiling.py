@@ -28,6 +28,9 @@ class StepProfiler:
         self._writing: threading.Thread | None = None
         self._path = ""
         self._error = ""
+        # The first one imports for seconds, in which a running engine would count as one that hangs.
+        with profile(activities=[ProfilerActivity.CPU]):
+            pass
 
     def start(self) -> str:
         """Record from now on; returns the directory of traces. Raises UtilityError when that cannot be."""
