@@ -14,6 +14,7 @@ from core.api.messages import (
     AbortChoices,
     AbortRequests,
     AddRequest,
+    Begun,
     EngineFailed,
     EngineOutput,
     EngineOutputs,
@@ -43,6 +44,7 @@ FIRST_FIELDS: dict[str, str] = {
     "spec_num_draft_tokens spec_num_accepted_tokens num_timeouts num_failed_steps num_violations tier_hits tier_saved "
     "kv_residency",
     "TokenColumns": "handles starts token_ids",
+    "Begun": "handle time",
     "EngineOutputs": "epoch outputs stats tokens",
     "EngineReady": "epoch num_blocks block_size max_model_len numerics phases client",
     "EngineFailed": "epoch message user_error details plugin",
@@ -68,6 +70,7 @@ SAMPLES: list[msgspec.Struct] = [
     EngineOutput("a", 0, 2, [3], finish_reason="stop", stop_reason=9, handle=1, record=RECORD),
     SchedulerStats(num_running=2, kv_residency=[[1.0]]),
     TokenColumns(b"12345678", b"1234", b"1234"),
+    Begun(1, 2.5),
     EngineOutputs(1, [EngineOutput("a", 0, 2, [3])], SchedulerStats(), TokenColumns(b"12345678", b"1234", b"1234")),
     EngineReady(1, 2, 3, 4, "n", [("import", 0.5)], 1),
     EngineFailed(1, "m", True, "d"),
@@ -168,7 +171,7 @@ def test_newer_parts_inside_of_messages() -> None:
     stats = newer(SchedulerStats)(num_running=2, adapter="sql")
     output = newer(EngineOutput)(request_id="a", choice=0, start=1, token_ids=[2], adapter="sql")
     columns = newer(TokenColumns)(handles=b"12345678", adapter="sql")
-    data = msgspec.msgpack.encode(["outputs", 1, [output], stats, columns, "something else"])
+    data = msgspec.msgpack.encode(["outputs", 1, [output], stats, columns, [], "something else"])
     whole = EngineOutputs(1, [EngineOutput("a", 0, 1, [2])], SchedulerStats(2), TokenColumns(b"12345678"))
     assert decode(data, EngineOutputs) == whole
 

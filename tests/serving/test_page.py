@@ -69,7 +69,8 @@ def test_requests_are_told_to_their_own_key_without_their_texts() -> None:
 def test_a_request_that_its_client_leaves_is_over(server: RunningServer) -> None:
     body = {"prompt": "SLOW", "stream": True, "max_tokens": 100}
     with server.http.stream("POST", "/v1/completions", json=body) as answer:
-        next(answer.iter_lines())
+        lines = answer.iter_lines()  # kept, since its end would be that of the stream
+        next(lines)
         entry = server.http.get("/live/requests").json()["requests"][-1]
         assert entry["reason"] is None and entry["end"] is None
     server.wait_idle()
