@@ -26,6 +26,7 @@ def test_offline(tmp_path: Path) -> None:
     assert len(lines) == 3 and all("→" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_drafts_change_no_token(tmp_path: Path) -> None:
     assert "equal tokens: True" in run("speculative.py", tmp_path)
 

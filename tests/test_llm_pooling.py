@@ -86,6 +86,7 @@ def test_decoders_equal_transformers(kind, hidden_of_llama):
         assert np.array_equal(vector, second)  # some of it from the prefix cache, where only the last token counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cls", "last", "mean"])
 def test_chunks_planning_ahead_and_a_small_pool_change_no_bit(kind):
     known = reference("llama")

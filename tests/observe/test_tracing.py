@@ -91,6 +91,7 @@ def test_requests_are_spans_of_the_clients_traces() -> None:
             assert other.end_time_unix_nano <= span.end_time_unix_nano
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_not_there_costs_no_answer() -> None:
     config = ServerConfig(uvicorn_log_level="warning", traces=TraceSettings(endpoint="http://127.0.0.1:9/v1/traces"))
     with run_server(config) as running:

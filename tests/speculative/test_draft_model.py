@@ -73,6 +73,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_bits_do_not_depend_on_another_model_s_drafts(
     tiny_llama: Path, other: Path, expected: Bits, variant: str
