@@ -132,12 +132,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     tree = token_tree(keys.speculative_token_tree, values.get("num_speculative_tokens"))
     if tree and (shape.decoder is None or shape.taps or shape.parallel_token_id is not None):
         raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
-    chosen = Chosen()
-    stages = attempt.chosen.stages
-    for stage in ("platform", "kernels"):
-        if stage in stages:
-            chosen.stages[stage] = stages[stage]
-    chosen.stages["loader"] = found.checkpoint.loader
+    chosen = _chosen_with(attempt.chosen, found)
     if found.family is not None and not shape.names:
         chosen.stages["model"] = found.family
     in_target = keys.model is None
@@ -148,6 +143,16 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
         chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
         length = length or decoder.max_position
     return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length, tree)
+
+
+def _chosen_with(target: Chosen, found: _Found) -> Chosen:
+    """The draft's plugins, as far as the main model and the checkpoint decide."""
+    chosen = Chosen()
+    for stage in ("platform", "kernels"):
+        if stage in target.stages:
+            chosen.stages[stage] = target.stages[stage]
+    chosen.stages["loader"] = found.checkpoint.loader
+    return chosen
 
 
 def _loaded(

@@ -77,12 +77,7 @@ class ModelRunner:
         if not settled.total_num_tokens:
             return result
         step = self.batch.step_input(settled, drafts)
-        logits = step.logits
-        if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
-            self._replay(step, logits)
-        else:
-            with torch.inference_mode():
-                self._run(step, result)
+        self._compute(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
         if step.trees is not None and step.trees.moves:
@@ -90,17 +85,21 @@ class ModelRunner:
         if plan.num_drafts:
             result.num_verified = {slot: len(token_ids) for slot, token_ids in drafts.items()}
             result.same_slots = result.same_slots and len(settled.slots) == len(plan.slots)
+        self._draft(settled, result, positions)
+        return result
+
+    def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
+        """Hold drafts for the next step: guesses, and the text that grammars force. positions: see `_propose`."""
         proposed: Drafts = {}
         if plan.draft_budget:
             begin = time.perf_counter()
-            self._guess(settled, result, positions, proposed)
+            self._guess(plan, result, positions, proposed)
             result.draft_seconds = time.perf_counter() - begin
         result.proposer_off = self._why_off()
         if self.most_forced and self.batch.masks:
             self._propose_forced(plan, result, proposed)
         if proposed:
             result.num_proposed = self.batch.drafts.hold(proposed)
-        return result
 
     def _apply(self, plan: StepPlan) -> None:
         if self.proposer is not None and plan.removed:
@@ -119,6 +118,15 @@ class ModelRunner:
             self._num_told[new.slot] = len(known)
             self.proposer.on_request(request.key, facts)
             self.proposer.on_start(request.key, known)
+
+    def _compute(self, step: StepInput, result: StepResult) -> None:
+        """The forward pass and the sampling, by recordings where there are some."""
+        logits = step.logits
+        if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
+            self._replay(step, logits)
+        else:
+            with torch.inference_mode():
+                self._run(step, result)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
         """The forward pass and every row of logits."""

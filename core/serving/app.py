@@ -7,6 +7,7 @@ Called by: `core.serving.service`, tests, and whoever mounts the API in an appli
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -77,14 +78,7 @@ def create_app(
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     paths: list[str] = []
-    modules = [models, completions, chat, responses, messages, pooling, tokenize, cache, health, metrics]
-    if not server_config.disable_ui:
-        modules.append(page)
-    if server_config.enable_server_load_tracking:
-        modules.append(load)
-    if engine.config.profiler is not None:
-        modules.append(profile)
-    for module in modules:
+    for module in _modules(server_config, profiles=engine.config.profiler is not None):
         app.include_router(module.router)
         for route in module.router.routes:
             paths.append(str(getattr(route, "path", "")))
@@ -120,6 +114,29 @@ def create_app(
     if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
     return app
+
+
+def _modules(server_config: ServerConfig, *, profiles: bool) -> list[ModuleType]:
+    """The modules of routes that this server has. profiles: whether steps may be profiled."""
+    found: list[ModuleType] = [
+        models,
+        completions,
+        chat,
+        responses,
+        messages,
+        pooling,
+        tokenize,
+        cache,
+        health,
+        metrics,
+    ]
+    if not server_config.disable_ui:
+        found.append(page)
+    if server_config.enable_server_load_tracking:
+        found.append(load)
+    if profiles:
+        found.append(profile)
+    return found
 
 
 def _context(
