@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from core.args.schema import Field, schema
+from core.config.draft_schema import draft_schema
 from core.plugin.kinds import KINDS
 from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
@@ -38,7 +39,7 @@ def json_schema(registry: PluginRegistry) -> Node:
         node = properties[kind.config_argument]
         if "anyOf" in node:
             node = node["anyOf"][0]
-        node |= _own_arguments(kind.name, plugins)
+        node |= _own_arguments(kind.name, plugins, definitions)
     for name, field in fields.items():
         for alias in field.arg.aliases:
             properties[alias] = {"$ref": f"#/properties/{name}"}
@@ -119,28 +120,12 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
     return node
 
 
-def _own_arguments(kind: str, plugins: dict[str, Node]) -> Node:
+def _own_arguments(kind: str, plugins: dict[str, Node], definitions: Node) -> Node:
     """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen."""
     if kind == "attention":
         return {"properties": plugins}
     if kind == "speculative":
-        drafts: Node = {
-            "method": {"type": "string"},
-            "num_speculative_tokens": {"type": "integer", "minimum": 1},
-            "adaptive": {"type": "boolean"},
-            "disable_by_batch_size": {"type": "integer", "minimum": 2},
-            "num_speculative_tokens_per_batch_size": {
-                "type": "array",
-                "items": {"type": "array", "items": {"type": "integer"}, "minItems": 3, "maxItems": 3},
-            },
-        }
-        own: list[Node] = []
-        for name, node in plugins.items():
-            is_chosen = {"properties": {"method": {"const": name}}}
-            own.append({"if": is_chosen, "then": node})
-        counts_itself: Node = {"properties": {"method": {"const": "suffix"}}}
-        own.append({"if": counts_itself, "else": {"required": ["num_speculative_tokens"]}})
-        return {"properties": drafts, "required": ["method"], "allOf": own}
+        return draft_schema(plugins, definitions)
     nothing: Node = {"maxProperties": 0}
     if not plugins:
         return nothing

@@ -161,6 +161,15 @@ def test_the_schema_is_valid_and_knows_everything(registry):
         {"platform_config": {"thread": 1}},
         {"speculative_config": {"num_speculative_tokens": 1}},
         {"speculative_config": {"method": "ngram", "num_speculative_tokens": 1, "prompt_lookup_max": 0}},
+        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 1, "rejection_sample_method": "lucky"}},
+        {
+            "speculative_config": {
+                "method": "draft_model",
+                "model": "m",
+                "num_speculative_tokens": 1,
+                "max_model_len": 0,
+            }
+        },
         {"enable_lora": "perhaps"},
     ],
 )
