@@ -97,10 +97,7 @@ class DraftPass:
             drafting = (work.counts > 0).nonzero()[0]
             if not len(drafting):
                 return
-            if self.mask is None:
-                self._draft(work, drafting, drafts)
-            else:
-                self._draft_together(work, drafting, drafts)
+            self._draft(work, drafting, drafts)
         if self._guesses is not None:
             for slot, tokens in drafts.items():
                 drafts[slot] = tokens[: plan.draft_budget[slot]]
@@ -117,34 +114,15 @@ class DraftPass:
             slots = work.slots[masked]
             self._rows.write(slots, work.known[masked], place, np.full(len(slots), mask))
 
-    def _draft_together(self, work: DraftWork, drafting: NDArray[np.int64], drafts: Drafts) -> None:
-        """Draw the drafts of some of the sequences behind the last token and the masks of one pass."""
-        ends = np.cumsum(work.all_lens) - work.num_masks
-        positions: Slots = (ends[drafting] - 1).astype(np.int64)
-        slots = work.slots[drafting]
-        counts = work.counts[drafting]
-        known = work.known[drafting]
-        for place in range(int(counts.max())):
-            token_ids = self._draw(positions + place, slots, known, place)
-            note(drafts, slots, token_ids)
-            goes_on = (token_ids >= 0) & (counts > place + 1)
-            slots = slots[goes_on]
-            if not len(slots):
-                return
-            counts = counts[goes_on]
-            known = known[goes_on]
-            positions = positions[goes_on]
-            self._rows.write(slots, known, place, token_ids[goes_on])
-
     def _draft(self, work: DraftWork, drafting: NDArray[np.int64], drafts: Drafts) -> None:
-        """Draw the drafts of some of the sequences, one pass after the other."""
-        last_tokens = np.cumsum(work.lens) - 1
+        """Draw the drafts of some of the sequences, the first behind the last known token of each."""
         slots = work.slots[drafting]
         counts = work.counts[drafting]
         if self._guesses is not None:
             counts = self._guesses.depths(slots, counts)
         known = work.known[drafting]
-        positions: Slots = last_tokens[drafting].astype(np.int64)
+        last_known = np.cumsum(work.all_lens) - work.num_masks - 1
+        positions: Slots = last_known[drafting].astype(np.int64)
         for place in range(int(counts.max())):
             token_ids = self._draw(positions, slots, known, place)
             note(drafts, slots, token_ids)
@@ -156,13 +134,27 @@ class DraftPass:
                 return
             counts = counts[goes_on]
             known = known[goes_on]
+            positions = positions[goes_on]
             token_ids = token_ids[goes_on]
             self._rows.write(slots, known, place, token_ids)
-            if self.states is not None:
-                self.states.carry(positions[goes_on])
-            self._compute(slots, np.ones(len(slots), np.int32), known + np.int32(place))
-            self.progress.drafted(slots, place, token_ids)
-            positions = np.arange(len(slots), dtype=np.int64)
+            if self.mask is not None:
+                positions = positions + 1  # the masks behind the last known token were computed with it
+                continue
+            positions = self._compute_drafts(slots, known, place, token_ids, positions)
+
+    def _compute_drafts(
+        self, slots: Slots, known: Int32Array, place: int, token_ids: NDArray[np.int64], positions: Slots
+    ) -> Slots:
+        """Compute the draft at `place` of each sequence. Returns where each lies in the pass: int64 [B].
+
+        positions: int64 [B], of the tokens before them in the last pass.
+        """
+        count = len(slots)
+        if self.states is not None:
+            self.states.carry(positions)
+        self._compute(slots, np.ones(count, np.int32), known + np.int32(place))
+        self.progress.drafted(slots, place, token_ids)
+        return np.arange(count, dtype=np.int64)
 
     def _compute(self, slots: Slots, lens: Int32Array, starts: Int32Array) -> None:
         """The residual stream of `lens` tokens of each sequence, from `starts` on."""

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from fakes import FakeExecutor, byte_source, make_config, reference
 from mortal import MANY, Deadly, MortalClient, MortalSource, mortal_engine
+from transformers import AutoModelForCausalLM
 
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError
@@ -27,6 +29,8 @@ from core.engine.tokenizing import load_shared_tokenizer
 from core.executor.uniproc import UniprocExecutor
 from core.tokens.tokenizer import Tokenizer
 from tests.executor import regex_grammar
+from tests.speculative.checkpoints import save_eagle3
+from tests.tiny_models import save_checkpoint
 
 Use = Callable[[AsyncEngine, MortalSource], Awaitable[None]]
 
@@ -197,7 +201,25 @@ def test_every_kind_of_request_goes_on_to_the_bit(
 ) -> None:
     regex_grammar.install(monkeypatch)
     more, all_lives = VARIANTS[variant]
-    resolution = settings(tiny_llama, **more)
+    goes_on_to_the_bit(settings(tiny_llama, **more), all_lives)
+
+
+@pytest.mark.parametrize("method", ["draft_model", pytest.param("eagle3", marks=pytest.mark.slow)])
+def test_drafts_with_a_cache_go_on_to_the_bit(
+    method: str, tiny_llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regex_grammar.install(monkeypatch)
+    if method == "draft_model":
+        draft = save_checkpoint(tmp_path / "draft", seed=3, num_hidden_layers=1)
+    else:
+        target = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32).eval()
+        draft, _ = save_eagle3(tmp_path / "draft", target)
+    drafts = {"method": method, "model": str(draft), "num_speculative_tokens": 3, "adaptive": False}
+    goes_on_to_the_bit(settings(tiny_llama, async_scheduling=True, speculative_config=drafts), [[9, 4]])
+
+
+def goes_on_to_the_bit(resolution: Any, all_lives: list[list[int]]) -> None:
+    """Answers through the deaths of engines are those without. all_lives: steps of each engine, for each run."""
     undisturbed, _ = asyncio.run(answers(resolution, []))
     assert undisturbed["stop"].outputs[0].finish_reason == "stop"
     assert undisturbed["grammar"].outputs[0].text.startswith('{"name": "')

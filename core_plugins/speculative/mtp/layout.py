@@ -45,6 +45,12 @@ class MTPRow(msgspec.Struct, frozen=True, kw_only=True):
     dense: bool = False
 
 
+QWEN_NAMES: Final = (
+    ("mtp.pre_fc_norm_embedding.*", "input.embed_norm.*"),
+    ("mtp.pre_fc_norm_hidden.*", "input.hidden_norm.*"),
+    ("mtp.norm.*", "model.norm.*"),
+)
+
 ROWS: Final = (
     MTPRow(
         families=("deepseek_v3", "glm4_moe", "glm4_moe_lite"),
@@ -62,22 +68,14 @@ ROWS: Final = (
         families=("qwen3_next", "exaone_moe"),
         module="mtp.layers.0",
         joined="mtp.fc",
-        names=(
-            ("mtp.pre_fc_norm_embedding.*", "input.embed_norm.*"),
-            ("mtp.pre_fc_norm_hidden.*", "input.hidden_norm.*"),
-            ("mtp.norm.*", "model.norm.*"),
-        ),
+        names=QWEN_NAMES,
     ),
     MTPRow(
         families=("qwen3_5", "qwen3_5_moe"),
         count="mtp_num_hidden_layers",
         module="mtp.layers.0",
         joined="mtp.fc",
-        names=(
-            ("mtp.pre_fc_norm_embedding.*", "input.embed_norm.*"),
-            ("mtp.pre_fc_norm_hidden.*", "input.hidden_norm.*"),
-            ("mtp.norm.*", "model.norm.*"),
-        ),
+        names=QWEN_NAMES,
     ),
     MTPRow(  # MiMo-7B, whose other layers are Qwen2's
         families=("qwen2",),
