@@ -12,12 +12,9 @@ import msgspec
 
 from core.api.draft_spec import DraftSpec
 from core.api.explanation import Scope
+from core.api.logprobs_mode import LogprobsMode
 from core.api.pooling import PoolingConfig
 from core.api.specs import KVGroup
-
-
-LogprobsMode = Literal["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"]
-"""What is told of tokens: of the logits as the model computed them, or as they competed (`core.sampling.reports`)."""
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):

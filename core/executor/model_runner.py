@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from core.api.logprobs_mode import shows_logits
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.checked_proposer import CheckedProposer
@@ -29,7 +30,6 @@ from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
 from core.sampling.draft_tree import DraftTree
-from core.sampling.reports import shows_logits
 
 logger = logging.getLogger(__name__)
 

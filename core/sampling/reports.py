@@ -1,9 +1,8 @@
-"""The numbers of a row that its request asks for: of which logits, and in which form.
+"""The numbers of a row that its request asks for: of which logits, and in which form (`core.api.logprobs_mode`).
 
-Owns: the modes. Never does: sample, or sort (`core.sampling.logprobs` does). Called by: `core.sampling.sampler`.
+Owns: what processed logits are. Never does: sample, or sort (`core.sampling.logprobs` does). Called by: `core.sampling.sampler`.
 
-Raw: as the model computed them. Processed: as they competed, behind stages, masks, temperature and filters; what could not
-be drawn is -inf. At temperature 0 nothing is divided or filtered.
+What could not be drawn is -inf among processed ones. At temperature 0 nothing is divided or filtered.
 """
 
 from __future__ import annotations
@@ -12,23 +11,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.api.config import LogprobsMode
+from core.api.logprobs_mode import LogprobsMode, shows_logits, shows_processed
 from core.api.messages import TokenLogprobs
 from core.plugin.contracts import LogprobsKernel
 from core.sampling.filters import filtered
 from core.sampling.logprobs import many_logprobs
 from core.sampling.noise import Float32
 from core.sampling.part import Part, between
-
-
-def shows_processed(mode: LogprobsMode) -> bool:
-    """Whether a mode tells of logits as they competed."""
-    return mode in ("processed_logprobs", "processed_logits")
-
-
-def shows_logits(mode: LogprobsMode) -> bool:
-    """Whether a mode tells of logits themselves, and not of log-probabilities."""
-    return mode in ("raw_logits", "processed_logits")
 
 
 def report(part: Part, values: Float32, kernel: LogprobsKernel | None, mode: LogprobsMode) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.api.config import LogprobsMode
+from core.api.logprobs_mode import LogprobsMode, shows_processed
 from core.plugin.contracts import LogprobsKernel
 from core.sampling.acceptance import AcceptanceRule
 from core.sampling.adjusted import AdjustedRows
@@ -26,7 +26,7 @@ from core.sampling.kernel import MaskedKernel, SamplingKernel, masked_race, nump
 from core.sampling.masks import MaskTable, refused
 from core.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Float32, Ids
 from core.sampling.part import Part, between, by_mask
-from core.sampling.reports import report, shows_processed
+from core.sampling.reports import report
 from core.sampling.rows import KernelRows, SampleRows
 from core.sampling.stages import CustomStage
 
