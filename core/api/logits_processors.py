@@ -60,7 +60,7 @@ class BatchUpdate:
 class LogitsProcessor(ABC):
     """Changes the logits of a batch.
 
-    vllm_config: the configuration, with vLLM's names (`core.executor.vllm_config`).
+    vllm_config: the configuration, with vLLM's names (`core.api.vllm_config`).
     device: where logits are.
     is_pin_memory: whether memory of the host should be pinned; never here.
     """

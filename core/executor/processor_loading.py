@@ -12,9 +12,9 @@ from typing import Any
 
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, UserError
+from core.api.vllm_config import VllmConfig
 from core.executor.indexed_processor import IndexedProcessor
 from core.executor.instance import load_plugin
-from core.executor.vllm_config import VllmConfig
 from core.plugin.contracts import LogitsProcessor
 from core.plugin.discovery import label
 from core.plugin.hookspecs import LoadContext

@@ -31,6 +31,7 @@ from core.engine.tokenizing import load_tokenizer
 from core.grammars.compiler import GrammarCompiler
 from core.library.keywords import refuse_keywords
 from core.library.metrics import Metric, metrics_of
+from core.library.processor_names import with_paths
 from core.tokens.script_tokenizer import ScriptTokenizer
 from core.tokens.tokenizer import Tokenizer
 
@@ -56,7 +57,8 @@ class LLMEngine:
 
         named = {"model": model, "tokenizer": tokenizer}
         given = {name: value for name, value in named.items() if value is not None}
-        resolution = resolve(given | engine_arguments, context="llm")
+        arguments = with_paths(given | engine_arguments, same_process=True)
+        resolution = resolve(arguments, context="llm")
         for warning in resolution.warnings:
             logger.warning("%s", warning)
         self._ids = itertools.count()
