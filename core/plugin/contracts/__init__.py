@@ -47,7 +47,13 @@ from core.plugin.contracts.kernels import (
     SumsInSegments,
 )
 from core.plugin.contracts.loader import Loader
-from core.plugin.contracts.logits_processor import BatchChanges, LogitsProcessor, LogitsRow, NeedsOrder
+from core.plugin.contracts.logits_processor import (
+    BatchChanges,
+    HasExampleParams,
+    LogitsProcessor,
+    LogitsRow,
+    NeedsOrder,
+)
 from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
@@ -83,6 +89,7 @@ __all__ = [
     "GrammarBackend",
     "GrammarVocabulary",
     "HasActivate",
+    "HasExampleParams",
     "HasExampleState",
     "HasExperts",
     "HasFeatures",

@@ -59,16 +59,14 @@ class LogitsProcessor(Protocol):
     request and before its penalties; token masks of grammars come last in any case.
 
     Calls are made by a thread beside the steps and waited for 5 seconds. One that raises, takes longer, or answers something
-    else than finite numbers and -inf ends the request whose row it was; others go on. Optional part: `NeedsOrder`.
+    else than finite numbers and -inf ends the request whose row it was; others go on. Optional parts: `NeedsOrder`,
+    `HasExampleParams`.
+
+    is_argmax_invariant: whether the largest logit of a row stays the largest. Then requests of temperature 0 are left out, and
+        others come behind the temperature, as z = (logit - largest) / T.
     """
 
-    @property
-    def is_argmax_invariant(self) -> bool:
-        """Whether the largest logit of a row stays the largest.
-
-        True: requests of temperature 0 are left out, and others come behind the temperature, as z = (logit - largest) / T.
-        """
-        ...
+    is_argmax_invariant: bool
 
     def validate_params(self, params: SamplingParams) -> None:
         """Raise ValueError, with a sentence for the user, when `params.extra_args` are wrong. Asked before a request runs."""
@@ -98,4 +96,13 @@ class NeedsOrder(Protocol):
     @property
     def needs_order(self) -> bool:
         """True: rows come one at a time, each position of a sequence once and in order, and its sequences have no drafts."""
+        ...
+
+
+@runtime_checkable
+class HasExampleParams(Protocol):
+    """A processor that can be checked although it changes nothing for most requests."""
+
+    def example_params(self) -> SamplingParams:
+        """Parameters of a request that it changes, for `core plugins check`."""
         ...
