@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -22,8 +23,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey
 from core.executor.calls_beside import CallsBeside
-from core.executor.processor_loading import NamedProcessor
-from core.plugin.contracts import BatchChanges, LogitsRow, NeedsOrder
+from core.plugin.contracts import BatchChanges, LogitsProcessor, LogitsRow, NeedsOrder
 from core.sampling.noise import Float32
 from core.sampling.stages import Adjusted
 from core.sampling.state import SequenceSampling
@@ -32,6 +32,14 @@ logger = logging.getLogger(__name__)
 
 LIMIT_S: Final = 5.0
 """Seconds after which a call counts as hanging."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedProcessor:
+    """A processor, and what errors call it."""
+
+    name: str
+    processor: LogitsProcessor
 
 
 class ProcessorError(Exception):

@@ -7,7 +7,6 @@ Called by: the worker, once.
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import Any
 
 from core.api.config import EngineConfig
@@ -15,19 +14,12 @@ from core.api.errors import CoreError, UserError
 from core.api.vllm_config import VllmConfig
 from core.executor.indexed_processor import IndexedProcessor
 from core.executor.instance import load_plugin
+from core.executor.logits_processors import NamedProcessor
 from core.plugin.contracts import LogitsProcessor
 from core.plugin.discovery import label
 from core.plugin.hookspecs import LoadContext
 from core.plugin.signatures import missing_parts, wrong_signatures
 from core.plugin.table import PluginTable
-
-
-@dataclass(frozen=True, slots=True)
-class NamedProcessor:
-    """A processor, and what errors call it."""
-
-    name: str
-    processor: LogitsProcessor
 
 
 def load_processors(config: EngineConfig, plugins: PluginTable) -> list[NamedProcessor]:

@@ -16,8 +16,7 @@ from transformers import MinPLogitsWarper
 from core.api.sampling_params import SamplingParams
 from core.api.vllm_config import VllmConfig
 from core.executor.indexed_processor import IndexedProcessor
-from core.executor.logits_processors import LogitsProcessors
-from core.executor.processor_loading import NamedProcessor
+from core.executor.logits_processors import LogitsProcessors, NamedProcessor
 from core.sampling import Sampler
 
 VOCAB = 64
