@@ -21,7 +21,7 @@ BEAMS = "core.library.beam_search"
 METRICS = "core.library.metrics"
 CHORES = "core.library.chores"
 PARSER = "core.library.flexible_parser"
-PROCESSORS = "core.api.logits_processors"
+PROCESSORS = "core.plugin.contracts.indexed_processor"
 
 OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.beam_search", BEAMS, "BeamSearchOutput BeamSearchSequence"),

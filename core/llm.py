@@ -379,7 +379,8 @@ class LLM(PoolingMethods, LLMEngine):
         client = self._live_client()
         if self.has_unfinished_requests():
             raise RequestError(
-                "Requests of add_request or enqueue are unfinished; call step or wait_for_completion until they end, or abort them."
+                "Requests of add_request or enqueue are unfinished; call step until they end, call wait_for_completion, or "
+                "abort them."
             )
         entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials)
         return run_batch(client, self._output, entries, use_tqdm)

@@ -62,8 +62,9 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
     logprobs_mode: Annotated[
         str,
         Arg(
-            "What logprobs and prompt_logprobs are: log-probabilities or logits; raw, as the model computed them, or processed: "
-            "behind biases, penalties, masks, processors, temperature and filters. A prompt is not sampled, so both are raw there.",
+            "What logprobs and prompt_logprobs are: log-probabilities or logits; raw, as the model computed them, or "
+            "processed: behind biases, penalties, masks, processors, temperature and filters. A prompt is not sampled, so "
+            "both are raw there.",
             choices=("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
         ),
     ] = "raw_logprobs"

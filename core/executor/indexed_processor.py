@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from core.api.logits_processors import BatchUpdate, LogitsProcessor
 from core.api.sampling_params import SamplingParams
 from core.plugin.contracts import BatchChanges, LogitsRow
+from core.plugin.contracts.indexed_processor import BatchUpdate, LogitsProcessor
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -180,14 +180,17 @@ class _Guarded:
         self._beside.close()
 
 
-def _changed(
-    guarded: _Guarded, logits: Float32, rows: Sequence[Adjusted], places: Sequence[int]
-) -> dict[int, str]:
+def _changed(guarded: _Guarded, logits: Float32, rows: Sequence[Adjusted], places: Sequence[int]) -> dict[int, str]:
     """Change some rows in place; returns those that became no logits. Raises ProcessorError, and has changed nothing."""
     views = [_view(rows[place]) for place in places]
-    own = torch.from_numpy(logits[places])  # a copy: what fails half-way leaves nothing behind
-    expected = tuple(own.shape)
-    answer = guarded.call(guarded.processor.apply, own, views)
+    own = logits[places]  # a copy: what fails half-way leaves nothing behind
+    expected = own.shape
+
+    def apply() -> Any:
+        # made by the processor's thread: tensors of this one, which only infers, could not be changed there
+        return guarded.processor.apply(torch.from_numpy(own), views)
+
+    answer = guarded.call(apply)
     is_tensor = isinstance(answer, Tensor) and answer.is_floating_point()
     if not is_tensor or tuple(answer.shape) != expected:
         given = f"{answer.dtype} {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
@@ -198,7 +201,9 @@ def _changed(
     for place, row, is_wrong in zip(places, values, wrong.tolist(), strict=True):
         # what the model itself computed wrong is the model's error
         if is_wrong and np.isfinite(logits[place].max()):
-            failed[place] = f"The {guarded.name} made logits that are NaN or infinite; expected finite numbers and -inf."
+            failed[place] = (
+                f"The {guarded.name} made logits that are NaN or infinite; expected finite numbers and -inf."
+            )
         else:
             logits[place] = row
     return failed

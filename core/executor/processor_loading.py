@@ -88,4 +88,3 @@ def _imported(path: str, said: str) -> Any:
             raise UserError(f"{said}: {found.__name__} has no '{part}'.")
         found = getattr(found, part)
     return found
-

@@ -1,6 +1,7 @@
 """The numbers of a row that its request asks for: of which logits, and in which form (`core.api.logprobs_mode`).
 
-Owns: what processed logits are. Never does: sample, or sort (`core.sampling.logprobs` does). Called by: `core.sampling.sampler`.
+Owns: what processed logits are. Never does: sample, or sort (`core.sampling.logprobs` does).
+Called by: `core.sampling.sampler`.
 
 What could not be drawn is -inf among processed ones. At temperature 0 nothing is divided or filtered.
 """

@@ -107,7 +107,7 @@ class Sampler:
     def _end_of(self, logits: Tensor, rows: SampleRows, start: int) -> int:
         """The row behind the last one. Raises ValueError for logits that do not belong to the rows."""
         shape = logits.shape
-        stop = start + shape[0]
+        stop: int = start + shape[0]
         if len(shape) != 2 or stop > rows.count or shape[1] < self.vocab_size:
             raise ValueError(
                 f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."

@@ -126,13 +126,12 @@ def _fresh(subject: Subject) -> Any:
 
 def _wanted(processor: Any) -> SamplingParams:
     """Parameters of a request that it changes. Raises Skipped when it tells none."""
-    if isinstance(processor, HasExampleParams):
-        params = processor.example_params()
-        if not processor.wants(params):
-            raise Failure("it does not want its own example_params")
+    has_example = isinstance(processor, HasExampleParams)
+    params: SamplingParams = processor.example_params() if has_example else SamplingParams()
+    if processor.wants(params):
         return params
-    if processor.wants(SamplingParams()):
-        return SamplingParams()
+    if has_example:
+        raise Failure("it does not want its own example_params")
     raise Skipped("it changes nothing for a plain request; give it example_params")
 
 

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
-
-from core.api.sampling_params import SamplingParams
-from core.plugin.contracts import BatchChanges, LogitsRow
-from core.plugin.hookspecs import LoadContext
 from core.v1.sample.logits_processor import (  # type: ignore[import-not-found]
     AdapterLogitsProcessor,
     BatchUpdate,
     LogitsProcessor,
     process_dict_updates,
 )
+from torch import Tensor
+
+from core.api.sampling_params import SamplingParams
+from core.plugin.contracts import BatchChanges, LogitsRow
+from core.plugin.hookspecs import LoadContext
 
 
 def argument(params: SamplingParams, name: str) -> Any:

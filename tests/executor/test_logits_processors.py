@@ -180,7 +180,12 @@ def test_late_processors_come_behind_the_temperature_and_leave_greedy_requests_a
 def test_a_late_processor_that_changes_nothing_leaves_every_bit() -> None:
     batch = Batch(guarded(Late()))
     given = logits(30)
-    some: list[dict[str, Any]] = [{"temperature": 0.3}, {"top_p": 0.8}, {"temperature": 1e-30}, {"top_k": 4, "min_p": 0.1}]
+    some: list[dict[str, Any]] = [
+        {"temperature": 0.3},
+        {"top_p": 0.8},
+        {"temperature": 1e-30},
+        {"top_k": 4, "min_p": 0.1},
+    ]
     rows = [batch.add({"least": 0.0}, **some[place % 4]) for place in range(30)]
     plain = [sequence(choice=place, seed=7, **some[place % 4]) for place in range(30)]
     expected = draw(Sampler(VOCAB), given, [Row(running) for running in plain])

@@ -63,7 +63,7 @@ def test_failures_end_their_request_alone_and_mistakes_run_nothing(llm: LLM) -> 
     assert reasons == ["error", "length", "error"]
     assert "logits processor executor.own_processors:Shifts failed: KeyError" in str(outputs[0].outputs[0].stop_reason)
     assert "Counts failed: TypeError" in str(outputs[2].outputs[0].stop_reason)
-    with pytest.raises(RequestError, match="Prompt 1: .*Shifts: shift is 'far'; expected a number"):
+    with pytest.raises(RequestError, match=r"Prompt 1: .*Shifts: shift is 'far'; expected a number"):
         llm.generate(PROMPTS, [params(), params({"shift": "far"}), params()], use_tqdm=False)
     assert tokens(llm.generate("a", params({"target_token": 5}), use_tqdm=False)) == [[5] * 12], "the engine lives"
 
@@ -79,9 +79,7 @@ def test_drafts_change_no_token_of_requests_with_processors(tiny_llama: Path, te
     found = []
     for speculation in (None, {"method": "ngram", "num_speculative_tokens": 4}):
         for classes in ([Shifts, Counts], [Shifts]):
-            with LLM(
-                str(tiny_llama), logits_processors=classes, speculative_config=speculation, **SETTINGS
-            ) as engine:
+            with LLM(str(tiny_llama), logits_processors=classes, speculative_config=speculation, **SETTINGS) as engine:
                 some = asked if Counts in classes else [asked[0], asked[2]]
                 outputs = engine.generate(["abcabcabcabc"] * len(some), some, use_tqdm=False)
                 drafts = {metric.name: metric for metric in engine.get_metrics()}["vllm:spec_decode_num_draft_tokens"]

@@ -74,9 +74,7 @@ def test_processed_modes_tell_of_what_was_drawn_from(name: str) -> None:
     params, filters = FILTERS[name]
     given = logits(3)
     prompt = [4, 9, 11]
-    processors = LogitsProcessorList(
-        [RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(0.8), *filters]
-    )
+    processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(1.3), TemperatureLogitsWarper(0.8), *filters])
     expected = processors(torch.tensor([prompt]), given.clone())[0]
     shared = {"prompt": prompt, "repetition_penalty": 1.3, "temperature": 0.8, **params}
     found = column(told("processed_logits", given, **shared))
@@ -103,7 +101,14 @@ def test_masks_are_processed(temperature: float) -> None:
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
 def test_no_mode_changes_a_token_or_its_neighbours(mode: LogprobsMode) -> None:
     given = logits(5, rows=6)
-    some: list[dict[str, Any]] = [{}, {"temperature": 0.0}, {"top_k": 5}, {"frequency_penalty": 1.0}, {"min_p": 0.2}, {}]
+    some: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.0},
+        {"top_k": 5},
+        {"frequency_penalty": 1.0},
+        {"min_p": 0.2},
+        {},
+    ]
 
     def tokens(which: LogprobsMode) -> list[int]:
         rows = [Row(sequence(seed=seed, logprobs=2, **params)) for seed, params in enumerate(some)]

@@ -37,7 +37,7 @@ class Processor:
         """Only every other token is left."""
         changed = torch.full_like(logits, -torch.inf)
         for index, row in enumerate(rows):
-            first = FIRST[self._argument(row.params)]
+            first = FIRST[str(self._argument(row.params))]
             changed[index, first::2] = logits[index, first::2]
         return changed
 
