@@ -21,6 +21,7 @@ BEAMS = "core.library.beam_search"
 METRICS = "core.library.metrics"
 CHORES = "core.library.chores"
 PARSER = "core.library.flexible_parser"
+PROCESSORS = "core.plugin.contracts.indexed_processor"
 
 OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.beam_search", BEAMS, "BeamSearchOutput BeamSearchSequence"),
@@ -48,6 +49,11 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.v1.engine.exceptions", "core.api.errors", "EngineDeadError"),
     ("core.v1.engine.llm_engine", "core.library.llm_engine", "LLMEngine"),
     ("core.v1.metrics.reader", METRICS, "Counter Gauge Histogram Metric Vector"),
+    ("core.v1.sample.logits_processor", PROCESSORS, "AdapterLogitsProcessor BatchUpdate LogitsProcessor"),
+    ("core.v1.sample.logits_processor", PROCESSORS, "MoveDirectionality RequestLogitsProcessor process_dict_updates"),
+    ("core.v1.sample.logits_processor.builtin", PROCESSORS, "process_dict_updates"),
+    ("core.v1.sample.logits_processor.interface", PROCESSORS, "AddedRequest BatchUpdate LogitsProcessor"),
+    ("core.v1.sample.logits_processor.interface", PROCESSORS, "MoveDirectionality MovedRequest RemovedRequest"),
 )
 """Rows of module, home and names: what a script may import from a module, and where it really is."""
 

@@ -14,11 +14,12 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.explanation import Source
+from core.api.logprobs_mode import shows_logits
 from core.api.outputs import RequestOutput
 from core.api.pooling_outputs import PooledOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine.batch_run import Progress, run_batch
+from core.engine.batch_run import Progress, begin_batch, finish_batch, run_batch
 from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
 from core.engine.input_processor import ProcessedInput
 from core.engine.prompt_parser import PromptInput, as_batch
@@ -77,6 +78,39 @@ class LLM(PoolingMethods, LLMEngine):
             priority = [0] * len(batch)
         told = self._explain_terms(params, given=sampling_params is not None) if explain else None
         return self._run(self._tokenize(batch), params, priority, use_tqdm, told)
+
+    def enqueue(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = True,
+        priority: Sequence[int] | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Queue prompts, which `wait_for_completion` runs. Returns the ids of the requests; for arguments see `generate`.
+
+        use_tqdm: no effect: nothing runs yet.
+        """
+        refuse_keywords(options)
+        batch = as_batch(prompts)
+        params = self._spread(sampling_params, len(batch))
+        _check_count("priority", priority, len(batch))
+        entries = self._checked(self._tokenize(batch), params, priority or [0] * len(batch))
+        return begin_batch(self._live_client(), self._output, entries)
+
+    def wait_for_completion(
+        self, output_type: type[Any] | tuple[type[Any], ...] | None = None, *, use_tqdm: Progress = True
+    ) -> list[RequestOutput]:
+        """Run everything that is queued, by `enqueue` or `add_request`; the final outputs, in the order of the queue.
+
+        output_type: what outputs must be, such as `RequestOutput`; None: anything. Raises TypeError for another one.
+        """
+        outputs = finish_batch(self._live_client(), self._output, use_tqdm)
+        for output in outputs:
+            if output_type is not None and not isinstance(output, output_type):
+                raise TypeError(f"request {output.request_id} gave a {type(output).__name__}, expected {output_type}")
+        return outputs
 
     def chat(
         self,
@@ -270,6 +304,11 @@ class LLM(PoolingMethods, LLMEngine):
         model = self._config.model
         room = model.max_model_len - len(first.prompt_token_ids)
         num_tokens = min(params.max_tokens, room)
+        if shows_logits(model.logprobs_mode):
+            raise RequestError(
+                f"Beam search adds up log-probabilities, and logprobs_mode is {model.logprobs_mode}; use raw_logprobs.",
+                param="params",
+            )
         search = BeamSearch(first.prompt_token_ids, params, num_tokens, model.eos_token_ids, first.cache_salt)
         most = model.max_logprobs
         if most != -1 and search.num_candidates > most:
@@ -339,7 +378,23 @@ class LLM(PoolingMethods, LLMEngine):
     ) -> list[RequestOutput]:
         client = self._live_client()
         if self.has_unfinished_requests():
-            raise RequestError("Requests of add_request are unfinished; call step until they end, or abort them.")
+            raise RequestError(
+                "Requests of add_request or enqueue are unfinished; call step until they end, call wait_for_completion, or "
+                "abort them."
+            )
+        entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials)
+        return run_batch(client, self._output, entries, use_tqdm)
+
+    def _checked(
+        self,
+        prompts: list[PromptInput],
+        params: Sequence[SamplingParams | PoolingParams],
+        priority: Sequence[int],
+        explain: Sequence[ExplainTerms] | None = None,
+        *,
+        marks_specials: bool = False,
+    ) -> list[ProcessedInput]:
+        """All prompts, checked. Raises RequestError before anything runs."""
         entries = []
         for index in range(len(prompts)):
             told = None if explain is None else explain[index]
@@ -351,7 +406,7 @@ class LLM(PoolingMethods, LLMEngine):
             )
             entry = self._process(index, prompts, params[index], terms)
             entries.append(entry)
-        return run_batch(client, self._output, entries, use_tqdm)
+        return entries
 
     def _process(
         self, index: int, prompts: list[PromptInput], params: SamplingParams | PoolingParams, terms: RequestTerms

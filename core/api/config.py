@@ -12,6 +12,7 @@ import msgspec
 
 from core.api.draft_spec import DraftSpec
 from core.api.explanation import Scope
+from core.api.logprobs_mode import LogprobsMode
 from core.api.pooling import PoolingConfig
 from core.api.specs import KVGroup
 
@@ -29,6 +30,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size:     of the model, as its family tells it.
     hf_config:      from the checkpoint (after overrides).
     max_logprobs:   largest number of logprobs a request may ask for; -1: the whole vocabulary.
+    logprobs_mode:  what these numbers are.
     seed:           seeds unseeded requests drawn by `LLM`; None: from the system.
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
@@ -38,6 +40,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: layers may come as code with the checkpoint.
     numerics:       `fast`, or `reference`: operations in plain torch compute one row at a time.
     pooling:        how hidden states become the answer; None: the model generates text.
+    reads_extra_args: whether anything here reads what requests have in `extra_args`.
+    checks_params:  whether the engine is asked about a request's parameters before it runs.
     """
 
     model: str
@@ -50,6 +54,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int = 0
     hf_config: dict[str, Any] = {}
     max_logprobs: int = 20
+    logprobs_mode: LogprobsMode = "raw_logprobs"
     seed: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     generation: dict[str, Any] = {}
@@ -59,6 +64,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     trust_remote_code: bool = False
     numerics: str = "fast"
     pooling: PoolingConfig | None = None
+    reads_extra_args: bool = True
+    checks_params: bool = False
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,6 +222,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     attention: backend for each layer kind (`full`, `sliding`, ...).
     model:     family that reads the configuration; None: the engine's own table.
     grammars:  backends of structured outputs, in the order in which they are asked.
+    logits_processors: in the order in which they run: names of plugins, and import paths (`module:Class`).
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
     table:     every plugin named above.
     """
@@ -229,6 +237,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, dict[str, Any]] = {}
     table: tuple[ResolvedPlugin, ...] = ()
     grammars: tuple[str, ...] = ()
+    logits_processors: tuple[str, ...] = ()
 
 
 class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):

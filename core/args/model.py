@@ -59,6 +59,23 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
     max_logprobs: Annotated[
         int, Arg("Most log probabilities that a request may ask for; -1: the whole vocabulary.", ge=-1)
     ] = 20
+    logprobs_mode: Annotated[
+        str,
+        Arg(
+            "What logprobs and prompt_logprobs are: log-probabilities or logits; raw, as the model computed them, or "
+            "processed: behind biases, penalties, masks, processors, temperature and filters. A prompt is not sampled, so "
+            "both are raw there.",
+            choices=("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
+        ),
+    ] = "raw_logprobs"
+    logits_processors: Annotated[
+        list[str] | None,
+        Arg(
+            "What may change the logits of requests, in this order: names of plugins, or classes as module:Class or "
+            "module.Class, of the engine's own contract or vLLM's.",
+            plugin="logits_processor",
+        ),
+    ] = None
     quantization: Annotated[
         str | None,
         Arg("Quantization method. Unset: what the checkpoint declares.", short=("q",), plugin="quantization"),

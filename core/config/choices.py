@@ -1,4 +1,4 @@
-"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, policy.
+"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, policy, logits processors.
 
 Owns: which argument and which facts feed which choice. Never does: rank candidates (`core.plugin.selection` does).
 Called by: resolve.
@@ -19,6 +19,7 @@ from core.plugin.ranking import Choice
 from core.plugin.selection import (
     select_grammars,
     select_kernels,
+    select_logits_processors,
     select_policy,
     select_quantization,
     select_speculative,
@@ -45,6 +46,7 @@ def choose_plugins(
     choose_proposer(attempt, checkpoint)
     _choose_policy(attempt)
     _choose_grammars(attempt)
+    _choose_logits_processors(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
 
@@ -115,6 +117,15 @@ def _choose_grammars(attempt: Attempt) -> None:
     choice = attempt.answer_of(lambda: select_grammars(attempt.plugins, config.backend, alone=config.disable_fallback))
     if choice is not None:
         attempt.chosen.stages["grammar"] = choice
+
+
+def _choose_logits_processors(attempt: Attempt) -> None:
+    names = attempt.settings["logits_processors"]
+    if not names:
+        return
+    choice = attempt.answer_of(lambda: select_logits_processors(attempt.plugins, names))
+    if choice is not None:
+        attempt.chosen.stages["logits_processor"] = choice
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, RestartConfig, SchedulerConfig
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    KVEventsConfig,
+    ModelConfig,
+    PluginChoices,
+    RestartConfig,
+    SchedulerConfig,
+)
 from core.api.module_spec import ModelSpec, ModuleSpec
 from core.api.pooling import PoolingConfig
 from core.config.acceptance import acceptance_config
@@ -24,6 +32,7 @@ from core.config.plugin_choices import plugin_choices
 from core.config.profiler import profiler_config
 from core.config.settings import Settings, underscored
 from core.config.structured_outputs import structured_outputs_config
+from core.plugin.discovery import ENGINE
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
@@ -51,7 +60,12 @@ def engine_config(
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
-    model = msgspec.structs.replace(_model(settings, checkpoint, spec, served), pooling=pooling)
+    model = msgspec.structs.replace(
+        _model(settings, checkpoint, spec, served),
+        pooling=pooling,
+        reads_extra_args=_reads_extra_args(plugins),
+        checks_params=bool(plugins.logits_processors),
+    )
     return EngineConfig(
         model=model,
         cache=_cache(settings, plan),
@@ -95,6 +109,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         vocab_size=spec.vocab_size,
         hf_config=manifest.config,
         max_logprobs=settings["max_logprobs"],
+        logprobs_mode=settings["logprobs_mode"],
         seed=settings["seed"],
         eos_token_ids=eos_token_ids(manifest, generation),
         generation=generation,
@@ -104,6 +119,12 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         trust_remote_code=settings["trust_remote_code"],
         numerics=settings["numerics"],
     )
+
+
+def _reads_extra_args(plugins: PluginChoices) -> bool:
+    """Whether requests may have arguments of plugins: for a logits processor, or for a policy that is not the engine's own."""
+    foreign_policies = [row for row in plugins.table if row.kind == "policy" and row.distribution != ENGINE]
+    return bool(plugins.logits_processors or foreign_policies)
 
 
 def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:

@@ -38,6 +38,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
             attention[kind] = name
     kernels = chosen.stages.get("kernels")
     grammars = chosen.stages.get("grammar")
+    processors = chosen.stages.get("logits_processor")
     return PluginChoices(
         loader=chosen.name("loader") or "",
         platform=chosen.name("platform") or "",
@@ -49,6 +50,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         arguments={key: value for key, value in arguments.items() if value},
         table=tuple(manifest.row for manifest in chosen.manifests()),
         grammars=grammars.selection.chosen if grammars is not None else (),
+        logits_processors=processors.selection.chosen if processors is not None else (),
     )
 
 

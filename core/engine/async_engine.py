@@ -12,6 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
@@ -146,6 +148,8 @@ class AsyncEngine:
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
         entry = await self._intake.process(request_id, prompt, params, terms, deadline)
         self._killers.check(entry.requests[0])
+        if self.model_config.checks_params and isinstance(params, SamplingParams):
+            await self._check_params(params)
         with self._live.open(entry) as stream, alarm(deadline, partial(self._time_out, request_id)):
             try:
                 recorder = terms.recorder
@@ -159,6 +163,22 @@ class AsyncEngine:
                         return
             finally:
                 self._forget(request_id)
+
+    async def _check_params(self, params: SamplingParams) -> None:
+        """Ask the engine about parameters that only its plugins understand. Raises RequestError.
+
+        While it is being started again, the request goes on: what is wrong is told when it runs.
+        """
+        if self._pauses:
+            return
+        plain = msgspec.to_builtins(params)
+        try:
+            wrong = str(await self._client.call("check_params", {"params": plain}))
+        except EngineDeadError:
+            self._check_open()
+            return
+        if wrong:
+            raise RequestError(wrong, param="extra_args")
 
     async def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""

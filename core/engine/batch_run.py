@@ -1,6 +1,6 @@
 """A batch of requests run to its end in this process.
 
-Owns: the loop over steps and its progress bar. Never does: check or translate. Called by: the `LLM` class.
+Owns: its beginning, the loop over steps and its progress bar. Never does: check or translate. Called by: the `LLM` class.
 """
 
 from __future__ import annotations
@@ -28,14 +28,44 @@ def run_batch(
 
     When it is interrupted, every request is aborted and its blocks are given back before the exception goes on.
     """
-    ids = [entry.requests[0].request_id for entry in entries]
-    finished: dict[str, RequestOutput] = {}
     bar = ProgressBar(len(entries), progress)
+    try:
+        ids = begin_batch(client, processor, entries)
+        return _finish(client, processor, ids, bar)
+    finally:
+        bar.close()
+
+
+def begin_batch(client: InprocClient, processor: OutputProcessor, entries: Sequence[ProcessedInput]) -> list[str]:
+    """Queue all entries; returns their ids. When it is interrupted, none of them stays."""
+    ids = [entry.requests[0].request_id for entry in entries]
     try:
         for entry in entries:
             processor.add(entry)
             client.add(entry.requests)
-        while len(finished) < len(entries):
+    except BaseException:
+        _abort(client, processor, ids)
+        raise
+    return ids
+
+
+def finish_batch(client: InprocClient, processor: OutputProcessor, progress: Progress) -> list[RequestOutput]:
+    """Run everything that was queued and return the final outputs in the order of the queue. Interruptions: see `run_batch`."""
+    ids = [state.request_id for state in processor]
+    bar = ProgressBar(len(ids), progress)
+    try:
+        return _finish(client, processor, ids, bar)
+    finally:
+        bar.close()
+
+
+def _finish(
+    client: InprocClient, processor: OutputProcessor, ids: Sequence[str], bar: ProgressBar
+) -> list[RequestOutput]:
+    """Step until all of these requests have ended, and nothing is left in flight."""
+    finished: dict[str, RequestOutput] = {}
+    try:
+        while len(finished) < len(ids):
             processed = processor.process(client.step())
             if processed.stopped:
                 client.abort_choices(processed.stopped)
@@ -47,12 +77,14 @@ def run_batch(
         while client.has_work():
             client.step()
     except BaseException:
-        client.abort(ids)
-        processor.abort(ids)
+        _abort(client, processor, ids)
         raise
-    finally:
-        bar.close()
     return [finished[request_id] for request_id in ids]
+
+
+def _abort(client: InprocClient, processor: OutputProcessor, ids: Sequence[str]) -> None:
+    client.abort(ids)
+    processor.abort(ids)
 
 
 def log_errors(output: RequestOutput) -> None:

@@ -228,7 +228,8 @@ class Canary:
 def _key(config: EngineConfig, numerics: str) -> str:
     """Names everything besides memory and processor that the record depends on."""
     tables = [config.model.max_model_len, config.scheduler.num_speculative_tokens]
-    parts = [FORMAT, __version__, fingerprint(config, numerics), *tables]
+    told = [config.model.logprobs_mode, *config.plugins.logits_processors]
+    parts = [FORMAT, __version__, fingerprint(config, numerics), *tables, *told]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import msgspec
+
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, PluginError, UtilityError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, StepResult
 from core.engine.canary import Canary
-from core.engine.executor import Executor, ProfiledExecutor, Profiler
+from core.engine.executor import CheckingExecutor, Executor, ProfiledExecutor, Profiler
 from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
 from core.engine.scheduling import build_scheduler
@@ -173,7 +176,7 @@ class EngineCore:
 
     def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None),
-        `start_profile`, `stop_profile` and `written_profile` (see `Profiler`).
+        `check_params` (what is wrong with a request's), `start_profile`, `stop_profile` and `written_profile` (see `Profiler`).
 
         Raises UtilityError for an unknown method or argument.
         """
@@ -181,11 +184,21 @@ class EngineCore:
             "ping": lambda: None,
             "reset_prefix_cache": self.scheduler.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
+            "check_params": self._check_params,
             "start_profile": lambda: self._queue.beside(self._profiler().start),
             "stop_profile": lambda: self._queue.beside(self._profiler().stop),
             "written_profile": lambda: self._profiler().written(),
         }
         return call_utility(utilities, method, arguments or {})
+
+    def _check_params(self, params: SamplingParams | Mapping[str, Any]) -> str:
+        """What is wrong with a request's parameters, for whatever reads them here. Other processes send plain values."""
+        executor = self.executor
+        if not isinstance(executor, CheckingExecutor):
+            return ""
+        wanted = params if isinstance(params, SamplingParams) else msgspec.convert(params, SamplingParams)
+        found = self._queue.beside(lambda: executor.check_params(wanted))
+        return str(found)
 
     def _profiler(self) -> Profiler:
         """Raises UtilityError where there is none."""

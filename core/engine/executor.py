@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 
@@ -81,6 +82,15 @@ class PreparingExecutor(Executor, Protocol):
 
         An exception ends the sequences with this grammar.
         """
+        ...
+
+
+@runtime_checkable
+class CheckingExecutor(Executor, Protocol):
+    """An executor that looks at parameters of requests, for the plugins that read them."""
+
+    def check_params(self, params: SamplingParams) -> str:
+        """What is wrong with them: a sentence, empty when nothing is. Called between two steps; raises nothing."""
         ...
 
 

@@ -215,6 +215,12 @@ class InputProcessor:
                 "--runner generate if it can."
             )
         params.verify()
+        if params.extra_args and not self.model.reads_extra_args:
+            raise RequestError(
+                "extra_args are given, but nothing here reads them: no logits processor was named with --logits-processors. "
+                "Leave them out, or name one.",
+                param="extra_args",
+            )
         if params.n > MAX_N:
             raise RequestError(f"n is {params.n}; expected at most {MAX_N}.", param="n")
         most = self.model.max_logprobs

@@ -23,6 +23,7 @@ from core.engine.completion_state import CompletionState
 from core.engine.explaining import Explainer
 from core.engine.input_processor import ProcessedInput
 from core.engine.prompt_logprobs import PromptLogprobs
+from core.engine.request_tally import Buckets, RequestTally
 from core.tokens.stop_strings import StopStrings
 from core.tokens.tokenizer import Tokenizer
 
@@ -42,7 +43,7 @@ class ProcessedOutputs:
 
 
 class RequestState:
-    """One request and its choices."""
+    """One request and its choices. gaps: counts the times between its outputs; None: nobody does."""
 
     def __init__(self, entry: ProcessedInput, tokenizer: Tokenizer | None) -> None:
         first = entry.requests[0]
@@ -67,6 +68,7 @@ class RequestState:
                 marks_specials=entry.marks_specials,
             )
         self._news: dict[int, CompletionState] = {}
+        self.gaps: Buckets | None = None
 
     @property
     def finished(self) -> bool:
@@ -94,8 +96,13 @@ class RequestState:
         if choice is None or choice.finished:
             return False
         if output.token_ids:
-            self.metrics.first_token_time = self.metrics.first_token_time or now
-            self.metrics.last_token_time = now
+            times = self.metrics
+            if times.first_token_time:
+                if self.gaps is not None and now > times.last_token_time:
+                    self.gaps.add(now - times.last_token_time)
+            else:
+                times.first_token_time = now
+            times.last_token_time = now
         if output.begin_time and not self.metrics.first_scheduled_time:
             self.metrics.first_scheduled_time = output.begin_time
         if output.prompt_logprobs is not None and self.prompt_logprobs is None:
@@ -209,10 +216,14 @@ class OutputProcessor:
 
     tokenizer:       None leaves all texts empty.
     stream_interval: see `RequestState.take`.
+    tally:           counts what requests took; None: nobody does.
     num_completed:   requests that the engine, and nobody else, has ended.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, stream_interval: int = 1) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer | None, stream_interval: int = 1, tally: RequestTally | None = None
+    ) -> None:
+        self.tally = tally
         self._tokenizer = tokenizer
         self._stream_interval = stream_interval
         self._requests: dict[str, RequestState] = {}
@@ -242,6 +253,8 @@ class OutputProcessor:
             state = ExplainedState(entry, entry.asked, self._tokenizer)
         if state.request_id in self._requests:
             raise ValueError(f"Request id {state.request_id!r} is live already.")
+        if self.tally is not None:
+            state.gaps = self.tally.gaps
         self._requests[state.request_id] = state
 
     def process(self, outputs: Sequence[EngineOutput]) -> ProcessedOutputs:
@@ -289,3 +302,5 @@ class OutputProcessor:
             into.append(output)
             if output.finished:
                 del self._requests[state.request_id]
+                if self.tally is not None:
+                    self.tally.end(output)

@@ -23,6 +23,7 @@ from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepP
 from core.executor.block_tables import BlockTables
 from core.executor.grammars import GrammarMask, Grammars
 from core.executor.held_drafts import HeldDrafts
+from core.executor.logits_processors import LogitsProcessors
 from core.executor.pooled_state import Pooled
 from core.executor.step_arrays import fill_arrays, fill_tokens, step_views
 from core.executor.step_buffers import StepBuffers
@@ -77,6 +78,7 @@ class PersistentBatch:
     """Sequences by slot, and their block tables.
 
     grammars: what makes the matchers of sequences with a grammar.
+    processors: of logits; None: there are none.
     requests: by slot; None where it is free.
     tokens: what is known of each sequence.
     drafts: what may come next in each.
@@ -86,6 +88,7 @@ class PersistentBatch:
     pooled: the sequences to pool, which sample nothing.
     masks: of the sequences with a grammar.
     trees: the shapes of drafts that were proposed as a tree.
+    undrafted: slots whose sequences have no drafts.
     """
 
     def __init__(
@@ -94,8 +97,10 @@ class PersistentBatch:
         block_size: int,
         groups: Sequence[KVGroup],
         grammars: Grammars | None = None,
+        processors: LogitsProcessors | None = None,
     ) -> None:
         self.grammars = grammars
+        self.processors = processors
         self.buffers = buffers
         self.block_size = block_size
         self.tables = BlockTables(buffers, block_size, groups)
@@ -110,6 +115,7 @@ class PersistentBatch:
         self.pooled: dict[Slot, Pooled] = {}
         self.masks: dict[Slot, GrammarMask] = {}
         self.trees: dict[Slot, DraftTree] = {}
+        self.undrafted: set[Slot] = set()
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -134,6 +140,9 @@ class PersistentBatch:
                 self.masks.pop(slot, None)
                 self.drafts.end(slot)
                 self.trees.pop(slot, None)
+                self.undrafted.discard(slot)
+        if left and self.processors is not None:
+            self.processors.end(left)
         for new in plan.new:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
@@ -256,6 +265,10 @@ class PersistentBatch:
         state = SequenceSampling(request, row)
         if self.grammars is not None and request.grammar is not None:
             state.mask = self.masks[slot] = self.grammars.mask(request, request.grammar)
+        if self.processors is not None:
+            self.processors.start(request, state)
+            if state.in_order:
+                self.undrafted.add(slot)
         self.columns.start(slot, state)
         if request.params.prompt_logprobs is not None:
             self.scored.add(slot)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from core.api.logprobs_mode import shows_logits
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.checked_proposer import CheckedProposer
@@ -91,6 +93,8 @@ class ModelRunner:
     def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Hold drafts for the next step: guesses, and the text that grammars force. positions: see `_propose`."""
         proposed: Drafts = {}
+        if self.batch.undrafted:
+            plan = self._with_budgets(plan)
         if plan.draft_budget:
             begin = time.perf_counter()
             self._guess(plan, result, positions, proposed)
@@ -100,6 +104,12 @@ class ModelRunner:
             self._propose_forced(plan, result, proposed)
         if proposed:
             result.num_proposed = self.batch.drafts.hold(proposed)
+
+    def _with_budgets(self, plan: StepPlan) -> StepPlan:
+        """The plan with no drafts wanted for sequences that have none; a draft with a KV cache goes on with them."""
+        undrafted = self.batch.undrafted
+        budgets = {slot: 0 if slot in undrafted else budget for slot, budget in plan.draft_budget.items()}
+        return replace(plan, draft_budget=budgets)
 
     def _apply(self, plan: StepPlan) -> None:
         if self.proposer is not None and plan.removed:
@@ -133,7 +143,8 @@ class ModelRunner:
         self.forward.run(self.batch.views(step))
         if self.batch.scored and not step.continues:
             kernel = self.sampler.logprobs if self._on_cpu else None
-            score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel)
+            as_logits = shows_logits(self.sampler.mode)
+            score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel, as_logits=as_logits)
         if self.batch.pooled:
             pool_step(step, self.batch, result, self.forward.hidden, self.max_logits)
         num_rows = len(step.positions)
@@ -164,7 +175,7 @@ class ModelRunner:
         masks = self.batch.masks
         for slot in result.slots.tolist():
             mask = masks.get(slot)
-            if mask is None:
+            if mask is None or slot in self.batch.undrafted:
                 continue
             limit = self.most_forced
             budget = plan.draft_budget.get(slot, 0)

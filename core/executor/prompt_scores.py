@@ -27,8 +27,14 @@ def score_prompts(
     logits: Logits,
     max_rows: int,
     kernel: LogprobsKernel | None,
+    *,
+    as_logits: bool = False,
 ) -> None:
-    """Score the prompt tokens that follow the positions computed in this step. max_rows: of logits at once."""
+    """Score the prompt tokens that follow the positions computed in this step.
+
+    max_rows: of logits at once.
+    as_logits: give logits in place of log-probabilities.
+    """
     for index, slot in enumerate(step.slots.tolist()):
         request = batch[slot]
         number = request.params.prompt_logprobs
@@ -42,5 +48,6 @@ def score_prompts(
         for start in range(begin, end, max_rows):
             stop = min(start + max_rows, end)
             rows = range(offset + start, offset + stop)
-            entries += prompt_logprobs(logits(rows), prompt[start + 1 : stop + 1], number, kernel=kernel)
+            token_ids = prompt[start + 1 : stop + 1]
+            entries += prompt_logprobs(logits(rows), token_ids, number, kernel=kernel, as_logits=as_logits)
         result.prompt_logprobs[slot] = entries

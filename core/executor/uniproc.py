@@ -6,6 +6,7 @@ Owns: one worker. Never does: cross a process border. Called by: the engine core
 from __future__ import annotations
 
 from core.api.config import EngineConfig
+from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core.executor.profiling import StepProfiler
@@ -40,6 +41,11 @@ class UniprocExecutor:
     def prepare(self, grammar: CompiledGrammar) -> None:
         """Make it ready, in another thread than that of the steps."""
         self.worker.grammars.prepare(grammar)
+
+    def check_params(self, params: SamplingParams) -> str:
+        """What is wrong with a request's parameters, for the logits processors: a sentence, empty when nothing is."""
+        processors = self.worker.processors
+        return "" if processors is None else processors.check(params)
 
     def close(self) -> None:
         """Give the device back."""

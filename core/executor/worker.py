@@ -42,7 +42,9 @@ from core.executor.instance import (
     shared_parts,
 )
 from core.executor.kept_weights import KeptWeights
+from core.executor.logits_processors import LogitsProcessors
 from core.executor.model_runner import ModelRunner
+from core.executor.processor_loading import load_processors
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
 from core.models.fallback.model import ModuleModel
@@ -63,6 +65,7 @@ class Worker:
     kv_memory: the cache that they share.
     runner: runs the steps.
     grammars: the grammars of sequences, which another thread may have prepared.
+    processors: what changes logits of requests; None: nothing does.
     phases: (name, seconds) of the start.
     state: weights and tables for the state canary; None without one.
     """
@@ -147,10 +150,19 @@ class Worker:
         backends = GrammarBackends(config, self.plugins, vocab_size)
         texts = ForcedTexts(backends.encode, backends.token_bytes)
         grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
-        batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
+        self.processors = self._logits_processors()
+        batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars, self.processors)
         kernels = model.kernels
         rule = acceptance_rule(config.acceptance)
-        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
+        sampler = Sampler(
+            vocab_size,
+            kernels.race,
+            kernels.logprobs,
+            kernels.masked_race,
+            rule,
+            mode=config.model.logprobs_mode,
+            custom=self.processors,
+        )
         drafting = self._draft_pass(batch, sampler)
         proposer = self._proposer(model) if config.draft is None else None
         tree = None if proposer is None else proposer.tree
@@ -164,6 +176,12 @@ class Worker:
             tree=tree,
             verifies_trees=self._verifies_trees,
         )
+
+    def _logits_processors(self) -> LogitsProcessors | None:
+        """Those that are configured; None without any."""
+        if not self.config.plugins.logits_processors:
+            return None
+        return LogitsProcessors(load_processors(self.config, self.plugins))
 
     def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """The passes of the draft or of draft heads; None without either."""
@@ -263,6 +281,8 @@ class Worker:
             self._kept.close()
         if self.runner.proposer is not None:
             self.runner.proposer.close()
+        if self.processors is not None:
+            self.processors.close()
         self.runtime.close()
 
     @contextlib.contextmanager

@@ -22,6 +22,7 @@ from core.engine.async_engine import AsyncEngine
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.library.keywords import refuse_keywords
+from core.library.processor_names import with_paths
 from core.tokens.script_tokenizer import ScriptTokenizer
 
 logger = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class AsyncLLM:
 
     def __init__(self, model: str | None = None, **engine_arguments: Any) -> None:
         given = {} if model is None else {"model": model}
-        self._resolution: Resolution = resolve(given | engine_arguments, context="serve")
+        arguments = with_paths(given | engine_arguments, same_process=False)
+        self._resolution: Resolution = resolve(arguments, context="serve")
         for warning in self._resolution.warnings:
             logger.warning("%s", warning)
         self._starting = asyncio.Lock()

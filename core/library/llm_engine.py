@@ -25,11 +25,13 @@ from core.engine.inproc import InprocClient
 from core.engine.input_processor import InputProcessor, ProcessedInput
 from core.engine.output_processor import OutputProcessor
 from core.engine.prompt_parser import PromptInput
+from core.engine.request_tally import RequestTally
 from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.grammars.compiler import GrammarCompiler
 from core.library.keywords import refuse_keywords
 from core.library.metrics import Metric, metrics_of
+from core.library.processor_names import with_paths
 from core.tokens.script_tokenizer import ScriptTokenizer
 from core.tokens.tokenizer import Tokenizer
 
@@ -55,7 +57,8 @@ class LLMEngine:
 
         named = {"model": model, "tokenizer": tokenizer}
         given = {name: value for name, value in named.items() if value is not None}
-        resolution = resolve(given | engine_arguments, context="llm")
+        arguments = with_paths(given | engine_arguments, same_process=True)
+        resolution = resolve(arguments, context="llm")
         for warning in resolution.warnings:
             logger.warning("%s", warning)
         self._ids = itertools.count()
@@ -146,8 +149,11 @@ class LLMEngine:
         return ScriptTokenizer(self._need_tokenizer())
 
     def get_metrics(self) -> list[Metric]:
-        """The state of the scheduler under the names of vLLM's metrics."""
-        return metrics_of(self.stats(), self._config.model.served_names[0])
+        """The state of the scheduler, and what requests took, under the names of vLLM's metrics.
+
+        With disable_log_stats, nothing is counted of requests.
+        """
+        return metrics_of(self.stats(), self._config.model.served_names[0], self._output.tally)
 
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes; False when blocks are still in use."""
@@ -179,7 +185,8 @@ class LLMEngine:
         self._chat_template = resolution.server.chat_template
         self._tokenizer = load_tokenizer(resolution.manifest.tokenizer, self._config.model)
         self._input = InputProcessor(self._config.model, self._tokenizer, self._config.cache.explains)
-        self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval)
+        tally = None if self._config.disable_log_stats else RequestTally()
+        self._output = OutputProcessor(self._tokenizer, self._config.scheduler.stream_interval, tally)
         self._grammars = GrammarCompiler(self._config, self._tokenizer)
         self._client = InprocClient(self._config)
 
@@ -209,4 +216,9 @@ class LLMEngine:
         grammar = None if wanted is None else self._grammars.compile(wanted)
         if grammar is not None:
             terms = terms.with_grammar(begin)
-        return self._input.process(request_id, prompt, params, terms, arrival_time=arrival_time, grammar=grammar)
+        processed = self._input.process(request_id, prompt, params, terms, arrival_time=arrival_time, grammar=grammar)
+        if self._config.model.checks_params and isinstance(params, SamplingParams):
+            wrong = self._live_client().core.call("check_params", {"params": params})
+            if wrong:
+                raise RequestError(wrong, param="extra_args")
+        return processed

@@ -6,11 +6,13 @@ Called by: `LLMEngine.get_metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.api.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 from core.api.messages import SchedulerStats
+from core.api.step_sizes import STEP_BOUNDS
+from core.engine.request_tally import Buckets, RequestTally
 
 PREFIX = "vllm:"
 
@@ -29,6 +31,23 @@ COUNTERS: Mapping[str, str] = {
 }
 VECTORS: Mapping[str, str] = {"spec_decode_num_accepted_tokens_per_pos": "spec_accepted_by_place"}
 """Names of metrics, and the fields of `SchedulerStats` behind them."""
+
+REQUEST_COUNTERS: Mapping[str, str] = {
+    "prompt_tokens": "num_prompt_tokens",
+    "generation_tokens": "num_output_tokens",
+}
+REQUEST_HISTOGRAMS: Mapping[str, str] = {
+    "time_to_first_token_seconds": "first_token",
+    "inter_token_latency_seconds": "gaps",
+    "request_time_per_output_token_seconds": "per_token",
+    "e2e_request_latency_seconds": "latency",
+    "request_queue_time_seconds": "queue_time",
+    "request_prompt_tokens": "prompt_length",
+    "request_generation_tokens": "output_length",
+}
+"""The same of `RequestTally`; histograms are its `Buckets`."""
+
+FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
 
 
 @dataclass
@@ -69,8 +88,11 @@ class Histogram(Metric):
     buckets: dict[str, int] = field(default_factory=dict)
 
 
-def metrics_of(stats: SchedulerStats, model_name: str) -> list[Metric]:
-    """All metrics, in the order of the tables; those of drafts without speculation, too: they are 0."""
+def metrics_of(stats: SchedulerStats, model_name: str, tally: RequestTally | None = None) -> list[Metric]:
+    """All metrics, in the order of the tables; those of drafts without speculation, too: they are 0.
+
+    tally: of requests; None: nothing was counted of them.
+    """
     labels = {"model_name": model_name, "engine": "0"}
     found: list[Metric] = []
     for name, source in GAUGES.items():
@@ -80,17 +102,35 @@ def metrics_of(stats: SchedulerStats, model_name: str) -> list[Metric]:
     for name, source in VECTORS.items():
         found.append(Vector(PREFIX + name, dict(labels), list(getattr(stats, source))))
     for name, row in zip(RESIDENCY_METRICS, stats.kv_residency, strict=False):
-        found.append(_histogram(PREFIX + name, labels, row))
+        found.append(_of_row(PREFIX + name, labels, RESIDENCY_BUCKETS, row))
+    if stats.step_sizes:
+        found.append(_of_row(PREFIX + "iteration_tokens_total", labels, STEP_BOUNDS, stats.step_sizes))
+    if tally is not None:
+        found += _of_requests(tally, labels)
     return found
 
 
-def _histogram(name: str, labels: Mapping[str, str], row: list[float]) -> Histogram:
+def _of_requests(tally: RequestTally, labels: Mapping[str, str]) -> list[Metric]:
+    """What requests took."""
+    found: list[Metric] = []
+    for name, source in REQUEST_COUNTERS.items():
+        found.append(Counter(PREFIX + name, dict(labels), getattr(tally, source)))
+    for reason in FINISH_REASONS:
+        of_reason = {**labels, "finished_reason": reason}
+        found.append(Counter(PREFIX + "request_success", of_reason, tally.reasons[reason]))
+    for name, source in REQUEST_HISTOGRAMS.items():
+        buckets: Buckets = getattr(tally, source)
+        found.append(_of_row(PREFIX + name, labels, buckets.bounds, [*buckets.counts, buckets.total]))
+    return found
+
+
+def _of_row(name: str, labels: Mapping[str, str], bounds: Sequence[float], row: Sequence[float]) -> Histogram:
     """row: how many values each bucket has, the one without a bound last; then the sum of all."""
     *counts, total = row
-    bounds = [str(float(bound)) for bound in RESIDENCY_BUCKETS]
+    texts = [str(float(bound)) for bound in bounds]
     buckets: dict[str, int] = {}
     reached = 0
-    for bound, count in zip([*bounds, "+Inf"], counts, strict=True):
+    for bound, count in zip([*texts, "+Inf"], counts, strict=True):
         reached += int(count)
         buckets[bound] = reached
     return Histogram(name, dict(labels), reached, total, buckets)

@@ -47,6 +47,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("model", "core.models", None, None, "one or none"),
     Kind("grammar", "core.grammars", None, None, "many, one for each request"),
     Kind("response_format", "core.response_formats", None, None, "many"),
+    Kind("logits_processor", "core.logits_processors", "logits_processors", None, "many"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

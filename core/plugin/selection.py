@@ -27,6 +27,7 @@ from core.plugin.quantization_names import own_name, why_refused
 from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, losses, order_of, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
+from core.plugin.words import called
 
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
@@ -360,6 +361,28 @@ def select_grammars(registry: PluginRegistry, name: str | None, *, alone: bool =
             candidates.append(candidate)
     selection = Selection("grammar", taken, others.selection.why, (named.selection.candidates[0], *candidates))
     return Choice(selection, (*named.manifests, *others.manifests), named.named)
+
+
+def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> Choice:
+    """The processors named, in order; `manifests` has the plugins among them.
+
+    A word with a dot or a colon that names no plugin is the import path of a class, which the worker imports.
+    """
+    said = f"--logits-processors {','.join(names)}"
+    rows = registry.rows("logits_processor")
+    taken: dict[ResolvedPlugin, Manifest] = {}
+    in_order: list[str] = []
+    for name in names:
+        is_path = "." in name or ":" in name
+        if is_path and not called(rows, name):
+            in_order.append(name)
+            continue
+        choice = explicit(registry, "logits_processor", "logits_processor", name, lambda manifest: [], said)
+        taken[choice.manifest.row] = choice.manifest
+        in_order.append(choice.manifest.row.name)
+    candidates = tuple(Candidate(row.name, row.distribution, "chosen") for row in taken)
+    selection = Selection("logits_processor", tuple(in_order), said, candidates)
+    return Choice(selection, tuple(taken.values()), tuple(taken))
 
 
 def _unclaimed(manifest: Manifest, facts: CheckpointFacts | FileFacts, claims: dict[str, str]) -> list[str]:

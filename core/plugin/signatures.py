@@ -25,6 +25,7 @@ CONTRACTS: dict[str, type] = {
     "model": contracts.ModelFamily,
     "grammar": contracts.GrammarBackend,
     "response_format": contracts.ResponseFormats,
+    "logits_processor": contracts.LogitsProcessor,
 }
 OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contracts.StateBackend}
 """Contracts of attention backends for layer kinds that have one of their own."""

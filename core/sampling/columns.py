@@ -37,7 +37,7 @@ class SamplingColumns:
     """S slots. Written when a sequence enters, then constant: what changes with each token follows from its length.
 
     keys: int64 [S, 5], 32-bit words: seed (low, high), output index (0 here), choice, purpose.
-    temperatures: float32 [S]; 0: the largest logit wins.
+    temperatures: float32 [S]; 0: the largest logit wins; 1 where a stage divides by the temperature.
     top_k: int64 [S]; 0: off.
     top_p: float64 [S]; 1: off.
     least: float32 [S], the smallest (logit - largest) / T that min-p leaves.
@@ -69,7 +69,7 @@ class SamplingColumns:
         low = request.seed & WORD
         high = request.seed >> 32 & WORD
         self.keys[slot] = low, high, 0, request.choice, PURPOSE_SAMPLE
-        self.temperatures[slot] = temperature_of(params)
+        self.temperatures[slot] = 1.0 if state.late_processors else temperature_of(params)
         self.top_k[slot] = max(params.top_k, 0)
         self.top_p[slot] = params.top_p
         self.least[slot] = least_score(params.min_p)

@@ -1,7 +1,7 @@
-"""Log-probabilities of raw logits: before masks, penalties and temperature.
+"""Log-probabilities of logits, or these logits themselves.
 
-Owns: log-softmax, ranks and the top-n choice. Never does: sample. Called by: `core.sampling.sampler` (output tokens),
-the worker (prompt tokens).
+Owns: log-softmax, ranks and the top-n choice. Never does: sample, or decide which logits are told of.
+Called by: `core.sampling.reports` (output tokens), the worker (prompt tokens).
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
 
 
 def many_logprobs(
-    kernel: LogprobsKernel | None, logits: Float32, which: Sequence[int], token_ids: Sequence[int], nums: Sequence[int]
+    kernel: LogprobsKernel | None,
+    logits: Float32,
+    which: Sequence[int],
+    token_ids: Sequence[int],
+    nums: Sequence[int],
+    *,
+    as_logits: bool = False,
 ) -> list[TokenLogprobs]:
     """The log-probabilities of some rows, found by the kernel where it serves.
 
@@ -57,6 +63,7 @@ def many_logprobs(
     which: the rows.
     token_ids: the chosen token of each.
     nums: how many of the most likely tokens each wants (-1: all).
+    as_logits: give the logits of these tokens in place of their log-probabilities.
     """
     found: dict[int, TokenLogprobs] = {}
     if kernel is not None:
@@ -74,6 +81,9 @@ def many_logprobs(
         if one is None:
             one = token_logprobs(logits[row], token, num)
         everything.append(one)
+    if as_logits:
+        for row, entry in zip(which, everything, strict=True):
+            entry.logprobs = logits[row][entry.token_ids].tolist()
     return everything
 
 
@@ -83,6 +93,8 @@ def prompt_logprobs(
     num: int,
     vocab_size: int | None = None,
     kernel: LogprobsKernel | None = None,
+    *,
+    as_logits: bool = False,
 ) -> list[TokenLogprobs]:
     """The log-probabilities of prompt positions.
 
@@ -90,10 +102,11 @@ def prompt_logprobs(
     num: most likely tokens besides the prompt's own (-1: all).
     vocab_size: entries from there on are padding.
     kernel: a native one, for logits on the CPU.
+    as_logits: see `many_logprobs`.
     """
     values = logits[:, :vocab_size].detach().float().cpu().numpy()
     count = len(values)
-    return many_logprobs(kernel, values, range(count), token_ids, [num] * count)
+    return many_logprobs(kernel, values, range(count), token_ids, [num] * count, as_logits=as_logits)
 
 
 def span_sums(powers: Float32) -> NDArray[np.float64]:

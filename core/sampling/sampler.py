@@ -2,6 +2,9 @@
 
 Owns: the order of things. Never does: keep a state between calls (the rows and their sequences do), or let one row's
 result depend on another row. Called by: the model runner.
+
+Rows without anything special are drawn where their logits lie. Whatever else is wanted of rows is done on the host:
+changed logits, the rule's decisions, numbers that requests ask for, and what is wrong with a row that failed.
 """
 
 from __future__ import annotations
@@ -13,24 +16,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.api.logprobs_mode import LogprobsMode, shows_processed
 from core.plugin.contracts import LogprobsKernel
 from core.sampling.acceptance import AcceptanceRule
-from core.sampling.bitmask import apply_bitmask
+from core.sampling.adjusted import AdjustedRows
+from core.sampling.failures import explain_failures, nothing_left
 from core.sampling.judge import keep_distribution, position_of, rows_to_judge
-from core.sampling.kernel import NO_TOKEN, MaskedKernel, SamplingKernel, masked_race, numpy_race
-from core.sampling.logprobs import many_logprobs
-from core.sampling.masks import MaskTable, RowMasks, refused
+from core.sampling.kernel import MaskedKernel, SamplingKernel, masked_race, numpy_race
+from core.sampling.masks import MaskTable, refused
 from core.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Float32, Ids
+from core.sampling.part import Part, between, by_mask
+from core.sampling.reports import report
 from core.sampling.rows import KernelRows, SampleRows
-from core.sampling.stages import Adjusted, adjust
+from core.sampling.stages import CustomStage
 
 RunCall = Callable[[str, int, Callable[[], None]], None]
 """Runs a call of a kind on a number of rows; it may record the call and replay it for every number of rows."""
 
 SAMPLE: Final = "sample"
-
-ADJUSTED_ROWS: Final = 16
-"""Rows that are adjusted at once: what they need besides the logits stays small, and in the caches."""
 
 
 def sampling_kind(start: int) -> str:
@@ -49,6 +52,8 @@ class Sampler:
     race, logprobs: native kernels for float32 logits on the host; the same tokens, faster. None: numpy.
     masked: a native kernel that takes token masks; None: rows with masks are copied.
     rule: decides on drafts; None: nobody does, and those are kept that equal what is sampled.
+    mode: of the numbers that requests ask for.
+    custom: logits processors of plugins; None: there are none.
     """
 
     def __init__(
@@ -58,15 +63,19 @@ class Sampler:
         logprobs: LogprobsKernel | None = None,
         masked: MaskedKernel | None = None,
         rule: AcceptanceRule | None = None,
+        mode: LogprobsMode = "raw_logprobs",
+        custom: CustomStage | None = None,
     ) -> None:
         self.vocab_size = vocab_size
         self.race = race
         self.logprobs = logprobs
         self.masked = masked
         self.rule = rule
+        self.mode: LogprobsMode = mode
+        self._shows_processed = shows_processed(mode)
         self._masks = MaskTable(vocab_size)
         self._late_masks = MaskTable(vocab_size)
-        self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
+        self._adjusted = AdjustedRows(vocab_size, self._race, custom)
 
     @property
     def draft_purpose(self) -> int:
@@ -82,40 +91,108 @@ class Sampler:
         run: how the kernel's call on neighbouring rows is made.
         A row with NaN or infinite logits, or with every token masked, fails alone: its error says why.
         """
+        stop = self._end_of(logits, rows, start)
+        part: Part | None = None
+        if rows.adjusted or rows.masked:
+            part = self._draw_special(logits, rows, start, stop, run)
+        else:
+            self._draw_alike(logits, rows, start, stop, run)
+        judged = [] if self.rule is None else rows_to_judge(self.rule, rows, start, stop)
+        is_draft = rows.purpose == PURPOSE_DRAFT
+        is_adjusted = part is not None and bool(part.adjusted)
+        if is_adjusted or rows.reported or judged or is_draft or _any_failed(rows.tokens[start:stop]):
+            part = part or Part(rows, start, stop)
+            self._look(logits, part, judged)
+
+    def _end_of(self, logits: Tensor, rows: SampleRows, start: int) -> int:
+        """The row behind the last one. Raises ValueError for logits that do not belong to the rows."""
         shape = logits.shape
-        count = shape[0]
-        stop = start + count
+        stop: int = start + shape[0]
         if len(shape) != 2 or stop > rows.count or shape[1] < self.vocab_size:
             raise ValueError(
                 f"logits have the shape {tuple(shape)}; expected (at most {rows.count - start}, at least {self.vocab_size})."
             )
-        adjusted = _between(rows.adjusted, start, stop) if rows.adjusted else []
-        lazy, eager = _by_mask(rows, start, stop, adjusted) if rows.masked else ([], [])
+        return stop
+
+    def _draw_alike(self, logits: Tensor, rows: SampleRows, start: int, stop: int, run: RunCall) -> None:
+        """The tokens of rows without anything special, by the call that may be recorded."""
+        run(sampling_kind(start), stop - start, lambda: self._race(logits, rows.part(start, stop)))
+
+    def _draw_special(self, logits: Tensor, rows: SampleRows, start: int, stop: int, run: RunCall) -> Part:
+        """The tokens of all rows that are not adjusted, where some rows are special."""
+        adjusted = between(rows.adjusted, start, stop)
+        shown = set(rows.reported) if self._shows_processed else set()
+        lazy, eager = by_mask(rows, start, stop, adjusted, shown)
         masks = self._masks.ask(rows, eager, start, stop) if eager else None
         if masks is not None:
             adjusted = [row for row in adjusted if row not in masks.ending]
-        if not adjusted and masks is None:
-            run(sampling_kind(start), count, lambda: self._race(logits, rows.part(start, stop)))
+        part = Part(rows, start, stop, adjusted, lazy, masks)
+        if adjusted:
+            self._draw_others(logits, part)
+        elif masks is not None:
+            self._race(logits, rows.part(start, stop), masks.of(slice(0, stop - start)))
         else:
-            self._draw_plain(logits, rows, start, adjusted, masks)
+            self._draw_alike(logits, rows, start, stop, run)
         if lazy:
-            self._redraw(logits, rows, start, lazy)
-        judged = [] if self.rule is None else rows_to_judge(self.rule, rows, start, stop)
-        is_draft = rows.purpose == PURPOSE_DRAFT
-        is_plain = not adjusted and not rows.reported and not judged and not is_draft
-        if is_plain and not _any_failed(rows.tokens[start:stop]):
+            self._redraw(logits, part)
+        return part
+
+    def _draw_others(self, logits: Tensor, part: Part) -> None:
+        """The tokens of the rows that are not adjusted, where some are."""
+        rows = part.rows
+        every = np.arange(part.start, part.stop)
+        places = np.array(part.adjusted) - part.start
+        plain = np.delete(every, places)
+        if not len(plain):
             return
+        chosen = rows.chosen(plain, plain - part.start)
+        self._race(logits, chosen, None if part.masks is None else part.masks.of(plain - part.start))
+        rows.tokens[plain] = chosen.out.numpy()
+
+    def _redraw(self, logits: Tensor, part: Part) -> None:
+        """Draw again, with their masks, the rows whose largest logit turns out to be of a token that may not come."""
+        rows = part.rows
+        again = refused(rows, part.lazy)
+        if not again:
+            return
+        masks = self._late_masks.ask(rows, again, part.start, part.stop)
+        if masks is None:
+            return
+        places = np.array(again) - part.start
+        chosen = rows.chosen(np.array(again), places)
+        self._race(logits, chosen, masks.of(places))
+        tokens = chosen.out.numpy()
+        rows.tokens[again] = tokens
+        for place in (tokens < 0).nonzero()[0].tolist():
+            rows.errors.setdefault(again[place], nothing_left(-np.inf))
+
+    def _look(self, logits: Tensor, part: Part, judged: Sequence[int]) -> None:
+        """What needs the logits on the host: adjusted rows, the rule, what is kept of drafts, errors and reports."""
+        rows = part.rows
+        is_draft = rows.purpose == PURPOSE_DRAFT
         whole = logits.detach()[:, : self.vocab_size]
         values: Float32 = whole.float().cpu().numpy()
-        for first in range(0, len(adjusted), ADJUSTED_ROWS):
-            some = adjusted[first : first + ADJUSTED_ROWS]
-            self._draw_adjusted(values, rows, start, some, masks)
+        if part.adjusted:
+            shows = self._shows_processed and bool(rows.reported)
+            self._adjusted.draw(part, values, keeps=bool(judged) or is_draft or shows)
         if judged:
-            self._judge(values, rows, start, judged, masks)
+            self._judge(values, part, judged)
         if is_draft:
-            self._keep_distributions(values, rows, start, masks)
-        self._explain(values, rows, start, masks)
-        self._report(values, rows, start, native=_on_host(logits))
+            _keep_distributions(values, part)
+        explain_failures(part, values)
+        report(part, values, self.logprobs if _on_host(logits) else None, self.mode)
+
+    def _judge(self, values: Float32, part: Part, judged: Sequence[int]) -> None:
+        """Let the rule decide on rows with a draft; its tokens take the place of those that were drawn."""
+        assert self.rule is not None
+        rows = part.rows
+        sound = [row for row in judged if rows.tokens[row] >= 0]
+        positions = []
+        for row in sound:
+            final = part.final_logits(values, row)
+            positions.append(position_of(rows, row, final))
+        if sound:
+            rows.tokens[sound] = self.rule.tokens(positions)
 
     def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
         """The tokens that would have been drawn without the one that was, and without that one, and so on.
@@ -135,137 +212,6 @@ class Sampler:
             drawn = chosen.out.numpy()
             found.append(drawn)
         return found
-
-    def _redraw(self, logits: Tensor, rows: SampleRows, start: int, lazy: Sequence[int]) -> None:
-        """Draw again, with their masks, the rows whose largest logit turns out to be of a token that may not come."""
-        again = refused(rows, lazy)
-        if not again:
-            return
-        masks = self._late_masks.ask(rows, again, start, start + logits.shape[0])
-        if masks is None:
-            return
-        places = np.array(again) - start
-        chosen = rows.chosen(np.array(again), places)
-        self._race(logits, chosen, masks.of(places))
-        tokens = chosen.out.numpy()
-        rows.tokens[again] = tokens
-        for place in (tokens < 0).nonzero()[0].tolist():
-            rows.errors.setdefault(again[place], _nothing_left(-np.inf))
-
-    def _draw_plain(
-        self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
-    ) -> None:
-        """The tokens of the rows that are not adjusted: all, some or none."""
-        count = logits.shape[0]
-        if not adjusted:
-            assert masks is not None, "rows without anything special are drawn by the recorded call"
-            self._race(logits, rows.part(start, start + count), masks.of(slice(0, count)))
-        elif len(adjusted) < count:
-            self._draw_others(logits, rows, start, adjusted, masks)
-
-    def _draw_others(
-        self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
-    ) -> None:
-        """The tokens of the rows that are not adjusted, where some are."""
-        every = np.arange(start, start + logits.shape[0])
-        places = np.array(adjusted) - start
-        plain = np.delete(every, places)
-        chosen = rows.chosen(plain, plain - start)
-        self._race(logits, chosen, None if masks is None else masks.of(plain - start))
-        rows.tokens[plain] = chosen.out.numpy()
-
-    def _draw_adjusted(
-        self, values: Float32, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
-    ) -> None:
-        """The tokens of adjusted rows, from copies of their logits."""
-        count = len(adjusted)
-        if len(self._scratch) < count:
-            self._scratch = np.empty((count, self.vocab_size), np.float32)
-        logits = self._scratch[:count]
-        for copy, row in zip(logits, adjusted, strict=True):
-            copy[:] = values[row - start]
-        finite = np.isfinite(_tops(logits))
-        changes = []
-        for row in adjusted:
-            change = Adjusted(rows.state(row), rows.index(row), rows.drafted(row))
-            changes.append(change)
-        adjust(logits, changes)
-        if masks is not None:
-            _mask(logits, masks, [row - start for row in adjusted])
-        chosen = rows.chosen(np.array(adjusted), np.arange(count))
-        self._race(torch.from_numpy(logits), chosen)
-        tokens = chosen.out.numpy()
-        # the model's own bad logits win over what the stages made of them
-        tokens[~finite] = NO_TOKEN
-        rows.tokens[adjusted] = tokens
-        ruled_out = (tokens < 0) & finite
-        for place in ruled_out.nonzero()[0].tolist():
-            row = adjusted[place]
-            rows.errors.setdefault(row, _nothing_left(_top(logits[place])))
-
-    def _judge(
-        self, values: Float32, rows: SampleRows, start: int, judged: Sequence[int], masks: RowMasks | None
-    ) -> None:
-        """Let the rule decide on rows with a draft; its tokens take the place of those that were drawn."""
-        assert self.rule is not None
-        sound = [row for row in judged if rows.tokens[row] >= 0]
-        positions = []
-        for row in sound:
-            logits = self._final_logits(values, rows, start, row, masks)
-            positions.append(position_of(rows, row, logits))
-        if sound:
-            rows.tokens[sound] = self.rule.tokens(positions)
-
-    def _keep_distributions(self, values: Float32, rows: SampleRows, start: int, masks: RowMasks | None) -> None:
-        """Remember what the drafts of these rows are drawn from, as far as they are drawn at random."""
-        count = len(values)
-        end = start + count
-        was_drawn = (rows.tokens[start:end] >= 0) & (rows.temperatures[start:end] > 0)
-        for place in was_drawn.nonzero()[0].tolist():
-            row = start + place
-            logits = self._final_logits(values, rows, start, row, masks)
-            keep_distribution(rows, row, logits)
-
-    def _final_logits(self, values: Float32, rows: SampleRows, start: int, row: int, masks: RowMasks | None) -> Float32:
-        """A row's logits as they compete, float32 [V]: behind its stages and its mask."""
-        place = row - start
-        logits = values[place : place + 1].copy()
-        is_ending = masks is not None and row in masks.ending
-        if row in rows.adjusted and not is_ending:
-            adjust(logits, [Adjusted(rows.state(row), rows.index(row), rows.drafted(row))])
-        if masks is not None:
-            _mask(logits, masks, [place])
-        final: Float32 = logits[0]
-        return final
-
-    def _explain(self, values: Float32, rows: SampleRows, start: int, masks: RowMasks | None) -> None:
-        """Say what is wrong with the logits of rows without a token."""
-        tokens = rows.tokens[start : start + len(values)]
-        failed = (tokens < 0).nonzero()[0]
-        for place in failed.tolist():
-            row = start + place
-            if row in rows.errors:
-                continue
-            largest = _top(values[place])
-            is_masked = masks is not None and masks.words_of(place) is not None
-            if is_masked and np.isfinite(largest):
-                rows.errors[row] = _nothing_left(-np.inf)
-            else:
-                rows.errors[row] = _not_finite(largest)
-
-    def _report(self, values: Float32, rows: SampleRows, start: int, *, native: bool) -> None:
-        """The log-probabilities of the rows that want them and have a token."""
-        asked = _between(rows.reported, start, start + len(values))
-        served = [row for row in asked if row not in rows.errors]
-        if not served:
-            return
-        slots = rows.slots[served]
-        wanted = rows.columns.logprobs[slots].tolist()
-        tokens = rows.tokens[served].tolist()
-        places = [row - start for row in served]
-        kernel = self.logprobs if native else None
-        found = many_logprobs(kernel, values, places, tokens, wanted)
-        rows.logprobs.update(zip(served, found, strict=True))
 
     def _race(self, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None = None) -> None:
         """The kernel's call, on logits without padding."""
@@ -292,57 +238,11 @@ def _any_failed(tokens: Ids) -> bool:
     return bool(tokens[tokens.argmin()] < 0)
 
 
-def _by_mask(rows: SampleRows, start: int, stop: int, adjusted: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Rows with a mask: those that can be drawn without it, to see whether it matters, and the others.
-
-    The largest of all logits, when its token may come, is the largest of those that may. A race with noise or filters is
-    another one when tokens are taken out of it.
-    """
-    lazy: list[int] = []
-    eager: list[int] = []
-    for row in _between(rows.masked, start, stop):
-        is_lazy = rows.temperatures[row] == 0 and row not in adjusted
-        where = lazy if is_lazy else eager
-        where.append(row)
-    return lazy, eager
-
-
-def _mask(logits: Float32, masks: RowMasks, places: Sequence[int]) -> None:
-    """Apply the masks of some rows. places: of each row of logits, counted from the masks' first."""
-    for row, place in enumerate(places):
-        words = masks.words_of(place)
-        if words is not None:
-            apply_bitmask(logits[row : row + 1], words[None])
-
-
-def _between(rows: list[int], start: int, stop: int) -> list[int]:
-    return [row for row in rows if start <= row < stop]
-
-
-def _tops(logits: Float32) -> Float32:
-    """The largest logit of each row, NaN where one is NaN."""
-    best = logits.argmax(axis=1)
-    rows = np.arange(len(best))
-    tops: Float32 = logits[rows, best]
-    return tops
-
-
-def _top(row: Float32) -> float:
-    """The largest logit of one row, NaN where one is NaN."""
-    return float(row[row.argmax()])
-
-
-def _nothing_left(largest: float) -> str:
-    if largest == -np.inf:
-        return (
-            "No token can be sampled: allowed_token_ids, bad_words, min_tokens, structured outputs and penalties together "
-            "rule out the whole vocabulary; relax one of them."
-        )
-    return f"The penalties make logits that are not finite (largest: {largest}); bring repetition_penalty nearer to 1."
-
-
-def _not_finite(largest: float) -> str:
-    return (
-        f"The model's logits for this sequence are not finite (largest: {largest}); expected finite numbers. "
-        "Try another dtype, or check the checkpoint."
-    )
+def _keep_distributions(values: Float32, part: Part) -> None:
+    """Remember what the drafts of these rows are drawn from, as far as they are drawn at random."""
+    rows = part.rows
+    span = slice(part.start, part.stop)
+    was_drawn = (rows.tokens[span] >= 0) & (rows.temperatures[span] > 0)
+    for place in was_drawn.nonzero()[0].tolist():
+        row = part.start + place
+        keep_distribution(rows, row, part.final_logits(values, row))

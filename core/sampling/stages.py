@@ -1,7 +1,8 @@
 """The changes that requests make to their logits before the temperature, each for all rows that want it at once.
 
-Owns: the stages and their order: allowed ids, bad words, minimum tokens, logit bias, penalties. Never does: filter
-(`core.sampling.filters`), apply token masks (the race does) or choose. Called by: `core.sampling.sampler`.
+Owns: the stages and their order: allowed ids, bad words, minimum tokens, logit bias, processors of plugins, penalties.
+Never does: filter (`core.sampling.filters`), apply token masks (the race does) or choose.
+Called by: `core.sampling.adjusted`.
 
 What a row becomes depends on its own logits and tokens alone. Ids beyond the vocabulary are ignored here; the front end
 refuses them.
@@ -11,9 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from core.sampling.columns import temperature_of
 from core.sampling.noise import Float32, Ids
 from core.sampling.state import SequenceSampling
 
@@ -34,14 +37,36 @@ class Adjusted:
     num_drafted: int = 0
 
 
-def adjust(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    """Run all stages on logits float32 [R, V], in place, contiguous; masked entries become -inf. rows: R of them."""
+class CustomStage(Protocol):
+    """The logits processors of plugins, for the rows that have some."""
+
+    def apply(self, logits: Float32, rows: Sequence[Adjusted], *, late: bool) -> dict[int, str]:
+        """Change logits float32 [R, V], in place. rows: R of them.
+
+        late: whether those run that come behind the temperature; they get z = (logit - largest) / T.
+        Returns why some rows have no logits, by their place: the sentence is the error of its row alone. Never raises.
+        """
+        ...
+
+
+def adjust(logits: Float32, rows: Sequence[Adjusted], custom: CustomStage | None = None) -> dict[int, str]:
+    """Run all stages on logits float32 [R, V], in place, contiguous; masked entries become -inf.
+
+    rows: R of them.
+    custom: None where no request has a processor.
+    Returns the rows that failed, by their place, each with a sentence.
+    """
     _keep_allowed(logits, rows)
     _mask_bad_words(logits, rows)
     _mask_until_min_tokens(logits, rows)
     _add_bias(logits, rows)
+    failed = {} if custom is None else custom.apply(logits, rows, late=False)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # extreme penalties: the sampler looks
         _penalize(logits, rows)
+        _divide(logits, rows)
+    if custom is not None:
+        failed |= custom.apply(logits, rows, late=True)
+    return failed
 
 
 def _keep_allowed(logits: Float32, rows: Sequence[Adjusted]) -> None:
@@ -125,6 +150,21 @@ def _penalize(logits: Float32, rows: Sequence[Adjusted]) -> None:
     values -= frequency * counts
     values -= presence * (counts > 0)
     flat[places] = values
+
+
+def _divide(logits: Float32, rows: Sequence[Adjusted]) -> None:
+    """Make z = (logit - largest) / T where a processor comes behind the temperature; the race has T = 1 for these rows.
+
+    So a processor that changes nothing there leaves every bit as it would be without it.
+    """
+    for i, row in enumerate(rows):
+        if not row.state.late_processors:
+            continue
+        values = logits[i]
+        largest = values.max()
+        if np.isfinite(largest):
+            values -= largest
+            values /= np.float32(temperature_of(row.state.params))
 
 
 def _mask(logits: Float32, found: Sequence[tuple[int, Ids]]) -> None:

@@ -58,6 +58,9 @@ class SequenceSampling:
     request: the sequence; its parameters are resolved.
     tokens: int32, at least as long as the sequence gets: its prompt, then its output. Memory that somebody else writes.
     mask: which tokens may come next, or None. Set before the sequence enters the columns.
+    processors: of plugins that change its logits before the penalties, by number. Set before as well.
+    late_processors: those that do behind the temperature.
+    in_order: whether one of them must see every position once, so that the sequence has no drafts.
 
     Options that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
     penalized: any penalty is on.
@@ -70,12 +73,15 @@ class SequenceSampling:
         "bad_words",
         "bias",
         "drawn",
+        "in_order",
+        "late_processors",
         "mask",
         "min_tokens",
         "min_tokens_ids",
         "num_prompt_tokens",
         "params",
         "penalized",
+        "processors",
         "request",
         "tokens",
     )
@@ -99,6 +105,9 @@ class SequenceSampling:
         counted = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         self.penalized = counted or params.repetition_penalty != 1.0
         self.mask: TokenMask | None = None
+        self.processors: tuple[int, ...] = ()
+        self.late_processors: tuple[int, ...] = ()
+        self.in_order = False
         self.drawn: dict[int, Distribution] = {}
         self._counts: TokenCounts | None = None
 
@@ -106,7 +115,8 @@ class SequenceSampling:
     def always_adjusts(self) -> bool:
         """Whether logits are changed at every position; before `min_tokens`, they are in any case. Masks change none."""
         listed = self.allowed_ids is not None or self.bias is not None or bool(self.bad_words)
-        return listed or self.penalized
+        processed = bool(self.processors or self.late_processors)
+        return listed or self.penalized or processed
 
     def output(self, stop: int) -> Tokens:
         """The first `stop` output tokens, int32 [stop]."""

@@ -17,6 +17,9 @@ Names = Mapping[str, str]
 """A body's field by that of the chat request. `[]` stands for any index. In sentences, those that could be plain words, such
 as `stop`, are fields at the beginning only."""
 
+OF_ENGINE: Names = {"extra_args": "vllm_xargs"}
+"""Fields whose names differ between bodies and sampling parameters."""
+
 
 @contextmanager
 def own_names(names: Names) -> Iterator[None]:

@@ -28,7 +28,7 @@ from core.serving.context import ServingContext
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.errors import GenerationError
 from core.serving.explaining import explain_terms
-from core.serving.field_names import renamed
+from core.serving.field_names import OF_ENGINE, renamed
 from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
 from core.serving.prompt_output import PromptOutput
 from core.serving.tenants import Tenants
@@ -58,7 +58,8 @@ async def run_prompts(
 
     Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
     """
-    params, prompts = prepared.params, prepared.prompts
+    params = prepared.params
+    prompts = prepared.prompts
     if context.server.enable_log_requests:
         _log(context, prompts, params, response_id)
     # The engine's ids are ours alone: two clients may send the same request id.
@@ -71,39 +72,72 @@ async def run_prompts(
         places = dict(zip(ids, num_tokens, strict=True))
         again = recorder is not None and recorder.again
         queue.enter(places, arrival.key, again=again)
-        terms = RequestTerms(
-            priority=prepared.body.priority or 0,
-            user=user,
-            strict_length=True,
-            timeout_s=prepared.body.timeout,
-            arrival=arrival.begin,
-            marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
-            explain=None if isinstance(prepared, PreparedPooling) else explain_terms(prepared, context.model),
-        )
-        runs: list[AsyncGenerator[RequestOutput, None]] = []
-        for index, (request_id, prompt) in enumerate(zip(ids, prompts, strict=True)):
-            given = prompt.as_input(prepared.body.cache_salt)
-            own_terms = _with_tenant(terms, context.tenants, arrival.key, prompt)
-            if recorder is not None:
-                own_terms = replace(own_terms, recorder=recorder.part(index))
-            entry = context.recent.enter(response_id, arrival.key)
-            run = _run_one(context, given, copy.copy(params), request_id, own_terms, entry)
-            if context.tracing is not None and isinstance(params, SamplingParams):
-                run = _traced(context.tracing, run, request_id, params)
-            runs.append(run)
-        together = _alone(runs[0]) if len(runs) == 1 else _merge(runs)
-        if recorder is not None and len(runs) > 1:
-            together = recorder.in_order(together)
-        async with aclosing(together) as outputs:
+        runs = _runs(context, prepared, response_id, ids, user, arrival, recorder)
+        async with aclosing(_together(runs, recorder)) as outputs:
             async for item in outputs:
                 if recorder is not None:
                     recorder.count(item[1])
                 yield item
     except RequestError as error:
-        raise renamed(error, prepared.names) from error
+        raise renamed(error, {**OF_ENGINE, **prepared.names}) from error
     finally:
         for request_id in ids:
             queue.end(request_id)
+
+
+def _runs(
+    context: ServingContext,
+    prepared: PreparedChat | PreparedCompletion | PreparedPooling,
+    response_id: str,
+    ids: Sequence[str],
+    user: str,
+    arrival: Arrival,
+    recorder: RequestRecorder | None,
+) -> list[AsyncGenerator[RequestOutput, None]]:
+    """The outputs of each prompt; it begins to run when they are asked for. ids: the engine's."""
+    params = prepared.params
+    terms = _terms(context, prepared, user, arrival)
+    runs: list[AsyncGenerator[RequestOutput, None]] = []
+    for index, (request_id, prompt) in enumerate(zip(ids, prepared.prompts, strict=True)):
+        given = prompt.as_input(prepared.body.cache_salt)
+        own_terms = _with_tenant(terms, context.tenants, arrival.key, prompt)
+        if recorder is not None:
+            own_terms = replace(own_terms, recorder=recorder.part(index))
+        entry = context.recent.enter(response_id, arrival.key)
+        run = _run_one(context, given, copy.copy(params), request_id, own_terms, entry)
+        if context.tracing is not None and isinstance(params, SamplingParams):
+            run = _traced(context.tracing, run, request_id, params)
+        runs.append(run)
+    return runs
+
+
+def _terms(
+    context: ServingContext,
+    prepared: PreparedChat | PreparedCompletion | PreparedPooling,
+    user: str,
+    arrival: Arrival,
+) -> RequestTerms:
+    """What all prompts have in common besides their parameters."""
+    is_parsed = isinstance(prepared, PreparedChat) and prepared.format is not None
+    return RequestTerms(
+        priority=prepared.body.priority or 0,
+        user=user,
+        strict_length=True,
+        timeout_s=prepared.body.timeout,
+        arrival=arrival.begin,
+        marks_specials=is_parsed,
+        explain=None if isinstance(prepared, PreparedPooling) else explain_terms(prepared, context.model),
+    )
+
+
+def _together(
+    runs: Sequence[AsyncGenerator[RequestOutput, None]], recorder: RequestRecorder | None
+) -> AsyncGenerator[PromptOutput, None]:
+    """The outputs of all prompts with the index of each: as they come, or in the order in which they were recorded."""
+    if len(runs) == 1:
+        return _alone(runs[0])
+    merged = _merge(runs)
+    return merged if recorder is None else recorder.in_order(merged)
 
 
 def _with_tenant(terms: RequestTerms, tenants: Tenants, key: int | None, prompt: Prompt) -> RequestTerms:

@@ -172,3 +172,50 @@ def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
             await main()
 
     asyncio.run(bounded())
+
+
+def test_prompts_are_queued_and_waited_for(fakes: list[dict[str, Any]]) -> None:
+    with LLM("some/model") as llm:
+        first = llm.enqueue(["one", "two"], SamplingParams(max_tokens=9), use_tqdm=False)
+        second = llm.enqueue("three", SamplingParams(max_tokens=2), priority=[1])
+        llm.add_request("own", "four", SamplingParams(max_tokens=4))
+        assert llm.get_num_unfinished_requests() == 4
+        with pytest.raises(RequestError, match="add_request or enqueue are unfinished"):
+            llm.generate("five")
+        with pytest.raises(RequestError, match="Prompt 1: "):
+            llm.enqueue(["six", ""], SamplingParams(max_tokens=2))
+        outputs = llm.wait_for_completion(RequestOutput, use_tqdm=False)
+        assert [output.request_id for output in outputs] == [*first, *second, "own"]
+        lengths = [9, 9, 2, 4]
+        for output, text, length in zip(outputs, ("one", "two", "three", "four"), lengths, strict=True):
+            assert output.finished and output.outputs[0].token_ids == reference(list(text.encode()), length)
+        assert llm.wait_for_completion(use_tqdm=False) == []
+        llm.enqueue("seven", SamplingParams(max_tokens=2))
+        with pytest.raises(TypeError, match="gave a RequestOutput, expected"):
+            llm.wait_for_completion(int, use_tqdm=False)
+
+
+def test_metrics_tell_what_requests_took(fakes: list[dict[str, Any]]) -> None:
+    with LLM("some/model") as llm:
+        llm.generate(["ab", "cdef"], SamplingParams(max_tokens=5, n=1), use_tqdm=False)
+        found = {(metric.name, metric.labels.get("finished_reason")): metric for metric in llm.get_metrics()}
+    values = {name: metric.value for (name, reason), metric in found.items() if hasattr(metric, "value")}
+    assert values["vllm:prompt_tokens"] == 6 and values["vllm:generation_tokens"] == 10
+    assert found["vllm:request_success", "length"].value == 2
+    counts = {
+        "time_to_first_token_seconds": 2,
+        "inter_token_latency_seconds": 8,
+        "e2e_request_latency_seconds": 2,
+        "request_time_per_output_token_seconds": 2,
+        "request_queue_time_seconds": 2,
+        "request_prompt_tokens": 2,
+        "request_generation_tokens": 2,
+    }
+    for name, count in counts.items():
+        histogram = found[f"vllm:{name}", None]
+        assert histogram.count == histogram.buckets["+Inf"] == count, name
+        assert list(histogram.buckets.values()) == sorted(histogram.buckets.values())
+    assert found["vllm:request_prompt_tokens", None].sum == 6
+    assert found["vllm:request_prompt_tokens", None].buckets["2.0"] == 1
+    ttft, latency = (found[f"vllm:{name}", None].sum for name in list(counts)[:3:2])
+    assert 0 < ttft < latency

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -14,6 +15,7 @@ PRINTED = {
     "engine_loop": ["1 [4]", "2 [5, 5]", "3 [6, 6, 6]"],
     "streams": ["[6, 6]"],
     "beams_and_metrics": ["[4, 4, 4]", "True"],
+    "logits_processors": ["3", "3 True", "3 False", "2 True"],
 }
 
 
@@ -27,5 +29,7 @@ def test_a_script_runs_with_its_imports_changed(
     if name in ("command_line", "engine_loop"):
         arguments += ["--kv-cache-memory-bytes", "8M"]
     monkeypatch.setattr(sys, "argv", [str(file), *arguments])
-    exec(compile(source, file, "exec"), {"__name__": "__main__"})
+    program = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", program)  # where classes of a program are found by their path
+    exec(compile(source, file, "exec"), vars(program))
     assert capsys.readouterr().out.splitlines() == PRINTED[name]

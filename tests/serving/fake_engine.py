@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
@@ -88,7 +89,7 @@ class FakeClient:
     def ping(self) -> asyncio.Future[str]:
         return asyncio.get_running_loop().create_future()
 
-    async def call(self, method: str) -> bool | str:
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> bool | str:
         if "profile" in method:
             return self._profile(method)
         return not self.live
@@ -170,6 +171,8 @@ def make_engine(
     plugins: PluginChoices | None = None,
     profiler: ProfilerConfig | None = None,
     pooling: PoolingConfig | None = None,
+    reads_extra_args: bool = True,
+    checks_params: bool = False,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine.
 
@@ -177,6 +180,7 @@ def make_engine(
     client, make_client: make another client than the one with fixed texts.
     plugins: chosen for a real model, so that grammars are compiled.
     pooling: how a model pools that gives vectors.
+    reads_extra_args, checks_params: whether it has logits processors.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -189,6 +193,8 @@ def make_engine(
         generation=generation or {},
         overridden=overridden,
         pooling=pooling,
+        reads_extra_args=reads_extra_args,
+        checks_params=checks_params,
     )
     config = EngineConfig(
         model=model,

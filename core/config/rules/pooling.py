@@ -34,9 +34,11 @@ def texts_are_as_long_as_trained(facts: Facts) -> Findings:
 
 
 def nobody_drafts_vectors(facts: Facts) -> Findings:
-    """There are no tokens to guess."""
+    """There are no tokens to guess, and no logits to change."""
     if facts.pooling is not None and facts["speculative_config"]:
         yield Problem("--speculative-config: nothing can be drafted for --runner pooling; leave one of the two out.")
+    if facts.pooling is not None and facts["logits_processors"]:
+        yield Problem("--logits-processors: there are no logits with --runner pooling; leave one of the two out.")
 
 
 def pooling_nobody_said(facts: Facts) -> Findings:

@@ -47,6 +47,13 @@ from core.plugin.contracts.kernels import (
     SumsInSegments,
 )
 from core.plugin.contracts.loader import Loader
+from core.plugin.contracts.logits_processor import (
+    BatchChanges,
+    HasExampleParams,
+    LogitsProcessor,
+    LogitsRow,
+    NeedsOrder,
+)
 from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
@@ -68,6 +75,7 @@ from core.plugin.contracts.speculative import (
 __all__ = [
     "AttentionBackend",
     "AttentionParams",
+    "BatchChanges",
     "BatchView",
     "CapturedCalls",
     "Captures",
@@ -81,6 +89,7 @@ __all__ = [
     "GrammarBackend",
     "GrammarVocabulary",
     "HasActivate",
+    "HasExampleParams",
     "HasExampleState",
     "HasExperts",
     "HasFeatures",
@@ -104,6 +113,8 @@ __all__ = [
     "LatentBackend",
     "LinearKernel",
     "Loader",
+    "LogitsProcessor",
+    "LogitsRow",
     "LogprobsKernel",
     "MaskedRaceKernel",
     "Matcher",
@@ -111,6 +122,7 @@ __all__ = [
     "ModelFamily",
     "MovesKeys",
     "NeedsHidden",
+    "NeedsOrder",
     "Platform",
     "PreparesInto",
     "Proposer",

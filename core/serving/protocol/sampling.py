@@ -45,7 +45,7 @@ PASSED_ON = (
 )
 
 
-LISTS = ("stop", "stop_token_ids", "bad_words", "logit_bias")
+LISTS = ("stop", "stop_token_ids", "bad_words", "logit_bias", "vllm_xargs")
 """Lists whose entries each cost work, unlike `allowed_token_ids`, which holds no more than the vocabulary."""
 
 NAMES = ("user", "cache_salt")
@@ -115,6 +115,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
     explain: bool | None = None
+    vllm_xargs: dict[str, Any] | None = None
 
     user: Any = None
     metadata: Any = None
@@ -175,7 +176,9 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         given = {name: value for name in PASSED_ON if (value := getattr(self, name)) is not None}
         kind = RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY
         form = self.answer_form()
-        return SamplingParams(**{**defaults, **given, **own}, output_kind=kind, structured_outputs=form)
+        return SamplingParams(
+            **{**defaults, **given, **own}, output_kind=kind, structured_outputs=form, extra_args=self.vllm_xargs
+        )
 
 
 def check_list(name: str, value: Sequence[Any] | Mapping[Any, Any] | None, most: int) -> None:
