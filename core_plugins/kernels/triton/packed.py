@@ -139,6 +139,11 @@ def packed(weight: CanonicalWeight, dense_width: int = WIDEST) -> Packed:
     raise TypeError(f"no layout for a weight of format '{weight.name}'")
 
 
+def in_stored_order(x: Tensor, weight: Packed) -> Tensor:
+    """x [T, K] with its inputs as the weight's columns lie."""
+    return x if weight.order is None else x.index_select(1, weight.order)
+
+
 def _fitting(weight: CanonicalWeight, group_size: int, fields: int) -> int:
     width = width_for(group_size, weight.shape[1], fields)
     if width is None:
