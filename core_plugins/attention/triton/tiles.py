@@ -49,21 +49,21 @@ CDNA: Final = (  # 64 KiB
     Tile(32, 16, 8, 1),
 )
 CHIPS: Final = {
+    "interpreter": HOPPER,
     "sm_80": HOPPER,
     "sm_90": HOPPER,
     "sm_100": HOPPER,
     "sm_120": SMALL,
     "gfx942": CDNA,
 }
-SMALLER: Final = frozenset({"sm_86", "sm_89", "sm_87"})
-"""Chips of the generation of sm_80 with less shared memory."""
+"""By the kind of chip, see `core_plugins.kernels.triton.chips`."""
 
 
 def tile_of(chip: str, width: int, exact: bool) -> Tile:
-    """For heads of `width` numbers; exact: products of float32. An unknown chip has the tiles of the smallest known."""
+    """For heads of `width` numbers; exact: products of float32."""
     if exact:
         return EXACT if width <= 128 else WIDE_EXACT
-    rows = CHIPS.get(chip, SMALL)
+    rows = CHIPS[chip]
     for limit, tile in zip(WIDTHS, rows, strict=True):
         if width <= limit:
             return tile
