@@ -1,4 +1,4 @@
-"""Paged and latent attention on Triton kernels.
+"""Paged and latent attention, and layers with a state (`states/`), on Triton kernels.
 
 Owns: the contract, and the checks before a launch. Never does: choose itself (see the manifest), or depend on a step's lists.
 Called by: the attention layers, through the `attention` contract.
@@ -8,21 +8,25 @@ A row's bits depend on its own queries and keys alone, see `spans.py`; on anothe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from core.api.errors import PluginError
-from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec
+from core.api.reason import Reason
+from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
 from core_plugins.attention.triton.launch import attend_rows, write_rows
 from core_plugins.attention.triton.layer import Layer, key_parts
-from core_plugins.attention.triton.limits import NUMERICS, Cached, unsupported
+from core_plugins.attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
 from core_plugins.attention.triton.moves import move_slots
+from core_plugins.attention.triton.states.layer import StateLayer, bind_states
 from core_plugins.kernels.triton.launch import chip_of
 
 PROGRAMS_PER_PROCESSOR = 4
+FLOAT_BYTES = 4
 INTERPRETED_PROGRAMS = 8
 
 
@@ -47,10 +51,7 @@ class TritonAttention:
         self, spec: Cached, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
     ) -> Layer:
         """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
-        reasons = unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size))
-        if reasons:
-            lacks = "; ".join(str(reason) for reason in reasons)
-            raise PluginError(f"attention backend triton cannot serve this layer: {lacks}")
+        _raise_for(unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size)))
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
         if raw.shape[1] != block_bytes or not raw.is_contiguous():
             raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
@@ -106,9 +107,34 @@ class TritonAttention:
         _check(out, "out", metadata.num_tokens, spec.num_heads, spec.rank)
         attend_rows(handle, q_latent, q_pe, metadata, out, self._wanted or 1)
 
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """The numbers of the state, in float32."""
+        return spec.state_bytes
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
+        """The op, on the layer's bytes. Raises PluginError when unsupported."""
+        _raise_for(unsupported_state(StateQuery(spec, raw.device.type, dtype)))
+        if not raw.is_contiguous() or raw.shape[1] % FLOAT_BYTES:
+            raise ValueError(f"the states are {tuple(raw.shape)}, expected contiguous bytes, blocks of whole numbers")
+        return bind_states(spec, raw, params)
+
+    def build_state(self, view: BatchView) -> BatchView:
+        """Once a step: checks the view's tensors."""
+        return self.build(view)
+
+    def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: BatchView, out: Tensor) -> None:
+        """out [T, W'] of inputs [T, W], for all sequences at once; the states move on."""
+        handle.forward(inputs, metadata, out)
+
     def move(self, handle: Layer, sources: Tensor, targets: Tensor) -> None:
         """Copy what lies in some slots, int64 [n], to others."""
         move_slots(handle.raw, handle.spec, handle.block_size, handle.dtype, sources, targets)
+
+
+def _raise_for(reasons: list[Reason]) -> None:
+    if reasons:
+        lacks = "; ".join(str(reason) for reason in reasons)
+        raise PluginError(f"attention backend triton cannot serve this layer: {lacks}")
 
 
 def _programs(device: torch.device) -> int:

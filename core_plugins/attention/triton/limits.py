@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from core.api.reason import Reason
-from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, LatentSpec
+from core.api.specs import KV_TYPES, STATE_DTYPE, AttentionQuery, AttentionSpec, LatentSpec, StateQuery
 
 VERSION: Final = 1  # grows when results change
 NUMERICS: Final = f"triton-attention-{VERSION}"
@@ -26,6 +26,8 @@ BLOCK_SIZES: Final = (16, 32, 64, 128)
 MAX_HEAD_SIZE: Final = 512
 MAX_RANK: Final = 512
 MAX_ROPE_SIZE: Final = 128
+STATE_OPS: Final = ("short_conv", "mamba1", "mamba2", "gated_delta", "kda")
+MAX_STATE_ROW: Final = 256
 
 Cached = AttentionSpec | LatentSpec
 
@@ -44,6 +46,20 @@ def unsupported(query: AttentionQuery) -> list[Reason]:
     if isinstance(spec, AttentionSpec):
         return reasons + _head_reasons(spec)
     return reasons + _latent_reasons(spec, query.dtype)
+
+
+def unsupported_state(query: StateQuery) -> list[Reason]:
+    """The reasons why this backend cannot serve a kind of layer with a state; empty: it can. Loads no library."""
+    spec = query.spec
+    reasons = []
+    if query.dtype != STATE_DTYPE:
+        reasons.append(Reason("dtype", STATE_DTYPE, query.dtype))
+    if spec.op not in STATE_OPS:
+        return [*reasons, Reason("state_op", " or ".join(STATE_OPS), spec.op)]
+    row = spec.sizes.get("state") or spec.sizes.get("key_size") or 1
+    if row > MAX_STATE_ROW:
+        reasons.append(Reason("state", f"at most {MAX_STATE_ROW}", str(row)))
+    return reasons
 
 
 def _head_reasons(spec: AttentionSpec) -> list[Reason]:

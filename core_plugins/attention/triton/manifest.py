@@ -11,7 +11,15 @@ from core.api.reason import Reason
 from core.api.specs import AttentionQuery, StateQuery
 from core.plugin.contracts import AttentionBackend
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_plugins.attention.triton.limits import BLOCK_SIZES, ELEMENTS, MAX_HEAD_SIZE, NUMERICS, unsupported
+from core_plugins.attention.triton.limits import (
+    BLOCK_SIZES,
+    ELEMENTS,
+    MAX_HEAD_SIZE,
+    NUMERICS,
+    STATE_OPS,
+    unsupported,
+    unsupported_state,
+)
 
 CONTRACT = 1
 
@@ -21,10 +29,11 @@ def core_spec() -> PluginSpec:
     """On GPUs; batch invariant."""
     return PluginSpec(
         name="triton",
-        summary="paged and latent attention on Triton kernels, divided by absolute key positions",
+        summary="paged and latent attention and layers with a state on Triton kernels",
         capabilities={
             "devices": ["cuda"],
-            "layer_kinds": ["full", "sliding", "latent"],
+            "layer_kinds": ["full", "sliding", "latent", "state"],
+            "state_ops": list(STATE_OPS),
             "kv_dtypes": list(ELEMENTS),
             "block_sizes": list(BLOCK_SIZES),
             "max_head_size": MAX_HEAD_SIZE,
@@ -44,9 +53,7 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: AttentionQuery | StateQuery) -> list[Reason]:
     """The layer must fit the kernels, and triton must be installed."""
-    if isinstance(query, StateQuery):
-        return [Reason("layer_kind", "full, sliding or latent", query.spec.kind)]
-    reasons = unsupported(query)
+    reasons = unsupported_state(query) if isinstance(query, StateQuery) else unsupported(query)
     if importlib.util.find_spec("triton") is None:
         reasons.append(Reason("missing_library", "triton", "not installed", "pip install triton"))
     return reasons

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 
 import torch
 import triton
@@ -36,6 +36,14 @@ class States:
     cache: Tensor
     words: int
     window: int
+
+
+class StateLayer(Protocol):
+    """One bound layer."""
+
+    def forward(self, inputs: Tensor, view: BatchView, out: Tensor) -> None:
+        """out [T, W'] of inputs [T, W]; the states move on. Rows behind the step's own may hold anything."""
+        ...
 
 
 class Convolution:
@@ -222,7 +230,7 @@ class Delta:
         self.finish(y, mixed, gates, out)
 
 
-OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor]], Any]]] = {
+OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor]], StateLayer]]] = {
     "short_conv": ShortConv,
     "mamba1": Mamba1,
     "mamba2": Mamba2,
@@ -231,7 +239,7 @@ OPS: Final[Mapping[str, Callable[[StateSpec, States, Mapping[str, Tensor]], Any]
 }
 
 
-def bind_states(spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> Any:
+def bind_states(spec: StateSpec, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
     """The op on a layer's bytes, uint8 [num_blocks, block_bytes]."""
     words = raw.shape[1] // 4
     recurrent = _recurrent_size(spec)
