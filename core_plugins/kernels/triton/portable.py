@@ -131,3 +131,15 @@ def tanh(x: tl.tensor) -> tl.tensor:
     decay = tl.exp(-2.0 * size)
     far = div(1.0 - decay, 1.0 + decay)
     return tl.where(size < 0.25, near_zero, tl.where(x < 0, -far, far))
+
+
+@triton.jit
+def expm1(x: tl.tensor) -> tl.tensor:
+    """e^x - 1 in float32, also near 0, where the difference would lose its digits."""
+    tail = x * (1.0 / 5040.0) + 1.0 / 720.0
+    tail = tail * x + 1.0 / 120.0
+    tail = tail * x + 1.0 / 24.0
+    tail = tail * x + 1.0 / 6.0
+    tail = tail * x + 0.5
+    near_zero = x + x * x * tail
+    return tl.where(tl.abs(x) < 0.25, near_zero, tl.exp(x) - 1.0)
