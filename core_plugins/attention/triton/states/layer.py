@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 import triton
@@ -292,10 +292,9 @@ class Scan:
         numbers: Mapping[str, float] | None = None,
     ) -> None:
         numbers = numbers or {}
-        padded = triton.next_power_of_2(size)
-        tile = min(triton.next_power_of_2(rows), max(1, STATE_TILE // padded))
+        own = scan_constants(op, heads, shared, rows, size)
         self.states = states
-        self.grid = (heads, triton.cdiv(rows, tile))
+        self.grid = (heads, triton.cdiv(rows, own["TILE"]))
         floor = numbers.get("decay_floor")
         self.scalars = (
             numbers.get("beta_scale", 1.0),
@@ -306,13 +305,7 @@ class Scan:
             floor or 0.0,
         )
         self.constants = {
-            "OP": op,
-            "HEADS": heads,
-            "SHARED": shared,
-            "ROWS": rows,
-            "TILE": tile,
-            "SIZE": size,
-            "PADDED": padded,
+            **own,
             "BASE": states.window,
             "WORDS": states.words,
             "HAS_FLOOR": floor is not None,
@@ -326,6 +319,13 @@ class Scan:
         places = (view.cu_seqlens_q, view.seq_lens, view.block_table, view.block_table.stride(0))
         tables = (out, self.states.cache, rates.rate, rates.bias)
         scan[(view.num_seqs, *self.grid)](*read, *tables, *places, *strides, *self.scalars, **self.constants)
+
+
+def scan_constants(op: str, heads: int, shared: int, rows: int, size: int) -> dict[str, Any]:
+    """Constants of `scan` that are its shape; see `Scan`."""
+    padded = triton.next_power_of_2(size)
+    tile = min(triton.next_power_of_2(rows), max(1, STATE_TILE // padded))
+    return {"OP": op, "HEADS": heads, "SHARED": shared, "ROWS": rows, "TILE": tile, "SIZE": size, "PADDED": padded}
 
 
 class Finish:
