@@ -43,6 +43,66 @@ def _queries(
         return portable.cast(portable.widen(loaded), dtype)
 
 
+@triton.jit
+def _masked(
+    scores: tl.tensor,
+    key: tl.tensor,
+    position: tl.tensor,
+    own_first: tl.tensor,
+    slope: tl.tensor,
+    cap_scale: tl.tensor,
+    HAS_CAP: tl.constexpr,
+    HAS_SLOPES: tl.constexpr,
+) -> tl.tensor:
+    """Scores [ROWS, KEYS] in powers of 2, -inf where a row does not see a key."""
+    if HAS_CAP:
+        scores = portable.tanh(scores) * cap_scale
+    if HAS_SLOPES:
+        distance = (key[None, :] - position[:, None]).to(tl.float32)
+        scores = tl.fma(distance, slope[:, None], scores)
+    seen = (key[None, :] <= position[:, None]) & (key[None, :] >= own_first[:, None])
+    return tl.where(seen, scores, float("-inf"))
+
+
+@triton.jit
+def _joined(
+    total_maxima: tl.tensor,
+    total_weights: tl.tensor,
+    totals: tl.tensor,
+    maxima: tl.tensor,
+    weights: tl.tensor,
+    sums: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """The totals of rows with their next section."""
+    common = tl.maximum(total_maxima, maxima)
+    old = spans.weight(total_maxima, common)
+    new = spans.weight(maxima, common)
+    joined_weights = spans.merged(total_weights, old, weights, new)
+    joined = spans.merged(totals, old[:, None], sums, new[:, None])
+    return common, joined_weights, joined
+
+
+@triton.jit
+def _leave(
+    part_maxima: tl.tensor,
+    part_weights: tl.tensor,
+    part_sums: tl.tensor,
+    place: tl.tensor,
+    kept: tl.tensor,
+    maxima: tl.tensor,
+    weights: tl.tensor,
+    sums: tl.tensor,
+    v_number: tl.tensor,
+    VALUE: tl.constexpr,
+) -> None:
+    """Store a section of the rows that are kept, for `merge`."""
+    tl.store(part_maxima + place, maxima, mask=kept)
+    tl.store(part_weights + place, weights, mask=kept)
+    places = place[:, None] * VALUE + v_number[None, :]
+    inside = kept[:, None] & (v_number < VALUE)[None, :]
+    tl.store(part_sums + places, sums, mask=inside)
+
+
 @triton.jit(do_not_specialize=VARYING)
 def attend(
     q: tl.tensor,
@@ -162,6 +222,7 @@ def attend(
     if REST > 0:
         queries_rest = _queries(q_rest, row, head, live, rest_row, rest_head, REST, REST_PADDED, PRODUCT)
         rest_number = tl.arange(0, REST_PADDED)
+    slope = tl.zeros([ROWS], tl.float32)
     if HAS_SLOPES:
         slope = tl.load(slopes + head) * LOG2E
     k_number = tl.arange(0, PADDED)
@@ -196,14 +257,9 @@ def attend(
             scale_place = block * SCALE_STRIDE + SCALE_BASE + kv_head * BLOCK_SIZE + offset
             k_scales = tl.load(scales + scale_place, mask=readable, other=0.0)
             scores = scores * k_scales[None, :]
-        scores = scores * score_scale
-        if HAS_CAP:
-            scores = portable.tanh(scores) * cap_scale
-        if HAS_SLOPES:
-            distance = (key[None, :] - position[:, None]).to(tl.float32)
-            scores = tl.fma(distance, slope[:, None], scores)
-        seen = (key[None, :] <= position[:, None]) & (key[None, :] >= own_first[:, None])
-        scores = tl.where(seen, scores, float("-inf"))
+        scores = _masked(
+            scores * score_scale, key, position, own_first, slope, cap_scale, HAS_CAP, HAS_SLOPES
+        )
 
         common = tl.maximum(maxima, tl.max(scores, 1))
         shrink = spans.weight(maxima, common)
@@ -224,18 +280,12 @@ def attend(
             if SPLIT:
                 kept = done & live & (weights > 0)
                 place = part + start // section
-                tl.store(part_maxima + place, maxima, mask=kept)
-                tl.store(part_weights + place, weights, mask=kept)
-                places = place[:, None] * VALUE + v_number[None, :]
-                tl.store(part_sums + places, sums, mask=kept[:, None] & v_inside[None, :])
+                _leave(part_maxima, part_weights, part_sums, place, kept, maxima, weights, sums, v_number, VALUE)
             else:
                 ended = tl.where(done, maxima, float("-inf"))
-                common = tl.maximum(total_maxima, ended)
-                old = spans.weight(total_maxima, common)
-                new = spans.weight(ended, common)
-                total_weights = spans.merged(total_weights, old, weights, new)
-                totals = spans.merged(totals, old[:, None], sums, new[:, None])
-                total_maxima = common
+                total_maxima, total_weights, totals = _joined(
+                    total_maxima, total_weights, totals, ended, weights, sums
+                )
             maxima = tl.where(done, float("-inf"), maxima)
             weights = tl.where(done, 0.0, weights)
             sums = tl.where(done[:, None], 0.0, sums)
@@ -243,19 +293,11 @@ def attend(
     if SPLIT:
         kept = live & (weights > 0)
         place = part + (end - 1) // section
-        tl.store(part_maxima + place, maxima, mask=kept)
-        tl.store(part_weights + place, weights, mask=kept)
-        places = place[:, None] * VALUE + v_number[None, :]
-        tl.store(part_sums + places, sums, mask=kept[:, None] & v_inside[None, :])
+        _leave(part_maxima, part_weights, part_sums, place, kept, maxima, weights, sums, v_number, VALUE)
     else:
-        common = tl.maximum(total_maxima, maxima)
-        old = spans.weight(total_maxima, common)
-        new = spans.weight(maxima, common)
-        total_weights = spans.merged(total_weights, old, weights, new)
-        totals = spans.merged(totals, old[:, None], sums, new[:, None])
+        total_maxima, total_weights, totals = _joined(total_maxima, total_weights, totals, maxima, weights, sums)
         if HAS_SINKS:
             sink = tl.load(sinks + head) * LOG2E
-            total_maxima = common
             common = tl.maximum(total_maxima, sink)
             old = spans.weight(total_maxima, common)
             new = spans.weight(sink, common)
