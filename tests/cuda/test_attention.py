@@ -9,7 +9,7 @@ import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
 from core.testing.numbers import generator, same_bits
-from core.testing.reference import Conversation, PagedRun, as_attention, dense_attention
+from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
 
 pytest.importorskip("triton")
 from core_plugins.attention.triton.backend import TritonAttention
@@ -45,12 +45,22 @@ def expected(run: PagedRun, talk: Conversation, rows: int) -> torch.Tensor:
     return dense_attention(talk.q[-rows:], k, v, as_attention(run.spec), run.params)
 
 
+def fill(run: PagedRun, lengths: list[int]) -> None:
+    """Write the first tokens of each conversation, without attending."""
+    alive = [i for i, length in enumerate(lengths) if length]
+    some = [lengths[i] for i in alive]
+    view = batch_view(some, some, [run.tables[i] for i in alive], run.block_size)
+    k = torch.cat([run.conversations[i].k[: lengths[i]] for i in alive])
+    v = torch.cat([run.conversations[i].v[: lengths[i]] for i in alive])
+    run.write(k, v, run.backend.build(view))
+
+
 def check(spec: Any, dtype: str, wanted: int = ALONE, tolerance: float = 5e-5) -> None:
     """A prompt, a chunk and a last token in one step."""
-    talks = conversations(spec, dtype, 40, 37, 150)
+    talks = conversations(spec, dtype, 9, 37, 150)
     run = run_of(spec, dtype, talks, wanted)
-    run.step([0, 20, 149], [0, 20, 149])
-    outs = run.step([40, 17, 1], [40, 37, 150])
+    fill(run, [0, 20, 149])
+    outs = run.step([9, 17, 1], [9, 37, 150])
     for talk, out in zip(talks, outs, strict=True):
         torch.testing.assert_close(out.double(), expected(run, talk, len(out)), atol=tolerance, rtol=tolerance)
 
@@ -67,27 +77,27 @@ def test_every_cache_gives_back_what_its_type_holds(dtype: str) -> None:
 
 
 def test_queries_of_16_bits_are_multiplied_as_such() -> None:
-    talks = conversations(GQA, "bfloat16", 150)
-    run = run_of(GQA, "bfloat16", talks)
-    talk = talks[0]
+    (talk,) = conversations(GQA, "bfloat16", 150)
     talk.q = talk.q.bfloat16()
-    out = run.all(149)[0][-1:]
+    run = run_of(GQA, "bfloat16", [talk])
+    fill(run, [149])
+    (out,) = run.step([1], [150])
     torch.testing.assert_close(out.double(), expected(run, talk, 1), atol=2e-2, rtol=2e-2)
 
 
 @pytest.mark.parametrize("spec", [GQA, SPECS["window and sinks"], LATENT], ids=["grouped", "window", "latents"])
 def test_bits_depend_on_the_sequence_alone(spec: Any) -> None:
-    mine, short, long = conversations(spec, "bfloat16", 300, 3, 150)
-    (alone,) = run_of(spec, "bfloat16", [mine], ALONE).all()
+    mine, short = conversations(spec, "bfloat16", 300, 3)
+    alone = run_of(spec, "bfloat16", [mine], ALONE)
+    fill(alone, [270])
+    (whole,) = alone.step([30], [300])
     for wanted in (ALONE, DIVIDED):
-        _, company, _ = run_of(spec, "bfloat16", [short, mine, long], wanted).all()
-        same_bits(company, alone, f"in company, {wanted} programs wanted")
-        (chunked,) = run_of(spec, "bfloat16", [mine], wanted, block_size=64).all(101)
-        same_bits(chunked, alone, f"in chunks, {wanted} programs wanted")
-    last = run_of(spec, "bfloat16", [mine], DIVIDED)
-    last.step([299], [299])
-    (row,) = last.step([1], [300])
-    same_bits(row, alone[-1:], "the last token by itself")
+        company = run_of(spec, "bfloat16", [short, mine], wanted, block_size=64)
+        fill(company, [0, 292])
+        _, rows = company.step([3, 8], [3, 300])
+        same_bits(rows, whole[-8:], f"a later chunk in company and other blocks, {wanted} programs wanted")
+        (row,) = company.step([0, 1], [3, 300])
+        same_bits(row, whole[-1:], f"the last token by itself, {wanted} programs wanted")
 
 
 def test_sections_grow_with_the_position() -> None:
@@ -95,10 +105,10 @@ def test_sections_grow_with_the_position() -> None:
     spec = AttentionSpec(1, 1, 16, 16, 0.25)
     (talk,) = conversations(spec, "bfloat16", 2060)
     run = run_of(spec, "bfloat16", [talk], ALONE, block_size=128)
-    run.step([2030], [2030])
+    fill(run, [2060])
     (tile,) = run.step([30], [2060])
     torch.testing.assert_close(tile.double(), expected(run, talk, 30), atol=5e-5, rtol=5e-5)
     divided = run_of(spec, "bfloat16", [talk], DIVIDED, block_size=128)
-    divided.raw.copy_(run.raw)
+    fill(divided, [2060])
     (again,) = divided.step([20], [2060])
     same_bits(again, tile[-20:], "the same rows, divided and in another chunk")

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from core_plugins.kernels.triton.chips import INTERPRETER
+
 
 class Tile(NamedTuple):
     """One program's work.
@@ -49,7 +51,7 @@ CDNA: Final = (  # 64 KiB
     Tile(32, 16, 8, 1),
 )
 CHIPS: Final = {
-    "interpreter": HOPPER,
+    INTERPRETER: HOPPER,
     "sm_80": HOPPER,
     "sm_90": HOPPER,
     "sm_100": HOPPER,
@@ -61,7 +63,7 @@ CHIPS: Final = {
 
 def tile_of(chip: str, width: int, exact: bool) -> Tile:
     """For heads of `width` numbers; exact: products of float32."""
-    if exact:
+    if exact and chip != INTERPRETER:
         return EXACT if width <= 128 else WIDE_EXACT
     rows = CHIPS[chip]
     for limit, tile in zip(WIDTHS, rows, strict=True):
