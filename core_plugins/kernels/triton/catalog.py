@@ -22,6 +22,8 @@ MODULES: Final = (
     "core_plugins.kernels.triton.elementwise",
     "core_plugins.kernels.triton.product",
     "core_plugins.kernels.triton.combine",
+    "core_plugins.attention.triton.rows",
+    "core_plugins.attention.triton.states.rows",
 )
 """Modules with kernels; each has `ROWS`."""
 

@@ -1,0 +1,1 @@
+"""The attention backend `triton`: paged and latent attention on Triton kernels, for GPUs."""

@@ -1,0 +1,125 @@
+"""Launches the attention kernels for a layer and a step.
+
+Owns: grids, the division of a step's keys among programs, and the room for what it leaves. Never does: check a tensor.
+Called by: `backend.py`.
+
+A step of few rows and long sequences has too few programs to occupy a device; each section of keys may then have a program
+of its own. Whether it has changes no bit, and is decided by shapes alone, so it can be recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import triton
+from torch import Tensor
+
+from core.plugin.contracts import BatchView
+from core_plugins.attention.triton.attend_kernel import attend
+from core_plugins.attention.triton.layer import Layer, heads_of, merge_constants
+from core_plugins.attention.triton.merge_kernel import merge
+from core_plugins.attention.triton.spans import SECTIONS, SLOTS, SPAN
+from core_plugins.attention.triton.write_kernel import write
+
+MAX_ROOM: Final = 64 << 20
+"""Bytes that a divided step may leave between its two kernels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a divided step leaves, float32.
+
+    sums: [T, Hq, SLOTS, Dv].
+    maxima, weights: [T, Hq, SLOTS].
+    """
+
+    sums: Tensor
+    maxima: Tensor
+    weights: Tensor
+
+
+def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
+    """Store k [T, Hkv, D] and v [T, Hkv, Dv] at the step's slots; those of -1 are skipped."""
+    constants = layer.written
+    grid = (view.num_tokens, triton.cdiv(constants["HEADS"], constants["SIDE"]))
+    strides = (k.stride(0), k.stride(1), v.stride(0), v.stride(1))
+    scales = (layer.params.k_scale, layer.params.v_scale)
+    write[grid](k, v, layer.cache, layer.scales, view.slot_mapping, *strides, *scales, **constants)
+
+
+def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: Tensor, wanted: int) -> None:
+    """out [T, Hq, Dv] of queries in two parts. wanted: programs that occupy the device."""
+    constants = layer.attended(q.dtype)
+    tiles, lanes = tiles_and_lanes(constants, view.num_tokens, view.num_seqs)
+    heads, _, value = heads_of(layer.spec)
+    splits = num_splits(view, tiles * lanes, heads * value, wanted)
+    room = _room(view.num_tokens, heads, value, q.device) if splits > 1 else None
+    absent = layer.scales  # of the type of what is absent; never read
+    sinks = absent if layer.params.sinks is None else layer.params.sinks
+    slopes = absent if layer.params.slopes is None else layer.params.slopes
+    parts = (absent, absent, absent) if room is None else (room.sums, room.maxima, room.weights)
+    tails = view.seq_lens if view.tails is None else view.tails
+    depth = 0 if view.tails is None else view.tails.shape[1]
+    step = (view.cu_seqlens_q, view.seq_lens, view.block_table, tails)
+    strides = (*q.stride()[:2], *q_rest.stride()[:2], *out.stride()[:2])
+    attend[(tiles, lanes, splits)](
+        q,
+        q_rest,
+        out,
+        layer.cache,
+        layer.scales,
+        *step,
+        sinks,
+        slopes,
+        *parts,
+        view.num_seqs,
+        view.block_table.stride(0),
+        depth,
+        *strides,
+        *layer.scalars,
+        **constants,
+        HAS_TAILS=view.tails is not None,
+        SPLIT=room is not None,
+    )
+    if room is None:
+        return
+    merge[(view.num_tokens, heads)](
+        *parts,
+        out,
+        view.cu_seqlens_q,
+        view.seq_lens,
+        sinks,
+        view.num_seqs,
+        *out.stride()[:2],
+        layer.scalars.v_scale,
+        **merge_constants(constants),
+    )
+
+
+def tiles_and_lanes(constants: dict[str, Any], num_tokens: int, num_seqs: int) -> tuple[int, int]:
+    """Tiles of rows that a step may need whatever its sequences are, and programs for each."""
+    side = constants["SIDE"]
+    group = constants["GROUP"]
+    queries = constants["ROWS"] // side
+    kv_heads = constants["HEADS"] // group
+    value_tiles = triton.cdiv(constants["VALUE"], constants["VALUE_TILE"])
+    tiles = num_tokens // queries + num_seqs
+    return tiles, kv_heads * triton.cdiv(group, side) * value_tiles
+
+
+def num_splits(view: BatchView, programs: int, numbers: int, wanted: int) -> int:
+    """Programs that divide the keys of a tile among them. numbers: of a row's output."""
+    room = 4 * view.num_tokens * numbers * SLOTS
+    if room > MAX_ROOM:
+        return 1
+    spans = triton.cdiv(view.max_seq_len, SPAN.value)
+    most = min(SECTIONS.value, spans)
+    return max(1, min(most, triton.cdiv(wanted, programs)))
+
+
+def _room(rows: int, heads: int, value: int, device: torch.device) -> Room:
+    sums = torch.empty(rows, heads, SLOTS, value, device=device)
+    maxima = torch.empty(rows, heads, SLOTS, device=device)
+    return Room(sums, maxima, torch.empty_like(maxima))

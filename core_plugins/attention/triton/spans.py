@@ -1,0 +1,97 @@
+"""How the keys of a row are divided: the same for a row whatever its company, its chunk and the division of the work.
+
+Owns: tiles of keys, sections, and their merge in order; the search for a program's sequence. Never does: read a key.
+Called by: the kernels that attend and that merge.
+
+A row's keys are divided at absolute positions into sections of 128 · 2^k keys, k the smallest with which `SECTIONS` sections
+hold all keys that the row sees: so it depends on the row's position alone. Within a section, softmax goes on from tile to
+tile; sections are merged in their order. A program may therefore take any run of whole sections, and gives the same bits.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SPAN = tl.constexpr(128)
+"""The shortest section; tiles divide it."""
+
+SECTIONS = tl.constexpr(16)
+DOUBLINGS = tl.constexpr(13)
+"""Of a section at most: enough for 16 million keys."""
+
+SLOTS = 17
+"""Sections that a row can touch: with a window, the first and the last one may be cut."""
+
+
+@triton.jit
+def first_key(position: tl.tensor, WINDOW: tl.constexpr, CHUNKED: tl.constexpr) -> tl.tensor:
+    """The first position that a row at `position` sees. WINDOW 0: none."""
+    if WINDOW == 0:
+        return position * 0
+    elif CHUNKED:
+        return position - position % WINDOW
+    else:
+        return tl.maximum(position - WINDOW + 1, 0)
+
+
+@triton.jit
+def section_length(position: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
+    """Keys of each section of a row at `position`."""
+    visible = position + 1
+    if WINDOW > 0:
+        visible = tl.minimum(visible, WINDOW)
+    length = position * 0 + SPAN
+    for _ in tl.static_range(DOUBLINGS):
+        length = tl.where(visible > length * SECTIONS, length * 2, length)
+    return length
+
+
+@triton.jit
+def finite(maximum: tl.tensor) -> tl.tensor:
+    """What is subtracted from scores: 0 where no key was seen yet, since -inf - -inf is no number."""
+    return tl.where(maximum == float("-inf"), 0.0, maximum)
+
+
+@triton.jit
+def weight(maximum: tl.tensor, common: tl.tensor) -> tl.tensor:
+    """By what a sum is multiplied whose maximum gives way to a common one; both in powers of 2."""
+    return tl.exp2(maximum - finite(common))
+
+
+@triton.jit
+def merged(total: tl.tensor, old_weight: tl.tensor, part: tl.tensor, new_weight: tl.tensor) -> tl.tensor:
+    """A sum with the next section's, both weighted. An empty section changes no bit."""
+    return tl.fma(total, old_weight, part * new_weight)
+
+
+@triton.jit
+def sequence_of_tile(
+    tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr
+) -> tl.tensor:
+    """The sequence of a tile of QUERIES rows: sequence s has those from cu_seqlens[s] // QUERIES + s on."""
+    low = 0
+    high = num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        begin = tl.load(cu_seqlens + middle) // QUERIES + middle
+        if begin <= tile:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+@triton.jit
+def sequence_of_row(row: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor) -> tl.tensor:
+    """The sequence of a live row."""
+    low = 0
+    high = num_seqs
+    while low < high:
+        middle = (low + high) // 2
+        begin = tl.load(cu_seqlens + middle)
+        if begin <= row:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1

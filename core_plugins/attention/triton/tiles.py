@@ -1,0 +1,72 @@
+"""Sizes of the attention kernel's tiles, by chip and by the numbers of a head.
+
+Owns: that table. Never does: depend on a step: a row's bits would depend on its company. Called by: `backend.py`, the gate.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from core_plugins.kernels.triton.chips import INTERPRETER
+
+
+class Tile(NamedTuple):
+    """One program's work.
+
+    rows: queries, of all heads that share a key-value head.
+    keys: a power of 2 up to 128.
+    num_warps, num_stages: as the compiler takes them.
+    """
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+WIDTHS: Final = (64, 128, 256, 512)
+"""Numbers of a head (the larger of key's and value tile's) up to which a row's tiles reach."""
+
+EXACT = Tile(16, 32, 4, 1)
+"""For float32, which no chip multiplies in matrices without loss."""
+
+WIDE_EXACT = Tile(16, 16, 8, 1)
+
+HOPPER: Final = (
+    Tile(64, 64, 4, 3),
+    Tile(64, 64, 4, 2),
+    Tile(64, 32, 8, 2),
+    Tile(64, 32, 8, 2),
+)
+SMALL: Final = (  # 99 KiB of shared memory
+    Tile(64, 64, 4, 2),
+    Tile(64, 64, 4, 2),
+    Tile(64, 32, 8, 2),
+    Tile(32, 16, 8, 2),
+)
+CDNA: Final = (  # 64 KiB
+    Tile(64, 64, 4, 1),
+    Tile(64, 32, 4, 1),
+    Tile(64, 32, 8, 1),
+    Tile(32, 16, 8, 1),
+)
+CHIPS: Final = {
+    INTERPRETER: HOPPER,
+    "sm_80": HOPPER,
+    "sm_90": HOPPER,
+    "sm_100": HOPPER,
+    "sm_120": SMALL,
+    "gfx942": CDNA,
+}
+"""By the kind of chip, see `core_plugins.kernels.triton.chips`."""
+
+
+def tile_of(chip: str, width: int, exact: bool) -> Tile:
+    """For heads of `width` numbers; exact: products of float32."""
+    if exact and chip != INTERPRETER:
+        return EXACT if width <= 128 else WIDE_EXACT
+    rows = CHIPS[chip]
+    for limit, tile in zip(WIDTHS, rows, strict=True):
+        if width <= limit:
+            return tile
+    return rows[-1]

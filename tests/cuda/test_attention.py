@@ -1,0 +1,114 @@
+"""Attention on Triton kernels, in the interpreter: values against a dense float64 reference, bits against each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from core.api.specs import AttentionSpec, LatentSpec
+from core.testing.numbers import generator, same_bits
+from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
+
+pytest.importorskip("triton")
+from core_plugins.attention.triton.backend import TritonAttention
+
+GQA = AttentionSpec(6, 2, 32, 32, 0.17)
+LATENT = LatentSpec(4, rank=32, rope_size=16, head_size_nope=24, head_size_v=24, scale=0.16)
+SPECS: dict[str, AttentionSpec | LatentSpec] = {
+    "grouped": GQA,
+    "two parts and a narrow value": AttentionSpec(4, 1, 80, 40, 0.11),
+    "odd": AttentionSpec(3, 3, 7, 7, 0.4),
+    "window and sinks": AttentionSpec(4, 2, 32, 32, 0.17, window=21, sinks=True),
+    "chunks and a cap": AttentionSpec(4, 2, 32, 32, 0.3, window=21, chunked=True, cap=5.0),
+    "slopes": AttentionSpec(6, 2, 32, 32, 0.144, alibi=True),
+    "latents": LATENT,
+}
+ALONE = 0
+DIVIDED = 10**6
+
+
+def conversations(spec: Any, dtype: str, *lengths: int) -> list[Conversation]:
+    random = generator("attention")
+    return [Conversation.random(length, spec, dtype, random) for length in lengths]
+
+
+def run_of(
+    spec: Any, dtype: str, talks: list[Conversation], wanted: int = DIVIDED, block_size: int = 16
+) -> PagedRun:
+    return PagedRun(TritonAttention(wanted), spec, block_size, dtype, talks, generator("tables"))
+
+
+def expected(run: PagedRun, talk: Conversation, rows: int) -> torch.Tensor:
+    k, v = talk.held
+    return dense_attention(talk.q[-rows:], k, v, as_attention(run.spec), run.params)
+
+
+def fill(run: PagedRun, lengths: list[int]) -> None:
+    """Write the first tokens of each conversation, without attending."""
+    alive = [i for i, length in enumerate(lengths) if length]
+    some = [lengths[i] for i in alive]
+    view = batch_view(some, some, [run.tables[i] for i in alive], run.block_size)
+    k = torch.cat([run.conversations[i].k[: lengths[i]] for i in alive])
+    v = torch.cat([run.conversations[i].v[: lengths[i]] for i in alive])
+    run.write(k, v, run.backend.build(view))
+
+
+def check(spec: Any, dtype: str, wanted: int = ALONE, tolerance: float = 5e-5) -> None:
+    """A prompt, a chunk and a last token in one step."""
+    talks = conversations(spec, dtype, 9, 37, 150)
+    run = run_of(spec, dtype, talks, wanted)
+    fill(run, [0, 20, 149])
+    outs = run.step([9, 17, 1], [9, 37, 150])
+    for talk, out in zip(talks, outs, strict=True):
+        torch.testing.assert_close(out.double(), expected(run, talk, len(out)), atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
+@pytest.mark.parametrize("wanted", [ALONE, DIVIDED])
+def test_mixed_steps_equal_dense_attention(spec: Any, wanted: int) -> None:
+    check(spec, "float32", wanted)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"])
+def test_every_cache_gives_back_what_its_type_holds(dtype: str) -> None:
+    check(GQA, dtype, DIVIDED)
+
+
+def test_queries_of_16_bits_are_multiplied_as_such() -> None:
+    (talk,) = conversations(GQA, "bfloat16", 150)
+    talk.q = talk.q.bfloat16()
+    run = run_of(GQA, "bfloat16", [talk])
+    fill(run, [149])
+    (out,) = run.step([1], [150])
+    torch.testing.assert_close(out.double(), expected(run, talk, 1), atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.parametrize("spec", [GQA, SPECS["window and sinks"], LATENT], ids=["grouped", "window", "latents"])
+def test_bits_depend_on_the_sequence_alone(spec: Any) -> None:
+    mine, short = conversations(spec, "bfloat16", 300, 3)
+    alone = run_of(spec, "bfloat16", [mine], ALONE)
+    fill(alone, [270])
+    (whole,) = alone.step([30], [300])
+    for wanted in (ALONE, DIVIDED):
+        company = run_of(spec, "bfloat16", [short, mine], wanted, block_size=64)
+        fill(company, [0, 292])
+        _, rows = company.step([3, 8], [3, 300])
+        same_bits(rows, whole[-8:], f"a later chunk in company and other blocks, {wanted} programs wanted")
+        (row,) = company.step([0, 1], [3, 300])
+        same_bits(row, whole[-1:], f"the last token by itself, {wanted} programs wanted")
+
+
+def test_sections_grow_with_the_position() -> None:
+    """A row behind 2048 keys has longer sections than the rows before it in its tile, and the bits that it has alone."""
+    spec = AttentionSpec(1, 1, 16, 16, 0.25)
+    (talk,) = conversations(spec, "bfloat16", 2060)
+    run = run_of(spec, "bfloat16", [talk], ALONE, block_size=128)
+    fill(run, [2060])
+    (tile,) = run.step([30], [2060])
+    torch.testing.assert_close(tile.double(), expected(run, talk, 30), atol=5e-5, rtol=5e-5)
+    divided = run_of(spec, "bfloat16", [talk], DIVIDED, block_size=128)
+    fill(divided, [2060])
+    (again,) = divided.step([20], [2060])
+    same_bits(again, tile[-20:], "the same rows, divided and in another chunk")

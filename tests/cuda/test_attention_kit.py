@@ -1,0 +1,43 @@
+"""The kit's checks of attention backends on the Triton kernels, in the interpreter: padding, trees, ownership, claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from core.testing import attention as kit
+from core.testing.case import Skipped
+
+pytest.importorskip("triton")
+from core_plugins.attention.triton import manifest
+from core_plugins.attention.triton.backend import TritonAttention
+
+QUICK = {"writes_only_its_slots", "layout_is_planned"}
+CHECKS = {check.__name__: check for check in kit.KEYED}
+
+
+class Interpreted:
+    """The backend as if it were one for the processor, on which the interpreter runs."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        own = manifest.core_spec()
+        self.spec = msgspec.structs.replace(own, capabilities={**own.capabilities, "devices": ["cpu"]})
+        self.loaded = TritonAttention()
+        self.manifest = self
+
+    def call(self, hook: str, query: Any) -> Any:
+        return getattr(manifest, hook)(query)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CHECKS]
+)
+def test_the_kit_is_satisfied(name: str) -> None:
+    try:
+        CHECKS[name](Interpreted())  # type: ignore[arg-type]
+    except Skipped as skipped:
+        pytest.fail(f"not a check of this backend: {skipped}")

@@ -1,0 +1,55 @@
+"""Layers with a state on Triton kernels, in the interpreter: the kit's checks of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from core.testing import states as kit
+from core.testing.state_formulas import EXAMPLES
+from core.testing.states import StateRun
+from core.testing.numbers import close, generator, same_bits
+
+pytest.importorskip("triton")
+import torch
+
+from core.testing.state_formulas import FORMULAS
+from core_plugins.attention.triton import manifest
+from core_plugins.attention.triton.backend import TritonAttention
+
+
+class Interpreted:
+    """The backend as if it were one for the processor, on which the interpreter runs."""
+
+    device = "cpu"
+
+    def __init__(self) -> None:
+        own = manifest.core_spec()
+        self.spec = msgspec.structs.replace(own, capabilities={**own.capabilities, "devices": ["cpu"]})
+        self.loaded = TritonAttention()
+        self.manifest = self
+
+    def call(self, hook: str, query: Any) -> Any:
+        return getattr(manifest, hook)(query)
+
+
+@pytest.mark.parametrize("op", EXAMPLES)
+def test_a_prompt_and_its_pieces_are_what_the_formula_says(op: str) -> None:
+    spec = EXAMPLES[op][0]
+    random = generator(op)
+    sequences = [torch.randn(length, spec.input_size, generator=random) for length in (7, 1)]
+    run = StateRun(TritonAttention(), spec, sequences, generator("blocks"))
+    whole = run.all()
+    for inputs, got in zip(sequences, whole, strict=True):
+        close(got, FORMULAS[op](spec, inputs, run.params), kit.TOLERANCE, op)
+    pieces = StateRun(TritonAttention(), spec, sequences[:1], generator("blocks")).all(2)
+    same_bits(pieces[0], whole[0], f"{op} in pieces")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [check.__name__ for check in kit.CHECKS])
+def test_the_kit_is_satisfied(name: str) -> None:
+    check = next(check for check in kit.CHECKS if check.__name__ == name)
+    check(Interpreted())  # type: ignore[arg-type]
