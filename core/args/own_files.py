@@ -27,12 +27,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
     Raises UserError; the old file is there then.
     """
-    is_special = os.path.exists(path) and not os.path.isfile(path)
-    draft = path if is_special else Path(f"{path}.new")
+    place = Path(os.path.realpath(path))
+    is_special = os.path.exists(place) and not os.path.isfile(place)
+    draft = place if is_special else Path(f"{place}.new")
     try:
         draft.write_bytes(data)
         if not is_special:
-            draft.replace(path)
+            draft.replace(place)
     except OSError as error:
         if not is_special:
             with suppress(OSError):  # there may be none

@@ -19,16 +19,18 @@ SERVED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "/v1/chat/completions": ("stream",),
         "/v1/completions": ("stream",),
         "/v1/responses": ("stream", "background"),
+        "/v1/embeddings": (),
+        "/v1/score": (),
+        "/score": (),
+        "/v1/rerank": (),
+        "/v2/rerank": (),
+        "/rerank": (),
+        "/pooling": (),
     }
 )
 """The paths of requests, each with the fields of its body that may not be true: a batch has one whole answer a line."""
 
 LATER = (
-    "/v1/embeddings",
-    "/v1/score",
-    "/v1/rerank",
-    "/v1/pooling",
-    "/v1/classify",
     "/v1/moderations",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
