@@ -14,6 +14,7 @@ from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.args.arg import Arg
 from core.args.own_files import own_path
 from core.args.parser import Parsed
+from core.args.sources import merge
 from core.cli.options import parse_engine_arguments, take_help
 from core.cli.own_options import option_section, own_flags, take_options
 
@@ -28,7 +29,6 @@ SUMMARY = (
     "Run every request of a batch file in OpenAI's form with an engine of its own, and write a result for each. The same "
     "command goes on where it was interrupted."
 )
-LARGEST_BODY = 32 * 1024 * 1024
 AHEAD = 2
 """Requests at once, for each sequence that runs: the next ones are prepared while these run."""
 
@@ -63,9 +63,9 @@ def run_batch(words: list[str]) -> int:
     from core.batch.batch_file import look_through
     from core.batch.results import Results
 
-    model = parsed.values.get("model")
-    size = parsed.values.get("max_body_size")
-    batch = look_through(source, str(model.value) if model else "", int(size.value) if size else LARGEST_BODY)
+    merged = merge(parsed.values, os.environ)
+    model = merged.value("model") or ""
+    batch = look_through(source, model, merged.value("max_body_size"))
     with Results(out) as results:
         num_broken = sum(place.error is not None for place in batch.places)
         missing = [place for place in batch.places if place.error is None and not results.has(place)]
@@ -76,8 +76,8 @@ def run_batch(words: list[str]) -> int:
             code = _run(parsed, batch, results, len(missing), total)
             if code:
                 return code
-        elif parsed.problems:
-            raise ConfigError(parsed.problems)
+        elif parsed.problems or merged.problems:
+            raise ConfigError([*parsed.problems, *merged.problems])
         num_errors = results.finish(batch)
     _tell(out, batch, num_errors)
     return 0
