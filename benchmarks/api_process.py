@@ -73,7 +73,9 @@ def _num_tokens(outcomes: Sequence[Outcome]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.api_process", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.api_process", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--model", help="model reference; the embedded default when left out")
     parser.add_argument("--logprobs", action="store_true", help="ask for five alternatives of each token too")
     parser.add_argument("arguments", nargs="*", help="for `core serve`, after --")

@@ -9,10 +9,8 @@ import msgspec
 
 from core.args.arg import Arg
 
-
 NAMES = ("random", "custom", "sharegpt", "prefix_repetition", "json")
 OTHER_NAMES = ("hf", "burstgpt", "sonnet", "random-mm", "random-rerank")
-
 
 
 class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):

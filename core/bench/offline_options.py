@@ -10,7 +10,6 @@ import msgspec
 from core.args.arg import Arg
 
 
-
 class OfflineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of measurements without a server."""
 

@@ -11,7 +11,6 @@ import msgspec
 from core.args.arg import Arg
 from core.bench.dataset_options import DatasetOptions
 
-
 SAMPLING = (
     "temperature",
     "top_p",
@@ -39,7 +38,6 @@ REFUSED_FLAGS = {
 }
 """Flags of vLLM's that bench serve does not take, with the reason."""
 METRICS = ("ttft", "tpot", "itl", "e2el")
-
 
 
 class ServeOptions(DatasetOptions, frozen=True, kw_only=True):
@@ -76,7 +74,9 @@ class ServeOptions(DatasetOptions, frozen=True, kw_only=True):
     request_rate: Annotated[float, Arg("Requests a second; inf: all at once.", ge=1e-6, words=(("inf", math.inf),))] = (
         math.inf
     )
-    burstiness: Annotated[float, Arg("1 for a Poisson process; less for bursts, more for even gaps.", ge=1e-3, le=1e6)] = 1.0
+    burstiness: Annotated[
+        float, Arg("1 for a Poisson process; less for bursts, more for even gaps.", ge=1e-3, le=1e6)
+    ] = 1.0
     ramp_up_strategy: Annotated[
         str | None, Arg("How the rate rises from the first request to the last.", choices=("linear", "exponential"))
     ] = None

@@ -22,8 +22,8 @@ import msgspec
 
 from core.api.errors import CoreError, UserError
 from core.args.own_files import own_path, write_whole
-from core.bench.sweep_options import SweepOptions
 from core.bench.report import DETAILS
+from core.bench.sweep_options import SweepOptions
 from core.processes import python_command
 
 STOP_SECONDS = 30.0

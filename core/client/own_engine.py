@@ -74,8 +74,9 @@ def run_with_own_engine(parsed: Parsed, work: Work) -> int:
 
 
 def resolved(parsed: Parsed) -> Resolution:
-    """The configuration of such an engine; warnings go to standard error. Raises ConfigError with every problem, UserError where
-    traces are wanted and what sends them is not installed.
+    """The configuration of such an engine; warnings go to standard error.
+
+    Raises ConfigError with every problem, UserError where traces are wanted and what sends them is not installed.
     """
     from core.config.resolve import resolve
     from core.observe.tracing import check_tracing

@@ -80,9 +80,7 @@ class ServerMetrics:
         )
         ProcessCollector(registry=self.registry)
         self.tokens = TokenCounts(families)
-        self.ends = families.counters(
-            "request_success", "Completions that ended.", "finished_reason", FINISH_REASONS
-        )
+        self.ends = families.counters("request_success", "Completions that ended.", "finished_reason", FINISH_REASONS)
         self.times = RequestTimes(families)
         self.sizes = RequestSizes(families)
 

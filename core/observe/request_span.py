@@ -94,7 +94,7 @@ class RequestSpan:
         self._is_open = False
 
     def close(self, *, failed: bool = False) -> None:
-        """It is over: a prompt without a last output was left by its client, or `failed`. Choices that have not ended say so."""
+        """It is over; a prompt without a last output was left by its client, or `failed`: so say its choices."""
         if not self._is_open:
             return
         for index in range(self._num_choices):

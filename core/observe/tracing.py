@@ -63,9 +63,7 @@ class Tracing:
         """The span of a prompt that begins now, in the trace that this is done for."""
         from opentelemetry.context import get_current
 
-        return RequestSpan(
-            self._tracer, get_current(), request_id, params, self._model_name, detailed=self._detailed
-        )
+        return RequestSpan(self._tracer, get_current(), request_id, params, self._model_name, detailed=self._detailed)
 
     def flush(self) -> None:
         """Send what waits, for at most a second."""

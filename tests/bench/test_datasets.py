@@ -7,8 +7,8 @@ import json
 import pytest
 
 from core.api.errors import UserError
+from core.bench.dataset_options import NAMES, OTHER_NAMES, DatasetOptions
 from core.bench.datasets import DATASETS, REFUSED, prompts
-from core.bench.dataset_options import DatasetOptions, NAMES, OTHER_NAMES
 
 
 def make(name, **options):

@@ -14,9 +14,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from core.api.errors import UserError
-from core.bench.sweep_options import SweepOptions
 from core.bench.plot import lines_of, marks, read_rows, svg
 from core.bench.sweep import SweepError, combinations, name_of, sweep, words_of
+from core.bench.sweep_options import SweepOptions
 from core.cli.main import main
 
 BENCH = """
