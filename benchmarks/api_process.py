@@ -77,6 +77,7 @@ def main() -> None:
         prog="python -m benchmarks.api_process", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--model", help="model reference; the embedded default when left out")
+    parser.add_argument("--at-once", type=int, nargs="+", default=AT_ONCE, help="answers at the same time")
     parser.add_argument("--logprobs", action="store_true", help="ask for five alternatives of each token too")
     parser.add_argument("arguments", nargs="*", help="for `core serve`, after --")
     options = parser.parse_args()
@@ -85,7 +86,7 @@ def main() -> None:
         for path in PATHS:
             asked = {"logprobs": True, "top_logprobs": 5} if "chat" in path else {"logprobs": 5}
             fields: dict[str, object] = dict(asked) if options.logprobs else {}
-            for at_once in AT_ONCE:
+            for at_once in options.at_once:
                 found = asyncio.run(measure(server, path, at_once, fields))
                 share = RATE * found.cpu_s / found.tokens
                 print(f"{path:<22} {at_once:>8} {found.microseconds:>12.0f} {share:>12.1%}", flush=True)

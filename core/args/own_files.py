@@ -23,7 +23,7 @@ def own_path(name: str) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file at once: readers see the old one or the new one. What is no regular file, such as a pipe, is written as it is.
+    """Write a file at once: readers see the old one or the new one. A pipe or a device is written as it is.
 
     Raises UserError; the old file is there then.
     """
