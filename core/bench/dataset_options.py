@@ -25,7 +25,7 @@ class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):
     seed: Annotated[int, Arg("Equal seeds make equal prompts and arrivals.")] = 0
     input_len: Annotated[int | None, Arg("Tokens of a prompt, about; for any made dataset.", ge=1, le=1 << 24)] = None
     output_len: Annotated[int | None, Arg("Tokens of an answer, for any dataset.", ge=1, le=1 << 24)] = None
-    no_oversample: Annotated[bool, Arg("Do not take prompts of a file twice where it has too few.")] = False
+    oversample: Annotated[bool, Arg("Take prompts of a file twice where it has too few.")] = True
     random_input_len: Annotated[int, Arg("random: tokens of a prompt, about.", ge=1, le=1 << 24)] = 1024
     random_output_len: Annotated[int, Arg("random: tokens of an answer.", ge=1, le=1 << 24)] = 128
     random_range_ratio: Annotated[float, Arg("random: both lengths differ by up to this share.", ge=0, le=1)] = 0.0

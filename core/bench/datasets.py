@@ -161,7 +161,7 @@ def _sampled(found: list[Prompt], options: DatasetOptions, draw: random.Random) 
     """As many as are wanted, in random order; from the beginning again where the file has fewer."""
     draw.shuffle(found)
     count = options.num_prompts
-    if not found or len(found) >= count or options.no_oversample:
+    if not found or len(found) >= count or not options.oversample:
         return found[:count]
     return (found * (count // len(found) + 1))[:count]
 
