@@ -18,6 +18,8 @@ from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field
 
 _INTEGER = re.compile(r"[+-]?\d{1,400}")
+MOST_DIGITS = 1e15
+"""Larger numbers are written with an exponent."""
 _NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
@@ -56,12 +58,18 @@ def limits(ge: float | None, gt: float | None, le: float | None) -> str:
     """` from 1 to 8`, ` above 0`, ` up to 3`, or an empty string."""
     low = ""
     if ge is not None:
-        low = f" from {ge:g}"
+        low = f" from {_written(ge)}"
     elif gt is not None:
-        low = f" above {gt:g}"
+        low = f" above {_written(gt)}"
     if le is None:
         return low
-    return f"{low} {'to' if low else 'up to'} {le:g}"
+    return f"{low} {'to' if low else 'up to'} {_written(le)}"
+
+
+def _written(number: float) -> str:
+    """As a person writes it: whole numbers with all digits."""
+    is_whole = abs(number) < MOST_DIGITS and number == int(number)
+    return str(int(number)) if is_whole else f"{number:g}"
 
 
 def _as_written(value: Any) -> Any:

@@ -103,11 +103,15 @@ def _id_of(place: Place, text: bytes) -> str | None:
 
 
 def open_input(path: Path) -> BinaryIO:
-    """The file to read. Raises UserError."""
+    """The file to read. Raises UserError, also for a pipe: the file is read twice."""
     try:
-        return path.open("rb")
+        file = path.open("rb")
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    if not file.seekable():
+        file.close()
+        raise UserError(f"{path}: is a pipe or a terminal, but a batch is read twice; write the requests to a file.")
+    return file
 
 
 def _raw_lines(file: BinaryIO, model: str, longest: int) -> Iterator[tuple[Place, bytes]]:

@@ -106,6 +106,8 @@ class Results:
             while written < len(record):
                 written += self._file.write(record[written:]) or 0
         except OSError as error:
+            with suppress(OSError):  # else the next run drops the part
+                self._file.truncate(self._end)
             raise self._unwritable(self.path, error) from None
         self._places[place.digest] = (self._end + DIGEST_SIZE + 1, len(text))
         self._end += len(record)
@@ -148,15 +150,16 @@ class Results:
             raise UserError(f"{self.path}: another run writes there; wait for it, or name another output.") from None
 
     def _load(self) -> int:
-        """Take in what an earlier run has left, and drop a last line that it could not finish. Returns the file's size."""
+        """Take in what an earlier run has left, up to a line that it could not finish. Returns the file's new size."""
         self._file.seek(0)
         end = 0
         with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
             for record in reader:
-                if not record.endswith(b"\n"):
-                    break
-                if not RECORD.fullmatch(record):
+                is_whole = RECORD.fullmatch(record) is not None
+                if not is_whole and not end and record.endswith(b"\n"):
                     raise UserError(f"{self.path}: not what a run leaves; remove it, or name another output.")
+                if not is_whole:
+                    break  # the system ended in the middle of it
                 digest = bytes.fromhex(record[:DIGEST_SIZE].decode())
                 self._places[digest] = (end + DIGEST_SIZE + 1, len(record) - DIGEST_SIZE - 2)
                 end += len(record)

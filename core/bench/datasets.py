@@ -10,13 +10,13 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from core.api.errors import UserError
-from core.bench.options import DatasetOptions
+from core.args.own_files import own_path
+from core.bench.dataset_options import DatasetOptions
 from core.bench.workload import Prompt, estimated_tokens
 
 LARGEST_DATASET = 4 * 1024**3
@@ -161,13 +161,13 @@ def _sampled(found: list[Prompt], options: DatasetOptions, draw: random.Random) 
     """As many as are wanted, in random order; from the beginning again where the file has fewer."""
     draw.shuffle(found)
     count = options.num_prompts
-    if not found or len(found) >= count or options.no_oversample:
+    if not found or len(found) >= count or not options.oversample:
         return found[:count]
     return (found * (count // len(found) + 1))[:count]
 
 
 def _read(options: DatasetOptions) -> bytes:
-    path = Path(options.dataset_path or "").expanduser()
+    path = own_path(options.dataset_path or "")
     try:
         if path.stat().st_size > LARGEST_DATASET:
             raise UserError(f"{path}: larger than {LARGEST_DATASET >> 30} GiB; take a part of it.")
@@ -178,7 +178,7 @@ def _read(options: DatasetOptions) -> bytes:
 
 def _schema(path: str) -> Any:
     try:
-        schema = msgspec.json.decode(Path(path).expanduser().read_bytes())
+        schema = msgspec.json.decode(own_path(path).read_bytes())
     except OSError as error:
         raise UserError(f"--json-schema-path {path}: cannot be read: {error.strerror}.") from None
     except msgspec.DecodeError as error:

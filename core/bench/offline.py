@@ -18,8 +18,9 @@ from core.api.errors import ConfigError
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
 from core.args.arg import Given
+from core.bench.dataset_options import DatasetOptions
 from core.bench.datasets import prompts
-from core.bench.options import DatasetOptions, LatencyOptions, ThroughputOptions
+from core.bench.offline_options import LatencyOptions, ThroughputOptions
 from core.bench.workload import Prompt
 
 if TYPE_CHECKING:

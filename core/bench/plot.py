@@ -6,6 +6,7 @@ Owns: reading results, lines by field, the drawing. Never does: measure. Called 
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -15,11 +16,14 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError, nearest
+from core.args.own_files import own_path
 
 COLOURS = ("#1f6fb4", "#d4622a", "#2a7f62", "#8a4fa3", "#b03a48", "#6b6b2a", "#3aa0a0", "#555555")
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 20, 40, 50
 NUM_MARKS = 5
+SMALLEST_SPAN = 1e-9
+"""Smaller ones are nothing: axes have ten digits behind the point."""
 MOST_LINES = 24
 
 Row = Mapping[str, Any]
@@ -30,8 +34,8 @@ def read_rows(paths: Sequence[str]) -> list[Row]:
     """Results: files with one or a list of them, or lines; directories of a sweep by their summary. Raises UserError."""
     rows: list[Row] = []
     for name in paths:
-        path = Path(name).expanduser()
-        if path.is_dir():
+        path = own_path(name)
+        if os.path.isdir(path):
             path = path / "summary.json"
         try:
             text = path.read_bytes()
@@ -45,9 +49,11 @@ def read_rows(paths: Sequence[str]) -> list[Row]:
 
 def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
     """The points of each line, ascending; runs with one x are their median. Raises UserError for an unknown field."""
+    for field in (x, y, *by):
+        _check_field(rows, field)
     values: dict[str, dict[float, list[float]]] = {}
     for row in rows:
-        name = ", ".join(f"{field}={_field(row, field)}" for field in by)
+        name = ", ".join(f"{field}={row.get(field, 'unset')}" for field in by)
         at, value = _number(row, x), _number(row, y)
         if at is not None and value is not None:
             values.setdefault(name, {}).setdefault(at, []).append(value)
@@ -112,7 +118,9 @@ def _chart(lines: Lines, x: str, y: str, top: float, names: Sequence[str]) -> li
 
 def marks(low: float, high: float) -> list[float]:
     """About `NUM_MARKS` round numbers from `low` to `high` or a little beyond."""
-    span = high - low or 1.0
+    span = high - low
+    if span < SMALLEST_SPAN:
+        span = 1.0
     step = 10.0 ** math.floor(math.log10(span / NUM_MARKS))
     while span / step > NUM_MARKS:
         step *= 2 if round(step / 10 ** math.floor(math.log10(step))) != 2 else 2.5
@@ -136,13 +144,15 @@ def _decoded(text: bytes, path: Path) -> list[Row]:
     return rows
 
 
-def _field(row: Row, name: str) -> Any:
-    if name not in row:
-        raise UserError(f"{name}: no field of a result.{nearest(name, row)}")
-    return row[name]
+def _check_field(rows: Sequence[Row], name: str) -> None:
+    """Raise UserError where no result has a field."""
+    if not any(name in row for row in rows):
+        known = {field for row in rows for field in row}
+        raise UserError(f"{name}: no field of a result.{nearest(name, known)}")
 
 
 def _number(row: Row, name: str) -> float | None:
-    value = _field(row, name)
+    """The value of a field for a chart; None where there is none."""
+    value = row.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
     return float(value) if is_number else None

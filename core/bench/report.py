@@ -5,6 +5,7 @@ Owns: the rows of the table, names of files. Never does: compute. Called by: the
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
+from core.args.own_files import own_path, write_whole
 from core.bench.figures import TITLES
 
 WIDTH = 60
@@ -64,15 +66,25 @@ def plain_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
 def write_json(path: Path, value: Any, *, append: bool = False) -> None:
     """Write a result: indented JSON, or with `append` one more line. Raises UserError."""
     text = msgspec.json.encode(value)
+    make_directory(path.parent)
+    if not append:
+        write_whole(path, msgspec.json.format(text, indent=2) + b"\n")
+        return
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if append:
-            with path.open("ab") as file:
-                file.write(text + b"\n")
-        else:
-            path.write_bytes(msgspec.json.format(text, indent=2) + b"\n")
+        with path.open("ab") as file:
+            file.write(text + b"\n")
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def make_directory(path: Path) -> None:
+    """Have a directory for results. Raises UserError where there can be none, or nothing can be written in it."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be made a directory: {error.strerror}.") from None
+    if not os.access(path, os.W_OK):
+        raise UserError(f"{path}: nothing can be written there; name another directory.")
 
 
 def result_path(result: Mapping[str, Any], directory: str | None, name: str | None) -> Path:
@@ -82,7 +94,7 @@ def result_path(result: Mapping[str, Any], directory: str | None, name: str | No
         limit = result["max_concurrency"]
         suffix = "" if limit is None else f"-concurrency{limit}"
         name = f"{result['backend']}-{result['request_rate']}qps{suffix}-{model}-{result['date']}.json"
-    return Path(directory or ".").expanduser() / name
+    return own_path(directory or ".") / name
 
 
 def without_details(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,8 @@ from core.bench.arrivals import Rates, arrival_times
 from core.bench.datasets import prompts
 from core.bench.figures import figures, parse_limits, parse_percentiles
 from core.bench.load import Outcome, Shape, send, send_all
-from core.bench.options import SAMPLING, ServeOptions
+from core.bench.report import DETAILS
+from core.bench.serve_options import METRICS, SAMPLING, ServeOptions
 from core.bench.workload import Prompt
 from core.client.endpoint import Endpoint, EndpointError
 from core.client.http_endpoint import HttpEndpoint
@@ -43,7 +44,7 @@ async def measure(options: ServeOptions) -> dict[str, Any]:
     rates(options)
     limits = parse_limits(options.goodput or ())
     percentiles = parse_percentiles(options.metric_percentiles)
-    head = pairs(options.metadata or (), "--metadata")
+    metadata = _metadata(options)
     headers = pairs(options.header or (), "--header")
     wanted = prompts(options)
     key = options.api_key or os.environ.get("CORE_API_KEY")
@@ -60,7 +61,7 @@ async def measure(options: ServeOptions) -> dict[str, Any]:
     errors = [outcome.error for outcome in outcomes if outcome.error]
     if len(errors) == len(outcomes):
         raise MeasurementError(f"No request went well: {errors[0]}")
-    result = _head(options, shape, model, url) | head
+    result = _head(options, shape.path, model, url) | metadata
     result |= figures(outcomes, seconds, limits, options.percentile_metrics, percentiles)
     result["errors"] = list(dict.fromkeys(errors))[:MOST_ERRORS]
     return result | (_details(outcomes) if options.save_detailed else {})
@@ -152,13 +153,24 @@ def _progress(total: int, *, shown: bool) -> tuple[Callable[[Outcome], object], 
     return lambda outcome: bar.update(1), bar.close
 
 
-def _head(options: ServeOptions, shape: Shape, model: str, url: str) -> dict[str, Any]:
+def _metadata(options: ServeOptions) -> dict[str, str]:
+    """The user's own fields. Raises UserError for one that a result has anyway."""
+    found = pairs(options.metadata or (), "--metadata")
+    figured = figures((), 1.0, {}, METRICS, parse_percentiles(options.metric_percentiles))
+    taken = {*_head(options, "", "", ""), *figured, *DETAILS, "errors"}
+    for name in found:
+        if name in taken:
+            raise UserError(f"--metadata {name}: every result has a field of this name; choose another one.")
+    return found
+
+
+def _head(options: ServeOptions, path: str, model: str, url: str) -> dict[str, Any]:
     """What was measured."""
     rate: float | str = "inf" if math.isinf(options.request_rate) else options.request_rate
     return {
         "date": datetime.now().strftime("%Y%m%d-%H%M%S"),
         "backend": options.backend,
-        "endpoint": shape.path,
+        "endpoint": path,
         "base_url": url,
         "model_id": model,
         "dataset_name": options.dataset_name,

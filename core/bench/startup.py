@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.bench.options import StartupOptions
+from core.bench.offline_options import StartupOptions
 from core.client.endpoint import Endpoint, EndpointError, whole
 from core.client.own_engine import own_endpoint, resolved
 from core.engine.child import EngineProcess

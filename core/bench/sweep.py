@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import io
 import os
 import shlex
 import signal
@@ -20,8 +21,9 @@ from typing import Any
 import msgspec
 
 from core.api.errors import CoreError, UserError
-from core.bench.options import SweepOptions
+from core.args.own_files import own_path, write_whole
 from core.bench.report import DETAILS
+from core.bench.sweep_options import SweepOptions
 from core.processes import python_command
 
 STOP_SECONDS = 30.0
@@ -51,7 +53,7 @@ def sweep(options: SweepOptions) -> list[dict[str, Any]]:
     """Run what is wanted; returns a row for each result: the parameters and the figures. Raises UserError, SweepError."""
     if options.output_dir is None:
         raise UserError("core bench sweep: -o DIR is missing.")
-    directory = Path(options.output_dir).expanduser()
+    directory = own_path(options.output_dir)
     serve = read_params(options.serve_params, "--serve-params")
     bench = read_params(options.bench_params, "--bench-params")
     if options.serve_params is not None and options.serve_cmd is None:
@@ -72,7 +74,7 @@ def read_params(path: str | None, flag: str) -> list[Params]:
     if path is None:
         return [{}]
     try:
-        found = msgspec.json.decode(Path(path).expanduser().read_bytes(), type=list[dict[str, Any]])
+        found = msgspec.json.decode(own_path(path).read_bytes(), type=list[dict[str, Any]])
     except OSError as error:
         raise UserError(f"{flag} {path}: cannot be read: {error.strerror}.") from None
     except msgspec.DecodeError as error:
@@ -135,7 +137,7 @@ def _run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None
 
 def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None) -> None:
     """One measurement. A server that ends while it is waited for ends the measurement too. Raises SweepError."""
-    with subprocess.Popen(words) as measuring:
+    with _started(words, "--bench-cmd") as measuring:
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -160,20 +162,24 @@ def _server(command: list[str] | None, *, dry: bool) -> Iterator[subprocess.Pope
     if command is None or dry:
         yield None
         return
-    try:
-        process = subprocess.Popen(command, start_new_session=True)
-    except OSError as error:
-        raise UserError(f"--serve-cmd {command[0]}: cannot be started: {error.strerror}.") from None
+    process = _started(command, "--serve-cmd", start_new_session=True)
     try:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with contextlib.suppress(ProcessLookupError):  # what it has started, or itself when it hangs
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _started(command: list[str], flag: str, *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
+    """A process. Raises UserError for a command that is not there."""
+    try:
+        return subprocess.Popen(command, start_new_session=start_new_session)
+    except OSError as error:
+        raise UserError(f"{flag} {command[0]}: cannot be started: {error.strerror}.") from None
 
 
 def _split(command: str) -> list[str]:
@@ -191,16 +197,22 @@ def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
     """All results, also as summary.csv and summary.json."""
     rows: list[dict[str, Any]] = []
     for run in runs:
-        result = msgspec.json.decode(run.path.read_bytes(), type=dict[str, Any])
+        result = _result(run.path)
         kept = {name: value for name, value in result.items() if name not in (*DETAILS, "errors")}
         rows.append({**run.serve, **kept, **run.bench, "run_number": run.number})
     names = list(dict.fromkeys(name for row in rows for name in row))
-    try:
-        (directory / "summary.json").write_bytes(msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
-        with (directory / "summary.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, names)
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise UserError(f"{directory}: cannot be written: {error.strerror}.") from None
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    write_whole(directory / "summary.json", msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
+    write_whole(directory / "summary.csv", table.getvalue().encode())
     return rows
+
+
+def _result(path: Path) -> dict[str, Any]:
+    """The result of one run. Raises UserError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"{path}: no result of a measurement ({error}); remove it and use --resume.") from None

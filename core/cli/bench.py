@@ -8,24 +8,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from core.api.errors import UserError, nearest
+from core.args.own_files import own_path, write_whole
 from core.args.show import Section, show
-from core.bench.options import (
-    REFUSED_FLAGS,
-    DatasetOptions,
-    LatencyOptions,
-    OfflineOptions,
-    PlotOptions,
-    ServeOptions,
-    StartupOptions,
-    SweepOptions,
-    ThroughputOptions,
-)
+from core.bench.dataset_options import DatasetOptions
+from core.bench.offline_options import LatencyOptions, OfflineOptions, StartupOptions, ThroughputOptions
+from core.bench.serve_options import REFUSED_FLAGS, ServeOptions
+from core.bench.sweep_options import PlotOptions, SweepOptions
 from core.cli.options import parse_engine_arguments, take_help
 from core.cli.own_options import option_section, own_flags, refuse_rest, take_options
 from core.cli.tables import print_json
@@ -73,13 +66,16 @@ def serve(words: list[str]) -> int:
     from core.bench import report
     from core.bench.serve import run
 
+    is_saved = options.save_result or options.append_result or options.save_detailed
+    if is_saved:  # a mistake is told before the measurement, not after
+        report.make_directory(own_path(options.result_dir or "."))
     result = run(options)
     shown = report.without_details(result)
     if options.json:
         print_json(shown)
     else:
         print(report.serving_table(shown))
-    if options.save_result or options.append_result or options.save_detailed:
+    if is_saved:
         path = report.result_path(result, options.result_dir, options.result_filename)
         report.write_json(path, result, append=options.append_result)
     return 0
@@ -139,10 +135,7 @@ def plot(words: list[str]) -> int:
 
     rows = drawing.read_rows(files)
     charts = {name: drawing.lines_of(rows, options.x, name, options.by or ()) for name in options.y}
-    try:
-        Path(options.output).expanduser().write_text(drawing.svg(charts, options.x))
-    except OSError as error:
-        raise UserError(f"{options.output}: cannot be written: {error.strerror}.") from None
+    write_whole(own_path(options.output), drawing.svg(charts, options.x).encode())
     print(f"{options.output}: {len(rows)} results")
     return 0
 
@@ -156,7 +149,7 @@ def _tell(title: str, options: OfflineOptions, result: Mapping[str, Any], rows: 
     else:
         print(report.plain_table(title, rows))
     if options.output_json is not None:
-        report.write_json(Path(options.output_json).expanduser(), result)
+        report.write_json(own_path(options.output_json), result)
     return 0
 
 

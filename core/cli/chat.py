@@ -3,21 +3,25 @@
 Owns: the arguments of both. Never does: talk itself. Called by: main.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
 from core.api.errors import UserError
 from core.args.arg import Arg
+from core.args.own_files import own_path
 from core.cli.options import parse_engine_arguments, take_help
 from core.cli.own_options import option_section, own_flags, take_options
 
 if TYPE_CHECKING:
-    from core.terminal.target import Target
+    from core.terminal.chat import Chat
+    from core.terminal.complete import Completion
+    from core.terminal.conversation import Conversation
+    from core.terminal.teller import Teller
 
 CHAT_USAGE = "core chat [MODEL] [ARGUMENTS]"
 CHAT_SUMMARY = (
@@ -28,6 +32,8 @@ COMPLETE_USAGE = "core complete [MODEL] [ARGUMENTS]"
 COMPLETE_SUMMARY = (
     "Have a model continue a text as it is, without a chat template; where the model is found is as with core chat."
 )
+INTERRUPTED = 130
+"""Exit code of a single answer that Ctrl-C ended, as of every command."""
 ENGINE_ROW = ("[MODEL] [ARGUMENTS]", "As of core serve, for an engine of its own; not with --url.")
 
 
@@ -66,26 +72,17 @@ def chat(words: list[str]) -> int:
         _show_help(CHAT_USAGE, CHAT_SUMMARY, ChatOptions)
         return 0
     options = take_options(ChatOptions, words)
-    from core.terminal.chat import Chat
-    from core.terminal.conversation import Conversation, attach_all
+    from core.terminal.chat import PATH, Chat
 
-    conversation = Conversation()
-    if options.history is not None and Path(options.history).expanduser().exists():
-        conversation.load(options.history)
-    conversation.system = options.system_prompt or conversation.system
-    attach_all(conversation, options.file or ())
+    conversation = _conversation(options)
     message = _single_message(options.quick)
 
     def keep() -> None:
         if options.history is not None:
             conversation.save(options.history)
 
-    with _target(options, words) as target:
-        talk = Chat(target, conversation, _fields(options), stats=options.stats and message is None, keep=keep)
-        if message is None:
-            return talk.run()
-        talk.turn(message)
-        return 0
+    with _teller(options, words, PATH, is_single=message is not None) as teller:
+        return _run(Chat(teller, conversation, keep), message)
 
 
 def complete(words: list[str]) -> int:
@@ -94,36 +91,55 @@ def complete(words: list[str]) -> int:
         _show_help(COMPLETE_USAGE, COMPLETE_SUMMARY, CompleteOptions)
         return 0
     options = take_options(CompleteOptions, words)
-    from core.terminal.complete import Completion
+    from core.terminal.complete import PATH, Completion
 
     text = _single_message(options.quick)
-    with _target(options, words) as target:
-        completion = Completion(target, _fields(options), stats=options.stats and text is None)
-        if text is None:
-            return completion.run()
-        completion.turn(text)
-        return 0
+    with _teller(options, words, PATH, is_single=text is not None) as teller:
+        return _run(Completion(teller), text)
+
+
+def _run(talk: "Chat | Completion", message: str | None) -> int:
+    """One turn for a single message, else as many as a person wants; returns the exit code."""
+    if message is None:
+        return talk.run()
+    return 0 if talk.turn(message) else INTERRUPTED
+
+
+def _conversation(options: ChatOptions) -> "Conversation":
+    """The conversation so far. Raises UserError."""
+    from core.terminal.conversation import Conversation, attach_all
+    from core.terminal.typed import unicode
+
+    conversation = Conversation()
+    if options.history is not None and os.path.exists(own_path(options.history)):
+        conversation.load(options.history)
+    if options.system_prompt:
+        conversation.system = unicode(options.system_prompt, "--system-prompt")
+    attach_all(conversation, options.file or ())
+    return conversation
 
 
 def _single_message(quick: str | None) -> str | None:
     """The one message of `--quick` or of a pipe; None for a person at a terminal. Raises UserError for an empty one."""
     if quick is None and sys.stdin.isatty():
         return None
-    from core.terminal.typed import piped
+    from core.terminal.typed import piped, unicode
 
-    message = piped() if quick is None else quick
+    message = piped() if quick is None else unicode(quick, "--quick")
     if not message:
         raise UserError("The message is empty; type one after --quick, or pipe it in.")
     return message
 
 
 @contextmanager
-def _target(options: TargetOptions, words: list[str]) -> "Iterator[Target]":
+def _teller(options: TargetOptions, words: list[str], path: str, *, is_single: bool) -> "Iterator[Teller]":
+    """What asks the model. path: of requests. is_single: whether there is one message only, without a line about speed."""
     from core.terminal.target import target
+    from core.terminal.teller import Teller
 
     parsed = parse_engine_arguments(words, own_flags(type(options)))
     with target(parsed, options.url, options.model_name, options.api_key) as found:
-        yield found
+        yield Teller(found, path, _fields(options), stats=options.stats and not is_single)
 
 
 def _fields(options: TargetOptions) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -46,6 +47,8 @@ PACKAGES = (
 PREFIXES = ("CORE_", "HF_", "TORCH", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "LD_PRELOAD", "MALLOC_")
 """Variables of the environment that are told."""
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+CREDENTIALS = re.compile(r"//[^/@\s]+@")
+"""User and password in an address."""
 FLAGS = (
     "avx2",
     "avx512f",
@@ -90,7 +93,7 @@ def _system() -> Facts:
     libc, version = platform.libc_ver()
     return {
         "core": __version__,
-        "installed at": str(Path(__file__).resolve().parents[2]).replace(str(Path.home()), "~"),
+        "installed at": _without_names(str(Path(__file__).resolve().parents[2])),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "distribution": _distribution(),
@@ -182,7 +185,8 @@ def _environment() -> Facts:
     found: dict[str, str] = {}
     for name, value in sorted(os.environ.items()):
         if name.startswith(PREFIXES):
-            found[name] = "***" if any(word in name for word in SECRETS) else value.replace(str(Path.home()), "~")
+            is_secret = any(word in name for word in SECRETS)
+            found[name] = "***" if is_secret else _without_names(value)
     return found
 
 
@@ -196,6 +200,14 @@ SECTIONS: Mapping[str, Callable[[], Facts]] = {
     "Plugins": _plugins,
     "Environment": _environment,
 }
+
+
+def _without_names(text: str) -> str:
+    """Without the home directory, whose name is a user's, and without user and password in addresses."""
+    home = os.path.expanduser("~")
+    if home not in ("", "/", "~"):
+        text = text.replace(home, "~")
+    return CREDENTIALS.sub("//***@", text)
 
 
 def _distribution() -> str:

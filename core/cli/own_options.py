@@ -24,12 +24,12 @@ GROUP = "command"
 STRUCTS = (
     "core.cli.chat:ChatOptions",
     "core.cli.chat:CompleteOptions",
-    "core.bench.options:ServeOptions",
-    "core.bench.options:LatencyOptions",
-    "core.bench.options:ThroughputOptions",
-    "core.bench.options:StartupOptions",
-    "core.bench.options:SweepOptions",
-    "core.bench.options:PlotOptions",
+    "core.bench.serve_options:ServeOptions",
+    "core.bench.offline_options:LatencyOptions",
+    "core.bench.offline_options:ThroughputOptions",
+    "core.bench.offline_options:StartupOptions",
+    "core.bench.sweep_options:SweepOptions",
+    "core.bench.sweep_options:PlotOptions",
     "core.cli.run_batch:RunBatchOptions",
 )
 """The options of all commands, as MODULE:NAME, for completion."""

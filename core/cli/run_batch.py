@@ -3,15 +3,18 @@
 Owns: the command's arguments and its last line. Never does: run a request itself. Called by: main.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from core.api.errors import EngineDeadError, UserError
+from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.args.arg import Arg
+from core.args.own_files import own_path
 from core.args.parser import Parsed
+from core.args.sources import merge
 from core.cli.options import parse_engine_arguments, take_help
 from core.cli.own_options import option_section, own_flags, take_options
 
@@ -26,7 +29,6 @@ SUMMARY = (
     "Run every request of a batch file in OpenAI's form with an engine of its own, and write a result for each. The same "
     "command goes on where it was interrupted."
 )
-LARGEST_BODY = 32 * 1024 * 1024
 AHEAD = 2
 """Requests at once, for each sequence that runs: the next ones are prepared while these run."""
 
@@ -61,9 +63,9 @@ def run_batch(words: list[str]) -> int:
     from core.batch.batch_file import look_through
     from core.batch.results import Results
 
-    model = parsed.values.get("model")
-    size = parsed.values.get("max_body_size")
-    batch = look_through(source, str(model.value) if model else "", int(size.value) if size else LARGEST_BODY)
+    merged = merge(parsed.values, os.environ)
+    model = merged.value("model") or ""
+    batch = look_through(source, model, merged.value("max_body_size"))
     with Results(out) as results:
         num_broken = sum(place.error is not None for place in batch.places)
         missing = [place for place in batch.places if place.error is None and not results.has(place)]
@@ -74,6 +76,8 @@ def run_batch(words: list[str]) -> int:
             code = _run(parsed, batch, results, len(missing), total)
             if code:
                 return code
+        elif parsed.problems or merged.problems:
+            raise ConfigError([*parsed.problems, *merged.problems])
         num_errors = results.finish(batch)
     _tell(out, batch, num_errors)
     return 0
@@ -118,14 +122,16 @@ def _files(options: RunBatchOptions) -> tuple[Path, Path]:
     for name in (options.input_file, options.output_file):
         if name.startswith(("http://", "https://")):
             raise UserError(f"{name}: only local files are read and written; download or upload it yourself.")
-    source, out = Path(options.input_file).expanduser(), Path(options.output_file).expanduser()
-    if out.is_dir() or not out.parent.is_dir():
+    source = own_path(options.input_file)
+    out = own_path(options.output_file)
+    is_there = os.path.exists(out)
+    is_other = is_there and not os.path.isfile(out)
+    if is_other or not os.path.isdir(out.parent):
         raise UserError(f"-o {out}: expected a file in a directory that is there.")
-    if out.exists():
-        if not options.overwrite:
-            raise UserError(f"-o {out}: is there already; name another file, or replace it with --overwrite.")
-        if source.exists() and out.samefile(source):
-            raise UserError(f"-o {out}: is the input; name another file.")
+    if is_there and not options.overwrite:
+        raise UserError(f"-o {out}: is there already; name another file, or replace it with --overwrite.")
+    if is_there and os.path.exists(source) and os.path.samefile(source, out):
+        raise UserError(f"-o {out}: is the input; name another file.")
     return source, out
 
 

@@ -5,7 +5,9 @@ Owns: lines and events. Never does: read a network, know what an event says. Cal
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from core.client.endpoint import Answer, EndpointError
@@ -13,6 +15,8 @@ from core.client.endpoint import Answer, EndpointError
 LONGEST_EVENT = 64 * 1024 * 1024
 """Bytes without a line break, after which a stream is taken for a mistake."""
 DONE = b"[DONE]"
+REST_SECONDS = 2.0
+"""How long the end of an answer may take to follow its last event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,8 @@ async def events(answer: Answer) -> AsyncIterator[Event]:
     """
     rest = b""
     lines: list[bytes] = []
-    is_done = False
-    async for part in answer.parts():
-        if is_done:
-            continue
+    parts = answer.parts()
+    async for part in parts:
         *ended, rest = (rest + part).split(b"\n")
         if len(rest) > LONGEST_EVENT:
             raise EndpointError(f"A line of the stream is longer than {LONGEST_EVENT >> 20} MiB.")
@@ -45,6 +47,14 @@ async def events(answer: Answer) -> AsyncIterator[Event]:
                 data = b"\n".join(lines)
                 lines = []
                 if data == DONE:
-                    is_done = True
-                    break
+                    await _drop(parts)
+                    return
                 yield Event(data, answer.arrived)
+
+
+async def _drop(parts: AsyncIterator[bytes]) -> None:
+    """Read what is left; a server that does not end its answer is not waited for."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REST_SECONDS):
+            async for _ in parts:
+                pass

@@ -33,7 +33,10 @@ class HttpEndpoint:
 
     def __init__(self, url: str, api_key: str | None = None, *, verify: bool = True) -> None:
         self.name = url
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError as error:
+            raise UserError(f"--url {url}: {error}; expected http://HOST:PORT, https://HOST or unix:/PATH.") from None
         self._socket = ""
         self._prefix = ""
         self._tls: ssl.SSLContext | None = None
@@ -109,6 +112,8 @@ class HttpEndpoint:
             raise EndpointError(f"{self.name}: no connection within {CONNECT_SECONDS:g} s.") from None
         except OSError as error:
             raise EndpointError(f"{self.name}: no connection: {reason(error)}.") from None
+        except ValueError:  # such as a name with an empty part, which no resolver takes
+            raise EndpointError(f"{self.name}: no connection: that is no name of a host or a socket.") from None
         return Connection(reader, writer)
 
 

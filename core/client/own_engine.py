@@ -25,7 +25,9 @@ Work = Callable[["AppEndpoint", "Resolution"], Coroutine[None, None, int]]
 WITHOUT_MEANING = {
     "host": "no port is opened",
     "port": "no port is opened",
+    "uds": "no socket is opened",
     "api_key": "nobody else can send requests",
+    "public_prompt": "nobody else shares the cache",
     "allowed_origins": "no browser can send requests",
     "allowed_methods": "no browser can send requests",
     "allowed_headers": "no browser can send requests",
@@ -35,7 +37,13 @@ WITHOUT_MEANING = {
     "root_path": "there is no proxy",
     "ssl_keyfile": "no port is opened",
     "ssl_certfile": "no port is opened",
+    "ssl_ca_certs": "no port is opened",
+    "ssl_cert_reqs": "no port is opened",
+    "enable_ssl_refresh": "no port is opened",
+    "enable_server_load_tracking": "nobody asks for the load",
     "disable_fastapi_docs": "no pages are served",
+    "disable_ui": "no pages are served",
+    "vllm_metrics": "nobody asks for metrics",
     "uvicorn_log_level": "there is no HTTP server",
     "disable_uvicorn_access_log": "there is no HTTP server",
     "enable_request_id_headers": "nobody sees headers",
@@ -66,13 +74,18 @@ def run_with_own_engine(parsed: Parsed, work: Work) -> int:
 
 
 def resolved(parsed: Parsed) -> Resolution:
-    """The configuration of such an engine; warnings go to standard error. Raises ConfigError with every problem."""
+    """The configuration of such an engine; warnings go to standard error.
+
+    Raises ConfigError with every problem, UserError where traces are wanted and what sends them is not installed.
+    """
     from core.config.resolve import resolve
+    from core.observe.tracing import check_tracing
 
     problems = [*parsed.problems, *refusals(set(parsed.values))]
     resolution = resolve(parsed.values, context="serve", problems=problems)
     for warning in [*parsed.warnings, *resolution.warnings]:
         print(f"core: warning: {warning}", file=sys.stderr)
+    check_tracing(resolution.server.traces)
     return resolution
 
 
@@ -89,7 +102,7 @@ def refusals(names: set[str]) -> list[str]:
 async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> int:
     from core.observe.logging import setup_logging
 
-    setup_logging(process="main", others=("asyncio",))
+    setup_logging(process="main", others=("asyncio",), config=resolution.server.log_config)
     async with own_endpoint(resolution, process) as endpoint:
         return await work(endpoint, resolution)
 

@@ -1,7 +1,7 @@
 """Prometheus metrics of a server: vLLM's names under the prefix `core:`.
 
-Owns: the registry, histograms and counters of requests, the view of the scheduler's state. Never does: HTTP, or keep
-module-level collectors (each server has a registry of its own). Called by: the server.
+Owns: the registry, the view of the scheduler's state, the page. Never does: HTTP, or keep module-level collectors (each server
+has a registry of its own). Called by: the server.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -18,14 +18,12 @@ from prometheus_client.registry import Collector
 from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
 from core.observe import draft_metrics, kv_metrics, step_metrics
-from core.observe.buckets import FIRST_TOKEN_BUCKETS, LENGTH_BUCKETS, N_BUCKETS, REQUEST_BUCKETS, TOKEN_BUCKETS
-from core.observe.shared_metrics import AskOthers, families, merged, page
+from core.observe.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
+from core.observe.shared_metrics import AskOthers, merged, page
+from core.observe.shared_metrics import families as as_messages
 from core.observe.vllm_names import with_vllm_names
 
 PREFIX = "core:"
-FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
-TOKEN_SOURCES = ("local_compute", "local_cache_hit")
-
 RECOVERY_BUCKETS = (0.1, 0.25, 0.5, 1, 1.5, 2, 2.5, 5, 10, 20, 40, 80, 160, 320)
 
 GAUGES = {
@@ -54,6 +52,7 @@ class ServerMetrics:
     """All metrics of one server, labelled with its model's name.
 
     registry: of what this process counts; the scheduler's state comes before it.
+    tokens, times, sizes: of requests. ends: completions by how they ended. recovery: pauses after the death of an engine.
     stats: gives the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
@@ -69,70 +68,21 @@ class ServerMetrics:
         *,
         vllm_names: bool = False,
     ) -> None:
-        self._vllm_names = vllm_names
         self.registry = CollectorRegistry()
-        self.model_name = model_name
+        self._vllm_names = vllm_names
         self._scheduler = _SchedulerCollector(model_name, stats, cache)
         self._number = 0
         self._ask_others: AskOthers | None = None
+        families = Families(self.registry, PREFIX, model_name)
         self.registry.register(_RestartCollector(model_name, restarts))
-        self.recovery = self._histogram(
+        self.recovery = families.histogram(
             "engine_recovery_seconds", "Pauses between the death of an engine and the next.", RECOVERY_BUCKETS
         )
         ProcessCollector(registry=self.registry)
-        self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of requests that began to run.")
-        self.cached_tokens = self._counter("prompt_tokens_cached", "Prompt tokens that came from the prefix cache.")
-        sources = Counter(
-            PREFIX + "prompt_tokens_by_source",
-            "Prompt tokens by where their keys and values came from.",
-            ("model_name", "source"),
-            registry=self.registry,
-        )
-        self.tokens_from = {source: sources.labels(model_name, source) for source in TOKEN_SOURCES}
-        self.generation_tokens = self._counter("generation_tokens", "Tokens generated.")
-        success = Counter(
-            PREFIX + "request_success",
-            "Completions that ended.",
-            ("model_name", "finished_reason"),
-            registry=self.registry,
-        )
-        self.success = {reason: success.labels(model_name, reason) for reason in FINISH_REASONS}
-        self.first_token = self._histogram(
-            "time_to_first_token_seconds", "Arrival to first token.", FIRST_TOKEN_BUCKETS
-        )
-        self.inter_token = self._histogram(
-            "inter_token_latency_seconds", "Between consecutive outputs of a streamed request.", TOKEN_BUCKETS
-        )
-        self.per_token = self._histogram(
-            "request_time_per_output_token_seconds",
-            "Mean time per token after the first, one a request.",
-            TOKEN_BUCKETS,
-        )
-        self.latency = self._histogram("e2e_request_latency_seconds", "Arrival to last token.", REQUEST_BUCKETS)
-        self.decode_time = self._histogram("request_decode_time_seconds", "First to last token.", REQUEST_BUCKETS)
-        self.queue_time = self._histogram(
-            "request_queue_time_seconds", "Arrival until the prompt begins to be computed.", REQUEST_BUCKETS
-        )
-        self.prefill_time = self._histogram(
-            "request_prefill_time_seconds", "The prompt's beginning to the first token.", REQUEST_BUCKETS
-        )
-        self.inference_time = self._histogram(
-            "request_inference_time_seconds", "The prompt's beginning to the last token.", REQUEST_BUCKETS
-        )
-        self.prompt_length = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", LENGTH_BUCKETS)
-        self.output_length = self._histogram(
-            "request_generation_tokens", "Tokens generated for a request.", LENGTH_BUCKETS
-        )
-        self.computed_length = self._histogram(
-            "request_prefill_kv_computed_tokens", "Prompt tokens of a request that were not cached.", LENGTH_BUCKETS
-        )
-        self.longest_output = self._histogram(
-            "request_max_num_generation_tokens", "Tokens of a request's longest completion.", LENGTH_BUCKETS
-        )
-        self.params_n = self._histogram("request_params_n", "The n of a request.", N_BUCKETS)
-        self.params_max_tokens = self._histogram(
-            "request_params_max_tokens", "The max_tokens of a request.", LENGTH_BUCKETS
-        )
+        self.tokens = TokenCounts(families)
+        self.ends = families.counters("request_success", "Completions that ended.", "finished_reason", FINISH_REASONS)
+        self.times = RequestTimes(families)
+        self.sizes = RequestSizes(families)
 
     def share(self, number: int, ask_others: AskOthers) -> None:
         """From now on this is process `number` of several, whose metrics are on the page, too."""
@@ -144,19 +94,11 @@ class ServerMetrics:
         counted = self.registry.collect()
         if self._ask_others is not None:
             others = await self._ask_others()
-            counted = merged({**others, self._number: families(counted)})
+            counted = merged({**others, self._number: as_messages(counted)})
         metrics: Iterable[Metric] = itertools.chain(self._scheduler.collect(), counted)
         if self._vllm_names:
             metrics = with_vllm_names(metrics, PREFIX)
         return page(metrics)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        family = Counter(PREFIX + name, text, ("model_name",), registry=self.registry)
-        return family.labels(self.model_name)
-
-    def _histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
-        family = Histogram(PREFIX + name, text, ("model_name",), registry=self.registry, buckets=tuple(buckets))
-        return family.labels(self.model_name)
 
 
 class _RestartCollector(Collector):

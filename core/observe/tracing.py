@@ -1,7 +1,7 @@
 """Spans of requests, sent to a collector with OTLP.
 
-Owns: the connection to OpenTelemetry: the exporter, the spans of one request and their attributes, the context that clients
-send. Never does: measure: the times are those of the outputs. Called by: the server, where an endpoint is named.
+Owns: the connection to OpenTelemetry: the exporter, and the context that clients send. Never does: know what a span says
+(`request_span` does). Called by: the server, where an endpoint is named.
 
 OpenTelemetry is imported when the first `Tracing` is made. Its exporter has a thread and a bounded queue of its own, so a
 collector that is slow or gone costs spans, never an answer.
@@ -9,47 +9,23 @@ collector that is slow or gone costs spans, never an answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core.api.config import TraceSettings
 from core.api.errors import UserError
-from core.api.outputs import RequestMetrics, RequestOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.observe.request_span import RequestSpan
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.sdk.trace.export import SpanExporter
 
 OVER_HTTP = "/v1/traces"
 """The path with which endpoints of OTLP over HTTP end; others are gRPC."""
 MODULES = "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc", "opentelemetry.exporter.otlp.proto.http"
-NS = 1_000_000_000
-
-REQUEST_VALUES: Mapping[str, Callable[[SamplingParams], Any]] = {
-    "gen_ai.request.temperature": lambda params: params.temperature,
-    "gen_ai.request.top_p": lambda params: params.top_p,
-    "gen_ai.request.top_k": lambda params: params.top_k,
-    "gen_ai.request.max_tokens": lambda params: params.max_tokens,
-    "gen_ai.request.n": lambda params: params.n,
-}
-TIMES: Mapping[str, tuple[str, str]] = {
-    "gen_ai.latency.time_in_queue": ("arrival_time", "first_scheduled_time"),
-    "gen_ai.latency.time_to_first_token": ("arrival_time", "first_token_time"),
-    "gen_ai.latency.time_in_model_prefill": ("first_scheduled_time", "first_token_time"),
-    "gen_ai.latency.time_in_model_decode": ("first_token_time", "last_token_time"),
-    "gen_ai.latency.time_in_model_inference": ("first_scheduled_time", "last_token_time"),
-    "gen_ai.latency.e2e": ("arrival_time", "last_token_time"),
-}
-"""Seconds between two times of a request, under the names that vLLM gives them."""
-PHASES: Mapping[str, tuple[str, str]] = {
-    "queue": ("arrival_time", "first_scheduled_time"),
-    "prefill": ("first_scheduled_time", "first_token_time"),
-    "decode": ("first_token_time", "last_token_time"),
-}
-"""Spans inside of a request's own."""
 
 
 class Tracing:
@@ -83,39 +59,11 @@ class Tracing:
         finally:
             detach(token)
 
-    def current(self) -> Context:
-        """The trace that this is done for."""
+    def follow(self, request_id: str, params: SamplingParams | PoolingParams) -> RequestSpan:
+        """The span of a prompt that begins now, in the trace that this is done for."""
         from opentelemetry.context import get_current
 
-        return get_current()
-
-    def end(
-        self, parent: Context | None, request_id: str, params: SamplingParams, output: RequestOutput, num_tokens: int
-    ) -> None:
-        """A prompt has its last output.
-
-        parent: see `current`.
-        num_tokens: that it got in all.
-        """
-        from opentelemetry.trace import SpanKind, StatusCode, set_span_in_context
-
-        times = output.metrics
-        last = times.last_token_time or times.arrival_time
-        begin = _ns(times.arrival_time)
-        attributes = self._attributes(request_id, params, output, num_tokens)
-        span = self._tracer.start_span(
-            "llm_request", context=parent, kind=SpanKind.SERVER, attributes=attributes, start_time=begin
-        )
-        if any(completion.finish_reason == "error" for completion in output.outputs):
-            span.set_status(StatusCode.ERROR)
-        if self._detailed:
-            inside = set_span_in_context(span)
-            for phase, (start, end) in PHASES.items():
-                if _seconds(times, start, end) is None:
-                    continue
-                inner = self._tracer.start_span(phase, context=inside, start_time=_ns(getattr(times, start)))
-                inner.end(_ns(getattr(times, end)))
-        span.end(_ns(last))
+        return RequestSpan(self._tracer, get_current(), request_id, params, self._model_name, detailed=self._detailed)
 
     def flush(self) -> None:
         """Send what waits, for at most a second."""
@@ -125,28 +73,6 @@ class Tracing:
         """Send what waits, and stop."""
         self.flush()
         self._provider.shutdown()
-
-    def _attributes(
-        self, request_id: str, params: SamplingParams, output: RequestOutput, num_tokens: int
-    ) -> dict[str, Any]:
-        reasons = [completion.finish_reason or "" for completion in output.outputs]
-        attributes: dict[str, Any] = {
-            "gen_ai.request.id": request_id,
-            "gen_ai.response.model": self._model_name,
-            "gen_ai.response.finish_reasons": reasons,
-            "gen_ai.usage.prompt_tokens": len(output.prompt_token_ids),
-            "gen_ai.usage.cached_tokens": output.num_cached_tokens,
-            "gen_ai.usage.completion_tokens": num_tokens,
-        }
-        for name, value_of in REQUEST_VALUES.items():
-            value = value_of(params)
-            if value is not None:
-                attributes[name] = value
-        for name, (start, end) in TIMES.items():
-            seconds = _seconds(output.metrics, start, end)
-            if seconds is not None:
-                attributes[name] = seconds
-        return attributes
 
 
 def check_tracing(settings: TraceSettings | None) -> None:
@@ -180,16 +106,3 @@ def _exporter(endpoint: str) -> SpanExporter:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as OverGrpc
 
     return OverGrpc(endpoint=endpoint, insecure=endpoint.startswith("http://"))
-
-
-def _seconds(times: RequestMetrics, start: str, end: str) -> float | None:
-    """Between two times; None while one of them is not known."""
-    first: float = getattr(times, start)
-    last: float = getattr(times, end)
-    if not first or not last:
-        return None
-    return max(0.0, last - first)
-
-
-def _ns(seconds: float) -> int:
-    return int(seconds * NS)

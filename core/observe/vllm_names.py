@@ -1,17 +1,34 @@
 """Our metrics once more, under vLLM's own names.
 
-Owns: the second name of each metric. Never does: count. Called by: the page of metrics, where it is asked for.
+Owns: the second name of each metric, and why some of vLLM's are not there. Never does: count. Called by: the page of metrics,
+where it is asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from prometheus_client.metrics_core import Metric
 
 THEIRS = "vllm:"
 ENGINE = {"engine": "0"}
 """A label that vLLM's metrics have, and its dashboards ask for."""
+
+ABSENT: Mapping[str, str] = MappingProxyType(
+    {
+        "corrupted_requests": "a request whose numbers are not finite ends with an error, and counts as such",
+        "engine_sleep_state": "a server does not sleep",
+        "estimated_flops_per_gpu": "the work of the device is not estimated",
+        "estimated_read_bytes_per_gpu": "the work of the device is not estimated",
+        "estimated_write_bytes_per_gpu": "the work of the device is not estimated",
+        "lora_requests_info": "adapters are not served",
+        "mm_cache_hits": "images and sound are not served",
+        "mm_cache_queries": "images and sound are not served",
+        "request_num_preemptions": "`explain` in a request tells it of one answer; `num_preemptions_total` has the sum",
+    }
+)
+"""Metrics of vLLM 0.30 that no server of ours has, without their prefix, and why."""
 
 
 def with_vllm_names(metrics: Iterable[Metric], prefix: str) -> Iterator[Metric]:

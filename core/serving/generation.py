@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from core.api.errors import RequestError
+from core.api.errors import CoreError, RequestError
 from core.api.outputs import RequestOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
@@ -34,7 +34,7 @@ from core.serving.prompt_output import PromptOutput
 from core.serving.tenants import Tenants
 
 if TYPE_CHECKING:
-    from core.observe.tracing import Tracing
+    from core.observe.request_span import RequestSpan
 
 logger = logging.getLogger("core.serving")
 
@@ -104,10 +104,7 @@ def _runs(
         if recorder is not None:
             own_terms = replace(own_terms, recorder=recorder.part(index))
         entry = context.recent.enter(response_id, arrival.key)
-        run = _run_one(context, given, copy.copy(params), request_id, own_terms, entry)
-        if context.tracing is not None and isinstance(params, SamplingParams):
-            run = _traced(context.tracing, run, request_id, params)
-        runs.append(run)
+        runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms, entry))
     return runs
 
 
@@ -173,6 +170,8 @@ async def _run_one(
     counted = params if isinstance(params, SamplingParams) else NO_LIMIT
     meter = RequestMeter(context.metrics, counted, entry)
     stream = context.engine.generate(prompt, params, request_id, terms)
+    if context.tracing is not None:
+        stream = _traced(stream, context.tracing.follow(request_id, params))
     try:
         async with aclosing(stream) as outputs:
             async for output in outputs:
@@ -187,17 +186,22 @@ async def _run_one(
 
 
 async def _traced(
-    tracing: Tracing, run: AsyncGenerator[RequestOutput, None], request_id: str, params: SamplingParams
+    stream: AsyncGenerator[RequestOutput, None], span: RequestSpan
 ) -> AsyncGenerator[RequestOutput, None]:
-    """The same outputs; the last one is told to a collector."""
-    parent = tracing.current()
-    num_tokens = 0
-    async with aclosing(run) as outputs:
-        async for output in outputs:
-            num_tokens += sum(len(completion.token_ids) for completion in output.outputs)
-            if output.finished:
-                tracing.end(parent, request_id, params, output, num_tokens)
-            yield output
+    """The same outputs, which a span follows: those that end with a failure too."""
+    try:
+        async with aclosing(stream) as outputs:
+            async for output in outputs:
+                span.update(output)
+                yield output
+    except RequestError:
+        span.drop()
+        raise
+    except CoreError:
+        span.close(failed=True)
+        raise
+    finally:
+        span.close()
 
 
 def _raise_failure(output: RequestOutput) -> None:

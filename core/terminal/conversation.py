@@ -6,11 +6,12 @@ Owns: these. Never does: ask a model. Called by: chat.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 
 import msgspec
 
 from core.api.errors import UserError
+from core.args.own_files import own_path, write_whole
 
 LARGEST_FILE = 4 * 1024 * 1024
 LARGEST_HISTORY = 256 * 1024 * 1024
@@ -24,6 +25,15 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     content: str
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A conversation at one moment."""
+
+    system: str
+    messages: tuple[Message, ...]
+    files: tuple[tuple[str, str], ...]
+
+
 class Conversation:
     """Messages in order. system: the text before them; empty: none. files: to go with the next message, (name, text)."""
 
@@ -31,6 +41,16 @@ class Conversation:
         self.system = system
         self.messages: list[Message] = []
         self.files: list[tuple[str, str]] = []
+
+    def snapshot(self) -> Snapshot:
+        """What `restore` takes."""
+        return Snapshot(self.system, tuple(self.messages), tuple(self.files))
+
+    def restore(self, earlier: Snapshot) -> None:
+        """Be as at that moment again."""
+        self.system = earlier.system
+        self.messages = list(earlier.messages)
+        self.files = list(earlier.files)
 
     def ask(self, text: str) -> None:
         """Add a message of the user, with the files that wait."""
@@ -66,14 +86,7 @@ class Conversation:
     def save(self, path: str) -> None:
         """Write it, in the form of a request's `messages`. Raises UserError."""
         text = msgspec.json.format(msgspec.json.encode(self.request()), indent=2)
-        place = Path(path).expanduser()
-        draft = place.with_name(place.name + ".new")
-        try:
-            draft.write_bytes(text + b"\n")
-            draft.replace(place)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+        write_whole(own_path(path), text + b"\n")
 
     def load(self, path: str) -> None:
         """Take in what `save` has written, in place of everything. Raises UserError."""
@@ -91,7 +104,7 @@ class Conversation:
 def read_text(path: str, most: int) -> str:
     """A text file. Raises UserError for one that is absent, too large or no UTF-8."""
     try:
-        with Path(path).expanduser().open("rb") as file:
+        with own_path(path).open("rb") as file:
             data = file.read(most + 1)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}.") from None

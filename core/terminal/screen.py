@@ -5,6 +5,7 @@ Owns: colours, and what of a model's text a terminal gets. Never does: decide wh
 
 from __future__ import annotations
 
+import io
 import sys
 
 from core.client.chunks import Piece
@@ -19,6 +20,8 @@ class Screen:
 
     def __init__(self) -> None:
         self.colours = sys.stdout.isatty()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="replace")  # not every terminal has every character
         self._kind = "text"
         self._at_line_start = True
 
@@ -42,8 +45,8 @@ class Screen:
             print(f"{DIM}{safe(text)}{RESET}", flush=True)
 
     def prompt(self, text: str) -> str:
-        """What stands before a line to be typed; marked so that readline counts no colours."""
-        return f"\001{BOLD}\002{text}\001{RESET}\002" if self.colours else text
+        """What stands before a line to be typed, in a terminal; marked so that readline counts no colours."""
+        return f"\001{BOLD}\002{text}\001{RESET}\002" if self.colours else ""
 
     def _change(self, kind: str) -> None:
         """From text to reasoning or back, on a line of its own."""

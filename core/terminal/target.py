@@ -87,11 +87,12 @@ def _own_engine(parsed: Parsed, loop: LoopThread) -> Endpoint:
     from core.engine.child import EngineProcess
     from core.observe.logging import setup_logging
 
-    setup_logging(logging.WARNING)
     parsed.values.setdefault("disable_log_stats", Given(True, "the command"))
     process = EngineProcess.spawn()
     try:
+        setup_logging(logging.WARNING)
         resolution = resolved(parsed)
+        setup_logging(logging.WARNING, config=resolution.server.log_config)
         print(f"Starting {resolution.engine.model.served_names[0]} ...", file=sys.stderr)
         return loop.enter(own_endpoint(resolution, process))
     except BaseException:

@@ -8,29 +8,56 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 
+from core.api.errors import UserError
+
 FENCE = '"""'
 MOST_CHARACTERS = 16 * 1024 * 1024
 
 
 def typed(prompt: str) -> str:
-    """The next message. Raises EOFError at the end of input, KeyboardInterrupt."""
-    text = input(prompt)
-    if text.startswith(FENCE):
-        return _until_fence(text.removeprefix(FENCE))
-    while text.endswith("\\"):
-        text = text[:-1] + "\n" + input("… ")
-    return text
+    """The next message. Raises EOFError at the end of input, KeyboardInterrupt, UserError as `unicode` does."""
+    try:
+        text = input(prompt)
+        if text.startswith(FENCE):
+            return unicode(_until_fence(text.removeprefix(FENCE)), "The message")
+        while text.endswith("\\"):
+            text = text[:-1] + "\n" + input("… ")
+    except UnicodeDecodeError:
+        raise _no_unicode("The message") from None
+    return unicode(text, "The message")
 
 
 def piped() -> str:
-    """All of standard input, as one message."""
-    return sys.stdin.read(MOST_CHARACTERS).strip()
+    """All of standard input, as one message. Raises UserError as `unicode` does, and for one that is too long."""
+    try:
+        text = sys.stdin.read(MOST_CHARACTERS + 1)
+    except UnicodeDecodeError:
+        raise _no_unicode("Standard input") from None
+    if len(text) > MOST_CHARACTERS:
+        raise UserError(f"Standard input: longer than {MOST_CHARACTERS} characters; give a part of it.")
+    return unicode(text.strip(), "Standard input")
+
+
+def unicode(text: str, name: str) -> str:
+    """The text again. Raises UserError where its bytes were no UTF-8, which Python keeps as half characters.
+
+    name: of the text, for people.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _no_unicode(name) from None
+    return text
 
 
 def edit_lines() -> None:
     """Arrow keys and earlier lines, where the system has readline."""
     with suppress(ImportError):
         import readline  # noqa: F401
+
+
+def _no_unicode(name: str) -> UserError:
+    return UserError(f"{name}: no text in UTF-8, and only texts can be given to the model.")
 
 
 def _until_fence(first: str) -> str:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import resource
+from pathlib import Path
 
 import pytest
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
+from core.api.pooling import PoolingConfig
 from core.batch.batch_file import look_through
-from core.batch.results import OutputError, Results
+from core.batch.results import BatchError, BatchResult, OutputError, Results
 from core.batch.run import run_batch
 from core.client.app_endpoint import AppEndpoint
 from tests.client.apps import fake_endpoint
 from tests.serving.fake_engine import ANSWERS, client_of, make_engine
+from tests.serving.scripted_engine import PoolingClient
 
 
 def request(custom_id, url="/v1/completions", **body):
@@ -78,7 +82,7 @@ BROKEN = [
     (request("x" * 2000), "invalid_custom_id", None),
     ({**request("m"), "method": "GET"}, "invalid_method", "m"),
     (request("u", "/v1/completion"), "invalid_url", "u"),
-    (request("e", "/v1/embeddings"), "invalid_url", "e"),
+    (request("e", "/v1/moderations"), "invalid_url", "e"),
     ({"custom_id": "n", "body": {}}, "invalid_url", "n"),
     ({"custom_id": "b", "url": "/v1/completions"}, "invalid_body", "b"),
     ({"custom_id": "l", "url": "/v1/completions", "body": [1]}, "invalid_body", "l"),
@@ -190,6 +194,88 @@ async def test_a_result_that_was_cut_in_the_middle_runs_again(tmp_path):
         partial.write_bytes(text[:cut])
         assert await run(source, out) == 0
         assert [row["custom_id"] for row in read(out)] == ["a", "b"]
+
+
+async def test_a_thousand_lines_have_one_result_each_whatever_they_ask(tmp_path):
+    draw = random.Random(7)
+    kinds = [
+        lambda name: request(name, max_tokens=3),
+        lambda name: request(name, "/v1/chat/completions", messages=[{"role": "user", "content": name}]),
+        lambda name: request(name, max_tokens=10**6),
+        lambda name: request(name, "/v1/nowhere"),
+        lambda name: request(name, prompt="FAIL"),
+    ]
+    lines = [draw.choice(kinds)(f"r{number}") for number in range(1000)]
+    source, out = write(tmp_path / "in", *lines), tmp_path / "out"
+    count = 0
+
+    def advance(result):
+        nonlocal count
+        count += 1
+        if count == 400:
+            raise Stop
+
+    with pytest.raises(Stop):
+        await run(source, out, 64, advance)
+    assert await run(source, out, 64) > 0
+    rows = read(out)
+    assert [row["custom_id"] for row in rows] == [line["custom_id"] for line in lines]
+    assert all((row["response"] is None) != (row["error"] is None) for row in rows)
+    assert len({row["id"] for row in rows}) == 1000
+
+
+async def test_texts_are_embedded_and_ranked(tmp_path):
+    engine = make_engine(client=PoolingClient, pooling=PoolingConfig(kind="mean", normalize=False, size=4))
+    texts = {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": ["abba", "cd"]}}
+    ranked = {"custom_id": "r", "url": "/v1/rerank", "body": {"query": "a", "documents": ["b", "a"]}}
+    wrong = {"custom_id": "w", "url": "/v1/embeddings", "body": {"input": []}}
+    source = write(tmp_path / "in", texts, ranked, wrong)
+    assert await run(source, tmp_path / "out", engine=engine) == 1
+    embedded, found, refused = (row["response"] for row in read(tmp_path / "out"))
+    assert [one["embedding"] for one in embedded["body"]["data"]] == [[2, 2, 0, 0], [0, 0, 1, 1]]
+    assert [one["index"] for one in found["body"]["results"]] == [1, 0]
+    assert refused["status_code"] == 400
+
+
+def test_a_pipe_is_refused_since_it_is_read_twice(tmp_path):
+    reader, writer = os.pipe()
+    os.write(writer, json.dumps(request("a")).encode())
+    os.close(writer)
+    with pytest.raises(UserError, match="a batch is read twice"):
+        look(Path(f"/dev/fd/{reader}"))
+    os.close(reader)
+
+
+async def test_a_result_that_did_not_fit_leaves_no_part_behind(tmp_path):
+    source, out = write(tmp_path / "in", request("a"), request("b")), tmp_path / "out"
+    places = look(source).places
+    small = BatchResult("one", "b", None, BatchError("x", "y", 1))
+    large = BatchResult("two", "a", None, BatchError("x", "y" * 4000, 1))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Results(out) as results:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+        try:
+            with pytest.raises(OutputError, match="there is no result yet"):
+                results.add(places[0], large)
+            results.add(places[1], small)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with Results(out) as results:
+        assert [results.has(place) for place in places] == [False, True]
+
+
+async def test_a_damaged_end_runs_again(tmp_path):
+    source, out = write(tmp_path / "in", request("a"), request("b")), tmp_path / "out"
+    batch = look(source)
+    with Results(out) as results:
+        async with fake_endpoint() as endpoint:
+            await run_batch(endpoint, batch, results, 1, lambda result: None)
+    partial = tmp_path / "out.partial"
+    first = partial.read_bytes().splitlines(keepends=True)[0]
+    partial.write_bytes(first + b"\0" * 300 + b"\n")  # as a machine that lost its power leaves it
+    done = []
+    assert await run(source, out, advance=lambda result: done.append(result.custom_id)) == 0
+    assert done == ["b"]
 
 
 async def test_a_full_disk_keeps_what_is_done(tmp_path):

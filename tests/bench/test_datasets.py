@@ -7,8 +7,8 @@ import json
 import pytest
 
 from core.api.errors import UserError
+from core.bench.dataset_options import NAMES, OTHER_NAMES, DatasetOptions
 from core.bench.datasets import DATASETS, REFUSED, prompts
-from core.bench.options import NAMES, OTHER_NAMES, DatasetOptions
 
 
 def make(name, **options):
@@ -60,7 +60,7 @@ def test_lines_of_a_file(tmp_path):
     assert {prompt.text for prompt in made} == {"one", "two", "plain words"}
     assert {prompt.max_tokens for prompt in made} == {256}
     assert len(make("custom", dataset_path=str(path), num_prompts=10)) == 10
-    assert len(make("custom", dataset_path=str(path), num_prompts=10, no_oversample=True)) == 3
+    assert len(make("custom", dataset_path=str(path), num_prompts=10, oversample=False)) == 3
     path.write_text('{"prompt": "one", "output_tokens": 3}\n')
     assert make("custom", dataset_path=str(path), num_prompts=1, custom_output_len=None)[0].max_tokens == 3
     assert make("custom", dataset_path=str(path), num_prompts=1, output_len=9)[0].max_tokens == 9

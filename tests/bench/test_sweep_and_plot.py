@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import shlex
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from core.api.errors import UserError
-from core.bench.options import SweepOptions
 from core.bench.plot import lines_of, marks, read_rows, svg
 from core.bench.sweep import SweepError, combinations, name_of, sweep, words_of
+from core.bench.sweep_options import SweepOptions
 from core.cli.main import main
 
 BENCH = """
@@ -88,6 +91,39 @@ def test_a_failure_ends_the_sweep_and_leaves_no_process(commands):
         sweep(options(commands, serve_cmd="/nowhere/server", output_dir=str(commands / "other")))
 
 
+def test_commands_that_are_not_there_and_results_that_are_cut_are_sentences(commands):
+    with pytest.raises(UserError, match="--bench-cmd /nowhere/bench: cannot be started"):
+        sweep(options(commands, bench_cmd="/nowhere/bench"))
+    sweep(options(commands))
+    cut = commands / "out" / "request_rate=1" / "run0.json"
+    cut.write_text(cut.read_text()[:5])
+    with pytest.raises(UserError, match=r"run0\.json: no result of a measurement"):
+        sweep(options(commands, resume=True))
+
+
+def test_what_a_server_has_started_ends_with_it(commands):
+    child = "import os, time; open(os.environ['SERVER_FILE'], 'w').write(str(os.getpid())); time.sleep(60)"
+    (commands / "child.py").write_text(child)
+    script = f"{sys.executable} {commands}/child.py & trap 'exit 0' TERM; wait"
+    command = shlex.join(["sh", "-c", script])
+    waits = "import os, time\nwhile not os.path.exists(os.environ['SERVER_FILE']): time.sleep(0.01)\n"
+    (commands / "bench.py").write_text(waits + BENCH)
+    sweep(options(commands, serve_cmd=command, num_runs=1))
+    number = int((commands / "server").read_text())
+    deadline = time.monotonic() + 5
+    while os.path.exists(f"/proc/{number}") and "Z" not in _state(number):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def _state(number):
+    try:
+        with open(f"/proc/{number}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
 def test_a_dry_run_prints_commands_only(commands, capsys):
     assert sweep(options(commands, dry_run=True, num_runs=1)) == []
     assert capsys.readouterr().out.count("--save-result") == 2
@@ -135,10 +171,18 @@ def test_a_picture_has_every_point(tmp_path, capsys):
         assert 0 <= float(circle.get("cy")) <= float(picture.get("height"))
 
 
-@pytest.mark.parametrize("high", [0, 0.003, 1, 3.7, 10, 99, 100, 1234.5, 1e9])
+def test_a_field_that_some_results_lack_makes_a_line_of_its_own():
+    rows = [result(1, 10, max_num_seqs=4), result(1, 5)]
+    lines = lines_of(rows, "request_rate", "output_throughput", ["max_num_seqs"])
+    assert lines == {"max_num_seqs=4": [(1, 10)], "max_num_seqs=unset": [(1, 5)]}
+
+
+@pytest.mark.parametrize("high", [0, 1e-14, 5e-324, 0.003, 1, 3.7, 10, 99, 100, 1234.5, 1e9])
 def test_marks_are_few_round_and_cover_all(high):
     found = marks(0.0, high)
     assert 2 <= len(found) <= 7 and found[0] == 0 and found[-1] >= high
+    if high < 1e-9:
+        return
     step = found[1]
     assert re.fullmatch(r"[125]0*", f"{step:.0f}" if step >= 1 else f"{step:.12f}".rstrip("0").lstrip("0.") or "1")
 

@@ -73,6 +73,11 @@ def test_a_conversation_goes_on_with_its_system_prompt_and_files(run, tmp_path):
             "server has fake-model, alias. Did you mean 'fake-model'?",
         ),
         (["-q", "x", "--max-tokens", "0"], "--max-tokens 0: expected an integer from 1"),
+        (["-q", "x\udcff"], "--quick: no text in UTF-8"),
+        (["-q", "x", "--system-prompt", "\udcff"], "--system-prompt: no text in UTF-8"),
+        (["-q", "x", "--history", "~nobody-here/x"], "no such home directory"),
+        (["-q", "x", "--history", "x" * 300], "cannot be written"),
+        (["-q", "x", "--history", "binary/below"], "cannot be written"),
         (["-q", "x", "--max-model-len", "5"], "--url names a server"),
         (["-q", "x", "--sytem-prompt", "5"], "Did you mean '--system-prompt'?"),
     ],
@@ -82,7 +87,8 @@ def test_mistakes_are_sentences(run, tmp_path, monkeypatch, words, expected):
     (tmp_path / "binary").write_bytes(b"\xff\x00")
     (tmp_path / "list.json").write_text("[1, 2]")
     code, out, told = run("chat", *words)
-    assert (code, out) == (2, "")
+    is_kept = "cannot be written" in expected  # which is known only when there is an answer to keep
+    assert (code, out) == (2, ANSWERS[0] + "\n" if is_kept else "")
     assert expected in told and "Traceback" not in told
 
 
@@ -93,6 +99,14 @@ def test_what_a_server_refuses_is_told(run):
     assert code == 1 and "not finite" in told
     code, _, told = run("chat", "-q", "x", url="http://127.0.0.1:9")
     assert code == 1 and "no connection" in told
+
+
+def test_a_pipe_that_is_no_text_or_too_long_is_a_sentence(run, server, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8"))
+    assert main(["chat", "--url", server.url]) == 2
+    assert "Standard input: no text in UTF-8" in capsys.readouterr().err
+    monkeypatch.setattr("core.terminal.typed.MOST_CHARACTERS", 10)
+    assert "longer than 10 characters" in run("complete", stdin="x" * 11)[2]
 
 
 async def test_only_a_server_of_ours_is_taken_without_asking(server, monkeypatch):
@@ -192,3 +206,50 @@ def test_a_chat_at_a_terminal(terminal, server, tmp_path):
     assert [message["content"] for message in messages] == ["hi", ANSWERS[0], "first\nsecond", ANSWERS[0]]
     terminal.line("\x04")
     assert terminal.process.wait(10) == 0
+
+
+def test_an_error_costs_neither_files_nor_the_answer_before(terminal, tmp_path):
+    (tmp_path / "notes.txt").write_text("wörds")
+    terminal.until("Ctrl-D to leave")
+    terminal.line("hi\n")
+    terminal.until("out, first after")
+    terminal.line(f"/file {tmp_path}/notes.txt\n")
+    terminal.until("5 characters")
+    terminal.line("FAIL\n")
+    terminal.until("core chat: ")
+    terminal.line("/retry\n")
+    terminal.until("out, first after")
+    terminal.line("and now\n")
+    terminal.until("out, first after")
+    terminal.line("/save /\n")
+    terminal.until("cannot be written")
+    terminal.line(f"/save {tmp_path}/chat.json\n")
+    terminal.until("4 messages")
+    messages = json.loads((tmp_path / "chat.json").read_text())
+    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+    assert messages[0]["content"].endswith("hi") and messages[2]["content"].endswith("and now")
+    assert sum("wörds" in message["content"] for message in messages) == 1
+
+
+def test_a_single_answer_that_is_interrupted_says_so_to_scripts(server):
+    opened = Terminal("chat", "--url", server.url, "-q", "SLOW please")
+    opened.until("Hel")
+    opened.type("\x03")
+    opened.until("stopped")
+    assert opened.process.wait(10) == 130
+    opened.close()
+    server.wait_idle()
+
+
+def test_texts_are_continued_at_a_terminal(server):
+    opened = Terminal("complete", "--url", server.url)
+    opened.until("Each line is continued")
+    opened.line("once\n")
+    opened.until(ANSWERS[0])
+    opened.line("x" * 3000 + "\n")
+    opened.until("core complete: ")
+    opened.line("\x03")
+    opened.until("Ctrl-D to leave")
+    opened.line("\x04")
+    assert opened.process.wait(10) == 0
+    opened.close()

@@ -16,6 +16,7 @@ def test_facts_are_those_of_the_system(monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("CORE_API_KEY", "core_secret")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("HF_ENDPOINT", "https://ann:a_secret@mirror/x")
     monkeypatch.setenv("UNRELATED_PASSWORD", "x_secret")
     assert main(["collect-env", "--json"]) == 0
     told = capsys.readouterr().out
@@ -23,6 +24,7 @@ def test_facts_are_those_of_the_system(monkeypatch, capsys):
     facts = json.loads(told)
     assert facts["Environment"]["OMP_NUM_THREADS"] == "7"
     assert facts["Environment"]["HF_TOKEN"] == "***"
+    assert facts["Environment"]["HF_ENDPOINT"] == "https://***@mirror/x"
     assert facts["Packages"]["numpy"] == importlib.metadata.version("numpy")
     assert str(os.cpu_count()) in facts["Processor"]["cores"]
     assert str(Path.home()) not in told or str(Path.home()) == "/"
@@ -30,6 +32,14 @@ def test_facts_are_those_of_the_system(monkeypatch, capsys):
     text = capsys.readouterr().out
     for title in facts:
         assert f"{title}:\n" in text
+
+
+def test_a_user_without_a_home_has_an_environment_too(monkeypatch, capsys):
+    for home in ("/", ""):
+        monkeypatch.setenv("HOME", home)
+        monkeypatch.setenv("HF_HOME", "/models/here")
+        assert main(["collect-env", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["Environment"]["HF_HOME"] == "/models/here"
 
 
 def test_it_imports_no_torch():

@@ -44,16 +44,21 @@ def answers(path):
         (["-i", "in.jsonl", "-o", "in.jsonl"], "is there already"),
         (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input"),
         (["-i", "in.jsonl", "-o", "out", "--port", "1"], "--port: has no meaning here, since no port is opened"),
+        (["-i", "in.jsonl", "-o", "/dev/null", "--overwrite"], "expected a file"),
+        (["-i", "in.jsonl", "-o", "x" * 300], "cannot be written"),
+        (["-i", "~nobody-here/in", "-o", "out"], "no such home directory"),
         (["-i", "in.jsonl", "-o", "out", "--overwite"], "unknown argument"),
+        (["-i", "broken.jsonl", "-o", "out", "--overwite"], "unknown argument"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, expected):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "in.jsonl", 1)
+    (tmp_path / "broken.jsonl").write_text("{")
     assert main(["run-batch", *words]) == 2
     told = capsys.readouterr().err
     assert expected in told and "Traceback" not in told
-    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.jsonl", "in.jsonl"]
 
 
 def test_a_real_model_without_a_network(tmp_path, tiny_llama):

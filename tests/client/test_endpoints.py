@@ -139,11 +139,12 @@ async def test_a_kept_connection_that_died_is_replaced():
 async def test_nobody_there_is_a_sentence():
     with pytest.raises(EndpointError, match="no connection"):
         await text_of(HttpEndpoint("http://127.0.0.1:9"), "/")
-    with pytest.raises(EndpointError, match="no connection"):
-        await text_of(HttpEndpoint("unix:/nowhere/core.sock"), "/")
+    for url in ("unix:/nowhere/core.sock", "unix:/" + "x" * 200, "unix:/a%00b", "http://a..b", "http://" + "x" * 80):
+        with pytest.raises(EndpointError, match="no connection"):
+            await text_of(HttpEndpoint(url), "/")
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999999"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://x:99999999", "http://[::1"])
 def test_a_wrong_url_is_refused(url):
     with pytest.raises(UserError, match="--url"):
         HttpEndpoint(url)
@@ -178,6 +179,20 @@ async def test_events_across_any_cut():
     for size in range(1, len(text)):
         found = [event.data async for event in events(Cut(size))]
         assert found == [b"one", b"two\nlines"]
+
+
+async def test_a_stream_that_has_said_its_last_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("core.client.events.REST_SECONDS", 0.05)
+
+    class Endless:
+        status, headers, arrived = 200, {}, 0.0
+
+        async def parts(self):
+            yield b"data: one\n\ndata: [DONE]\n\n"
+            await asyncio.get_running_loop().create_future()
+
+    async with asyncio.timeout(5):
+        assert [event.data async for event in events(Endless())] == [b"one"]
 
 
 async def test_an_application_that_fails_is_an_answer_or_an_error():

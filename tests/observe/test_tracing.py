@@ -6,6 +6,7 @@ import http.server
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,11 +14,14 @@ import pytest
 
 from core.api.config import ServerConfig, TraceSettings
 from core.api.errors import UserError
+from core.api.pooling import PoolingConfig
 from core.observe import tracing
 from tests.serving.conftest import run_server
+from tests.serving.scripted_engine import PoolingClient
 
 pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+pytest.importorskip("opentelemetry.exporter.otlp.proto.grpc")
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -89,6 +93,89 @@ def test_requests_are_spans_of_the_clients_traces() -> None:
         for other in inner:
             assert span.start_time_unix_nano <= other.start_time_unix_nano <= other.end_time_unix_nano
             assert other.end_time_unix_nano <= span.end_time_unix_nano
+
+
+@contextmanager
+def grpc_collector() -> Iterator[tuple[str, list[bytes]]]:
+    """OpenTelemetry's own service definition behind a gRPC server: its address, and the messages that it was sent."""
+    import grpc
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+    bodies: list[bytes] = []
+
+    class Service(trace_service_pb2_grpc.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:
+            bodies.append(request.SerializeToString())
+            return trace_service_pb2.ExportTraceServiceResponse()
+
+    server = grpc.server(ThreadPoolExecutor(1))
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(Service(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{port}", bodies
+    finally:
+        server.stop(None).wait(5)
+
+
+def values_of(span: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for pair in span.attributes:
+        kind = pair.value.WhichOneof("value")
+        value = getattr(pair.value, kind)
+        found[pair.key] = [each.string_value for each in value.values] if kind == "array_value" else value
+    return found
+
+
+def test_requests_that_fail_are_left_or_time_out_have_a_span_and_refused_ones_have_none() -> None:
+    with grpc_collector() as (endpoint, bodies):
+        config = ServerConfig(uvicorn_log_level="warning", traces=TraceSettings(endpoint=endpoint))
+        with run_server(config) as running:
+            post = running.http.post
+            post("/v1/completions", json={"prompt": "FAIL", "request_id": "failed"})
+            post("/v1/completions", json={"prompt": "Hi", "max_tokens": 10**6, "request_id": "refused"})
+            post("/v1/completions", json={"prompt": "SLOW", "timeout": 0.1, "request_id": "late"})
+            two = {"prompt": "Hi", "n": 2, "max_tokens": 4, "stream": True, "request_id": "two"}
+            post("/v1/completions", json=two)
+            left = {"prompt": "SLOW", "stream": True, "request_id": "left"}
+            with running.http.stream("POST", "/v1/completions", json=left) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+            running.wait_idle()
+    spans = {values_of(span)["gen_ai.request.id"].split("-")[1]: span for span in sent_spans(bodies)}
+    reasons = {name: values_of(span)["gen_ai.response.finish_reasons"] for name, span in spans.items()}
+    assert reasons == {"failed": ["error"], "late": ["timeout"], "two": ["length"] * 2, "left": ["abort"]}
+    assert {name for name, span in spans.items() if span.status.code == 2} == {"failed"}
+    tokens = {name: values_of(span)["gen_ai.usage.completion_tokens"] for name, span in spans.items()}
+    assert tokens["two"] == 8 and tokens["left"] >= 1
+    for span in spans.values():
+        assert span.start_time_unix_nano < span.end_time_unix_nano
+
+
+def test_the_death_of_an_engine_is_an_error_of_its_requests() -> None:
+    with collector() as (endpoint, bodies):
+        config = ServerConfig(uvicorn_log_level="warning", traces=TraceSettings(endpoint=endpoint))
+        with run_server(config) as running:
+            running.http.post("/v1/completions", json={"prompt": "DIE"})
+    (span,) = sent_spans(bodies)
+    assert span.status.code == 2 and values_of(span)["gen_ai.response.finish_reasons"] == ["error"]
+
+
+def test_each_text_that_is_pooled_is_a_span() -> None:
+    with collector() as (endpoint, bodies):
+        config = ServerConfig(uvicorn_log_level="warning", traces=TraceSettings(endpoint=endpoint))
+        pooling = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE)
+        with run_server(config, client=PoolingClient, pooling=pooling) as running:
+            headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+            answer = running.http.post("/v1/embeddings", json={"input": ["abba", "cd"]}, headers=headers)
+            assert answer.status_code == 200
+    spans = sent_spans(bodies)
+    assert len(spans) == 2 and {span.trace_id.hex() for span in spans} == {TRACE}
+    for span in spans:
+        values = values_of(span)
+        assert values["gen_ai.usage.completion_tokens"] == 0 and values["gen_ai.usage.prompt_tokens"] > 0
+        assert values["gen_ai.response.finish_reasons"] == ["stop"]
+        assert "gen_ai.request.temperature" not in values
 
 
 @pytest.mark.slow

@@ -5,8 +5,9 @@ import { Message } from "./message.js";
 import { stream } from "./server.js";
 
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
+const NEAR_END = 200; // pixels
 
-let messages = []; // as the API wants them
+let turns = []; // {message: as the API wants it, element: that shows it}; a new chat is a new list
 let running = null; // the AbortController of the answer that is being written
 
 function parsed(id, what) {
@@ -21,6 +22,7 @@ function parsed(id, what) {
 
 function requestBody() {
   const system = find("system").value.trim();
+  const messages = turns.map((turn) => turn.message);
   const body = { messages: system ? [{ role: "system", content: system }, ...messages] : messages };
   for (const name of NUMBERS) {
     if (find(name).value !== "") body[name] = Number(find(name).value);
@@ -31,13 +33,24 @@ function requestBody() {
   const schema = parsed("schema", "Schema of the answer");
   if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
   if (find("logprobs").checked) Object.assign(body, { logprobs: true, top_logprobs: 5 });
-  return { ...body, model: find("model").textContent, stream: true, stream_options: { include_usage: true } };
+  return { ...body, model: find("model").dataset.name, stream: true, stream_options: { include_usage: true } };
 }
 
 function busy(isBusy) {
   find("send").hidden = isBusy;
   find("stop").hidden = !isBusy;
-  find("again").disabled = isBusy || !messages.length;
+  find("again").disabled = isBusy || !turns.length;
+}
+
+function show(message, element) {
+  turns.push({ message, element });
+  find("conversation").append(element);
+}
+
+// Keeps the end in view, unless the reader has scrolled up.
+function follow(element) {
+  const isAtEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
+  if (isAtEnd) element.scrollIntoView({ block: "end" });
 }
 
 function fail(error) {
@@ -65,10 +78,12 @@ async function answer() {
     fail(error);
     return;
   }
+  const chat = turns;
   running = new AbortController();
   busy(true);
   const message = new Message("assistant");
   find("conversation").append(message.element);
+  message.element.scrollIntoView({ block: "end" });
   const begin = performance.now();
   let first = null;
   let usage = null;
@@ -77,17 +92,18 @@ async function answer() {
       first ??= performance.now();
       usage = event.usage ?? usage;
       for (const choice of event.choices ?? []) message.add(choice);
-      message.element.scrollIntoView({ block: "end" });
+      follow(message.element);
     });
   } catch (error) {
     if (error.name !== "AbortError") fail(error);
   }
+  running = null;
+  if (chat !== turns) return; // a new chat has begun
   message.end();
   if (usage && first !== null) showUsage(usage, begin, first);
   const said = message.said();
-  if (said) messages.push(said);
+  if (said) turns.push({ message: said, element: message.element });
   else message.element.remove();
-  running = null;
   busy(false);
   askForResults(said?.tool_calls ?? []);
 }
@@ -101,10 +117,9 @@ function askForResults(calls) {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     calls.forEach((call, index) => {
-      messages.push({ role: "tool", tool_call_id: call.id, content: fields[index].value });
       const shown = new Message("tool");
       shown.setText(fields[index].value);
-      find("conversation").append(shown.element);
+      show({ role: "tool", tool_call_id: call.id, content: fields[index].value }, shown.element);
     });
     form.remove();
     answer();
@@ -117,19 +132,16 @@ function ask() {
   const text = find("question").value;
   if (running || !text.trim()) return;
   find("question").value = "";
-  messages.push({ role: "user", content: text });
   const shown = new Message("user");
   shown.setText(text);
-  find("conversation").append(shown.element);
+  show({ role: "user", content: text }, shown.element);
   answer();
 }
 
 // The last answer once more.
 function again() {
-  while (messages.length && messages.at(-1).role === "assistant") {
-    messages.pop();
-    find("conversation").lastElementChild.remove();
-  }
+  while (turns.length && turns.at(-1).message.role === "assistant") turns.pop().element.remove();
+  for (const each of document.querySelectorAll("#conversation > .results, #conversation > .error")) each.remove();
   answer();
 }
 
@@ -148,7 +160,7 @@ export function startChat() {
   find("again").addEventListener("click", again);
   find("clear").addEventListener("click", () => {
     running?.abort();
-    messages = [];
+    turns = [];
     find("conversation").replaceChildren();
     find("usage").textContent = "";
     busy(false);

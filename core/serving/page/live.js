@@ -20,6 +20,7 @@ const TILES = [
 ];
 
 let timer = null;
+let isLooking = false; // a slow server is not asked twice at once
 let last = null; // { at, values }: the metrics of the look before
 let shown = [];
 
@@ -103,12 +104,15 @@ function showRequests({ now, requests }) {
 }
 
 async function look() {
-  if (document.hidden) return;
+  if (document.hidden || isLooking) return;
+  isLooking = true;
   try {
     showMetrics(await metrics(), performance.now());
     showRequests(await get("live/requests"));
   } catch (error) {
     find("timeline").replaceChildren(make("p", { class: "error" }, error.message));
+  } finally {
+    isLooking = false;
   }
 }
 

@@ -68,10 +68,11 @@ export class Message {
 
   // The message as the next request carries it; null when there is nothing in it.
   said() {
-    if (!this.text && !this.reasoning && !this.calls.length) return null;
+    const calls = this.reason === null ? [] : this.calls; // those of an answer that broke off may be cut
+    if (!this.text && !this.reasoning && !calls.length) return null;
     const message = { role: "assistant", content: this.text };
     if (this.reasoning) message.reasoning = this.reasoning;
-    if (this.calls.length) message.tool_calls = this.calls.map(({ shown, ...call }) => call);
+    if (calls.length) message.tool_calls = calls.map(({ shown, ...call }) => call);
     return message;
   }
 }

@@ -37,6 +37,7 @@ async function showModel() {
   try {
     const models = await get("v1/models");
     find("model").textContent = models.data[0].id;
+    find("model").dataset.name = models.data[0].id;
     find("model").title = models.data[0].response_format;
     find("key").hidden = !apiKey();
   } catch (error) {
