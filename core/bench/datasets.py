@@ -46,11 +46,12 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """help: for people. make: the prompts. needs_file: whether --dataset-path must name one."""
+    """help: for people. make: the prompts. needs_file: whether --dataset-path must name one. takes_length: --input-len is used."""
 
     help: str
     make: Callable[[DatasetOptions, random.Random], list[Prompt]]
     needs_file: bool = False
+    takes_length: bool = False
 
 
 def prompts(options: DatasetOptions) -> list[Prompt]:
@@ -63,6 +64,8 @@ def prompts(options: DatasetOptions) -> list[Prompt]:
         raise UserError(f"--dataset-name {name}: needs a file; name it with --dataset-path.")
     if not dataset.needs_file and options.dataset_path is not None:
         raise UserError(f"--dataset-path: --dataset-name {name} reads no file; leave one of them out.")
+    if options.input_len is not None and not dataset.takes_length:
+        raise UserError(f"--input-len: --dataset-name {name} has prompts of other lengths; leave it out.")
     made = dataset.make(options, random.Random(options.seed))
     if not made:
         raise UserError(f"{options.dataset_path}: no usable prompt in it.")
@@ -206,9 +209,9 @@ def _spread(length: int, ratio: float, draw: random.Random) -> int:
 
 
 DATASETS = {
-    "random": Dataset("random words; --random-input-len, --random-output-len", _random),
+    "random": Dataset("random words; --random-input-len, --random-output-len", _random, takes_length=True),
     "custom": Dataset("a file of JSON lines with a prompt each, or of plain lines", _custom, needs_file=True),
     "sharegpt": Dataset("conversations in ShareGPT's form", _sharegpt, needs_file=True),
     "prefix_repetition": Dataset("a few prefixes with many endings", _prefix_repetition),
-    "json": Dataset("answers held to a JSON schema", _json),
+    "json": Dataset("answers held to a JSON schema", _json, takes_length=True),
 }
