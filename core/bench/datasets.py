@@ -46,7 +46,13 @@ REFUSED = {
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """help: for people. make: the prompts. needs_file: whether --dataset-path must name one. takes_length: --input-len is used."""
+    """Where prompts come from.
+
+    help: for people.
+    make: the prompts.
+    needs_file: whether --dataset-path must name one.
+    takes_length: whether --input-len says how long they are.
+    """
 
     help: str
     make: Callable[[DatasetOptions, random.Random], list[Prompt]]
