@@ -23,7 +23,9 @@ class DatasetOptions(msgspec.Struct, frozen=True, kw_only=True):
     dataset_path: Annotated[str | None, Arg("File of the datasets custom and sharegpt.", metavar="FILE")] = None
     num_prompts: Annotated[int, Arg("Requests.", human=True, ge=1, le=10_000_000)] = 1000
     seed: Annotated[int, Arg("Equal seeds make equal prompts and arrivals.")] = 0
-    input_len: Annotated[int | None, Arg("Tokens of a prompt, about; for any made dataset.", ge=1, le=1 << 24)] = None
+    input_len: Annotated[
+        int | None, Arg("Tokens of a prompt, about; of the datasets random and json.", ge=1, le=1 << 24)
+    ] = None
     output_len: Annotated[int | None, Arg("Tokens of an answer, for any dataset.", ge=1, le=1 << 24)] = None
     oversample: Annotated[bool, Arg("Take prompts of a file twice where it has too few.")] = True
     random_input_len: Annotated[int, Arg("random: tokens of a prompt, about.", ge=1, le=1 << 24)] = 1024

@@ -154,5 +154,6 @@ def _check_field(rows: Sequence[Row], name: str) -> None:
 def _number(row: Row, name: str) -> float | None:
     """The value of a field for a chart; None where there is none."""
     value = row.get(name)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if is_number else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) and value >= 0 else None

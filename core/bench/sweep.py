@@ -1,52 +1,26 @@
 """Many measurements: every combination of a server's arguments and a measurement's, some times each.
 
-Owns: the combinations, the commands and their order, the table of all results. Never does: measure itself: each run is a
-command of its own, so that any server and any benchmark with these arguments can be used. Called by: `core bench sweep`.
+Owns: the combinations and their order, the table of all results. Never does: measure itself: each run is a command of its own
+(see `sweep_runs`), so that any server and any benchmark with these arguments can be used. Called by: `core bench sweep`.
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
-import os
-import shlex
-import signal
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from core.api.errors import CoreError, UserError
+from core.api.errors import UserError
 from core.args.own_files import own_path, write_whole
 from core.bench.report import DETAILS
 from core.bench.sweep_options import SweepOptions
-from core.processes import python_command
+from core.bench.sweep_runs import NAME, Params, Run, run_all
 
-STOP_SECONDS = 30.0
-NAME = "_benchmark_name"
-"""A key of parameters that names them, and is no argument."""
 LONGEST_NAME = 120
-
-Params = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One measurement. server: which of the servers, from 0. path: of its result."""
-
-    server: int
-    serve: Params
-    bench: Params
-    number: int
-    path: Path
-
-
-class SweepError(CoreError):
-    """A server or a measurement failed; the sentence says which."""
 
 
 def sweep(options: SweepOptions) -> list[dict[str, Any]]:
@@ -65,7 +39,7 @@ def sweep(options: SweepOptions) -> list[dict[str, Any]]:
     for server, params in enumerate(serve):
         todo = [run for run in runs if run.server == server and not run.path.exists()]
         if todo:
-            _run_all(options, params, todo)
+            run_all(options, params, todo)
     return [] if options.dry_run else _table(runs, directory)
 
 
@@ -104,93 +78,6 @@ def name_of(params: Params) -> str:
     """What a set of parameters is called: its own name, or its values."""
     given = params.get(NAME) or ",".join(f"{key}={value}" for key, value in params.items())
     return "".join(c if c.isalnum() or c in "=,._-" else "_" for c in str(given))[:LONGEST_NAME]
-
-
-def words_of(params: Params) -> list[str]:
-    """Parameters as words of a command; switches by true and false."""
-    words: list[str] = []
-    for key, value in params.items():
-        if key == NAME:
-            continue
-        flag = "--" + key.lstrip("-").replace("_", "-")
-        if isinstance(value, bool):
-            words.append(flag if value else "--no-" + flag[2:])
-            continue
-        words.append(flag)
-        values = value if isinstance(value, list) else [value]
-        words += [v if isinstance(v, str) else msgspec.json.encode(v).decode() for v in values]
-    return words
-
-
-def _run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None:
-    """The runs on one server."""
-    command = None if options.serve_cmd is None else [*_split(options.serve_cmd), *words_of(params)]
-    with _server(command, dry=options.dry_run) as process:
-        for run in todo:
-            words = [*_split(options.bench_cmd), *words_of(run.bench), "--save-result"]
-            words += ["--result-dir", str(run.path.parent), "--result-filename", run.path.name]
-            words += ["--ready-check-timeout-sec", f"{options.server_ready_timeout:g}"]
-            print(shlex.join(words), flush=True)
-            if not options.dry_run:
-                _measure(words, run, process)
-
-
-def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None) -> None:
-    """One measurement. A server that ends while it is waited for ends the measurement too. Raises SweepError."""
-    with _started(words, "--bench-cmd") as measuring:
-        try:
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = measuring.wait(0.5)
-                    break
-                if server is not None and server.poll() is not None:
-                    raise SweepError(
-                        f"The server ended with code {server.returncode} before {run.path.parent.name} was done."
-                    )
-        finally:
-            if measuring.poll() is None:
-                measuring.terminate()
-    if code or not run.path.exists():
-        raise SweepError(f"{run.path.parent.name}: the measurement ended with code {code}. Mend it and use --resume.")
-
-
-@contextlib.contextmanager
-def _server(command: list[str] | None, *, dry: bool) -> Iterator[subprocess.Popen[bytes] | None]:
-    """A server for as long as the block; None without a command."""
-    if command is not None:
-        print(shlex.join(command), flush=True)
-    if command is None or dry:
-        yield None
-        return
-    process = _started(command, "--serve-cmd", start_new_session=True)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
-        with contextlib.suppress(ProcessLookupError):  # what it has started, or itself when it hangs
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _started(command: list[str], flag: str, *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
-    """A process. Raises UserError for a command that is not there."""
-    try:
-        return subprocess.Popen(command, start_new_session=start_new_session)
-    except OSError as error:
-        raise UserError(f"{flag} {command[0]}: cannot be started: {error.strerror}.") from None
-
-
-def _split(command: str) -> list[str]:
-    """A command's words; `core` is this very one. Raises UserError."""
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UserError(f"{command}: {error}.") from None
-    if not words:
-        raise UserError("A command is empty; expected one such as 'core bench serve'.")
-    return python_command("core", *words[1:]) if words[0] == "core" else words
 
 
 def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:

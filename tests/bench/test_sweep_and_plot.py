@@ -15,8 +15,9 @@ import pytest
 
 from core.api.errors import UserError
 from core.bench.plot import lines_of, marks, read_rows, svg
-from core.bench.sweep import SweepError, combinations, name_of, sweep, words_of
+from core.bench.sweep import combinations, name_of, sweep
 from core.bench.sweep_options import SweepOptions
+from core.bench.sweep_runs import SweepError, words_of
 from core.cli.main import main
 
 BENCH = """

@@ -84,6 +84,36 @@ def test_panels_are_in_order(capsys: pytest.CaptureFixture[str]) -> None:
         assert panel["type"] in ("row", "timeseries") and panel["title"]
 
 
+@pytest.mark.parametrize("words", [[], ["--vllm-metrics"]])
+def test_grafanas_published_schema_knows_every_key(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    models = pytest.importorskip("grafana_foundation_sdk.models.dashboard")
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+
+    register_default_plugins()
+    board = printed(words, capsys)
+    read = json.loads(json.dumps(models.Dashboard.from_json(board), cls=JSONEncoder))
+    assert list(lost(board, read)) == []
+    board["panels"][1]["fieldConfig"]["defaults"]["custom"]["fillOpacty"] = 1
+    read = json.loads(json.dumps(models.Dashboard.from_json(board), cls=JSONEncoder))
+    assert list(lost(board, read)) == [".panels[1].fieldConfig.defaults.custom.fillOpacty"]
+
+
+def lost(given: Any, read: Any, path: str = "") -> Iterator[str]:
+    """Where `given` says something that `read` does not."""
+    if isinstance(given, dict) and isinstance(read, dict):
+        for key, value in given.items():
+            if key in read:
+                yield from lost(value, read[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key}"
+    elif isinstance(given, list) and isinstance(read, list) and len(given) == len(read):
+        for number, (one, other) in enumerate(zip(given, read, strict=True)):
+            yield from lost(one, other, f"{path}[{number}]")
+    elif given != read:
+        yield path
+
+
 def test_other_words_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dashboard", "--nothing"]) == 2
     assert "core dashboard" in capsys.readouterr().err

@@ -73,6 +73,31 @@ def test_an_answer_streams_with_the_probability_of_each_token(page: Any) -> None
     assert page.locator("article").count() == 2
 
 
+def test_a_new_chat_forgets_an_answer_that_still_comes(page: Any) -> None:
+    page.evaluate("document.getElementById('max_tokens').value = '400'")
+    page.fill("#question", "Tell a long story.")
+    page.press("#question", "Enter")
+    page.wait_for_selector(".strip rect")
+    page.click("#clear")
+    ask(page, "Hi", max_tokens="4")
+    assert page.locator("article").count() == 2
+    assert page.locator("article").first.get_attribute("class") == "user"
+
+
+def test_an_answer_that_was_stopped_is_kept_and_made_again(page: Any) -> None:
+    page.evaluate("document.getElementById('max_tokens').value = '400'")
+    page.fill("#question", "Tell a long story.")
+    page.press("#question", "Enter")
+    page.wait_for_selector(".strip rect")
+    page.click("#stop")
+    page.wait_for_selector("#send:not([hidden])")
+    assert page.locator("article.assistant .text").inner_text().strip()
+    page.evaluate("document.getElementById('max_tokens').value = '4'")
+    page.click("#again")
+    page.wait_for_selector("#send:not([hidden])", timeout=ANSWER_MS)
+    assert page.locator("article.assistant").count() == 1
+
+
 def test_an_answer_follows_a_schema(page: Any) -> None:
     number = {"type": "object", "properties": {"n": {"enum": [3, 4]}}, "required": ["n"], "additionalProperties": False}
     ask(page, "How many legs has a dog?", max_tokens="40", schema=json.dumps(number))

@@ -28,8 +28,13 @@ function pluginRows() {
   return Object.entries(explained.plugins).map(([kind, row]) => [kind, row.chosen.join(", ") || "none", row.why]);
 }
 
+function size(name, value) {
+  const isLarge = /bytes/.test(name) && typeof value === "number" && value >= 1024;
+  return isLarge ? `${(value / 2 ** 20).toFixed(value < 2 ** 20 ? 3 : 1)} MiB` : text(value);
+}
+
 function memoryRows() {
-  return Object.entries(explained.memory).map(([name, value]) => [name.replaceAll("_", " "), text(value)]);
+  return Object.entries(explained.memory).map(([name, value]) => [name.replaceAll("_", " "), size(name, value)]);
 }
 
 function render() {
