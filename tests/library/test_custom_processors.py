@@ -14,7 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, AsyncLLM, SamplingParams
 from core.api.errors import ConfigError, RequestError, UserError
+from core.testing.skeleton import TEMPLATES
+from tests.testing.cheats import plugin
 
+PROCESSOR = (TEMPLATES / "logits_processor/core_my_plugin/processor.py").read_text()
 PATH = "executor.own_processors"
 SETTINGS: dict[str, Any] = {
     "max_model_len": 128,
@@ -36,10 +39,13 @@ def tokens(outputs: list[Any]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def llm(tiny_llama: Path) -> Iterator[LLM]:
-    """With classes of all sorts."""
-    classes = [Shifts, f"{PATH}:Late", f"{PATH}.Target", Counts]
-    with LLM(str(tiny_llama), logits_processors=classes, **SETTINGS) as engine:
+def llm(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    """With a plugin, and classes of all sorts."""
+    folder = tmp_path_factory.mktemp("plugin")
+    source = plugin(folder, "logits_processor", PROCESSOR) + "\ndef build(module): return module.Processor()\n"
+    (folder / "cheat.py").write_text(source)
+    named = [Shifts, f"{PATH}:Late", "cheat", f"{PATH}.Target", Counts]
+    with LLM(str(tiny_llama), logits_processors=named, plugins=str(folder / "cheat.py"), **SETTINGS) as engine:
         yield engine
 
 
@@ -60,6 +66,15 @@ def test_who_asks_gets_it_and_others_get_what_they_always_got(llm: LLM, plain: L
     crowd = [params({"shift": 4.0}, temperature=0.9, seed=3), params({"shift": -9.0}, n=3), params()]
     prompts = [PROMPTS[1], PROMPTS[0], PROMPTS[2]]
     assert tokens(llm.generate(prompts, crowd, use_tqdm=False))[0] == alone[0]
+
+
+def test_a_plugin_is_named_and_asked(llm: LLM) -> None:
+    asked = [params({"parity": "odd"}), params({"parity": "even"}, temperature=1.0), params()]
+    odd, even, free = tokens(llm.generate(PROMPTS, asked, use_tqdm=False))
+    assert {token % 2 for token in odd} == {1} and {token % 2 for token in even} == {0}
+    assert free == tokens(llm.generate(PROMPTS[2], params(), use_tqdm=False))[0]
+    with pytest.raises(RequestError, match=r"plugin 'cheat' .*parity is 'both'; expected even or odd"):
+        llm.generate("a", params({"parity": "both"}))
 
 
 def test_failures_end_their_request_alone_and_mistakes_run_nothing(llm: LLM) -> None:
