@@ -10,7 +10,7 @@ import importlib
 from typing import Any
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, UserError
+from core.api.errors import UserError
 from core.api.vllm_config import VllmConfig
 from core.executor.indexed_processor import IndexedProcessor
 from core.executor.instance import load_plugin
@@ -47,8 +47,6 @@ def _of_class(path: str, config: EngineConfig) -> LogitsProcessor:
             return _indexed(named, config)
         context = LoadContext(device=config.device, dtype=config.model.dtype, config=config)
         processor = named(context)
-    except CoreError:
-        raise
     except Exception as error:  # of the user's class
         raise UserError(f"{said}: it cannot be built: {type(error).__name__}: {error}.") from error
     contract = [LogitsProcessor]

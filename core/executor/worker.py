@@ -82,6 +82,7 @@ class Worker:
             self.device = Device(self.runtime)
             if config.weights_file is not None:
                 self._check_keeping()
+            self.processors = self._logits_processors()
             with self._phase("read checkpoint"):
                 checkpoint = self._open_checkpoint()
                 self._kept = self._kept_weights(checkpoint)
@@ -150,7 +151,6 @@ class Worker:
         backends = GrammarBackends(config, self.plugins, vocab_size)
         texts = ForcedTexts(backends.encode, backends.token_bytes)
         grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
-        self.processors = self._logits_processors()
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars, self.processors)
         kernels = model.kernels
         rule = acceptance_rule(config.acceptance)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from engine.fakes import make_config
@@ -13,10 +14,13 @@ from executor.own_processors import ByRequest, Counts, Late, Shifts, Target
 from sampling.reference import Result, Row, Running, draw, sequence
 from transformers import MinPLogitsWarper
 
+from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core.api.vllm_config import VllmConfig
 from core.executor.indexed_processor import IndexedProcessor
 from core.executor.logits_processors import LogitsProcessors, NamedProcessor
+from core.executor.processor_loading import load_processors
+from core.plugin.table import PluginTable
 from core.sampling import Sampler
 
 VOCAB = 64
@@ -231,6 +235,25 @@ def test_wrong_parameters_are_told_by_the_processor_that_reads_them() -> None:
     said = processors.check(SamplingParams(extra_args={"shift": "far"}))
     assert said == "logits processor Shifts: shift is 'far'; expected a number."
     assert "target_token 'x' is no integer" in processors.check(SamplingParams(extra_args={"target_token": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [
+        (":own_processors", "expected module:Class"),
+        ("executor.own_processors:Nothing", "executor.own_processors has no 'Nothing'"),
+        ("executor.own_processors:NO_CLASS", "that is a int; expected a class"),
+        ("executor.own_processors:Refuses", "it cannot be built: RuntimeError: no table of words"),
+        ("executor.own_processors.SamplingParams", "it cannot be built: RequestError"),
+        ("executor.own_processors:Half", "it lacks is_argmax_invariant, validate_params, wants, update"),
+    ],
+)
+def test_classes_that_are_none_are_told(path: str, sentence: str) -> None:
+    config = make_config()
+    plugins = msgspec.structs.replace(config.plugins, logits_processors=(path,))
+    with pytest.raises(UserError, match=re.escape(sentence)) as caught:
+        load_processors(msgspec.structs.replace(config, plugins=plugins), PluginTable([]))
+    assert str(caught.value).startswith(f"--logits-processors {path}: ")
 
 
 def test_settings_that_are_not_there_are_told() -> None:

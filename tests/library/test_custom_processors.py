@@ -14,7 +14,10 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, AsyncLLM, SamplingParams
 from core.api.errors import ConfigError, RequestError, UserError
+from core.testing.skeleton import TEMPLATES
+from tests.testing.cheats import plugin
 
+PROCESSOR = (TEMPLATES / "logits_processor/core_my_plugin/processor.py").read_text()
 PATH = "executor.own_processors"
 SETTINGS: dict[str, Any] = {
     "max_model_len": 128,
@@ -36,24 +39,42 @@ def tokens(outputs: list[Any]) -> list[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def llm(tiny_llama: Path) -> Iterator[LLM]:
-    """With classes of all sorts."""
-    classes = [Shifts, f"{PATH}:Late", f"{PATH}.Target", Counts]
-    with LLM(str(tiny_llama), logits_processors=classes, **SETTINGS) as engine:
+def llm(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LLM]:
+    """With a plugin, and classes of all sorts."""
+    folder = tmp_path_factory.mktemp("plugin")
+    source = plugin(folder, "logits_processor", PROCESSOR) + "\ndef build(module): return module.Processor()\n"
+    (folder / "cheat.py").write_text(source)
+    named = [Shifts, f"{PATH}:Late", "cheat", f"{PATH}.Target", Counts]
+    with LLM(str(tiny_llama), logits_processors=named, plugins=str(folder / "cheat.py"), **SETTINGS) as engine:
         yield engine
 
 
-def test_who_asks_gets_it_and_others_get_what_they_always_got(llm: LLM, tiny_llama: Path) -> None:
+@pytest.fixture(scope="module")
+def plain(tiny_llama: Path) -> Iterator[LLM]:
+    """Without any."""
+    with LLM(str(tiny_llama), **SETTINGS) as engine:
+        yield engine
+
+
+def test_who_asks_gets_it_and_others_get_what_they_always_got(llm: LLM, plain: LLM) -> None:
     asked = [params({"target_token": 77}), params(), params({"start": 40}, max_tokens=5)]
     found = tokens(llm.generate(PROMPTS, asked, use_tqdm=False))
     assert found[0] == [77] * 12
     assert found[2] == [40, 41, 42, 43, 44]
-    with LLM(str(tiny_llama), **SETTINGS) as plain:
-        assert tokens(plain.generate(PROMPTS, params(), use_tqdm=False))[1] == found[1]
+    assert tokens(plain.generate(PROMPTS, params(), use_tqdm=False))[1] == found[1]
     alone = tokens(llm.generate(PROMPTS[1], params({"shift": 4.0}, temperature=0.9, seed=3), use_tqdm=False))
     crowd = [params({"shift": 4.0}, temperature=0.9, seed=3), params({"shift": -9.0}, n=3), params()]
     prompts = [PROMPTS[1], PROMPTS[0], PROMPTS[2]]
     assert tokens(llm.generate(prompts, crowd, use_tqdm=False))[0] == alone[0]
+
+
+def test_a_plugin_is_named_and_asked(llm: LLM) -> None:
+    asked = [params({"parity": "odd"}), params({"parity": "even"}, temperature=1.0), params()]
+    odd, even, free = tokens(llm.generate(PROMPTS, asked, use_tqdm=False))
+    assert {token % 2 for token in odd} == {1} and {token % 2 for token in even} == {0}
+    assert free == tokens(llm.generate(PROMPTS[2], params(), use_tqdm=False))[0]
+    with pytest.raises(RequestError, match=r"plugin 'cheat' .*parity is 'both'; expected even or odd"):
+        llm.generate("a", params({"parity": "both"}))
 
 
 def test_failures_end_their_request_alone_and_mistakes_run_nothing(llm: LLM) -> None:
@@ -68,39 +89,33 @@ def test_failures_end_their_request_alone_and_mistakes_run_nothing(llm: LLM) -> 
     assert tokens(llm.generate("a", params({"target_token": 5}), use_tqdm=False)) == [[5] * 12], "the engine lives"
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_drafts_change_no_token_of_requests_with_processors(tiny_llama: Path, temperature: float) -> None:
+def test_drafts_change_no_token_of_requests_with_processors(tiny_llama: Path) -> None:
     """Their drafts are verified with the processor; those who must see every position in order have none."""
-    asked = [
-        params({"shift": 3.0}, max_tokens=40, temperature=temperature, seed=1, logprobs=2),
-        params({"start": 60}, max_tokens=40, temperature=temperature, seed=2),
-        params(None, max_tokens=40, temperature=temperature, seed=3, logprobs=2),
-    ]
+    asked: list[SamplingParams] = []
+    for temperature in (0.0, 0.8):
+        shared: dict[str, Any] = {"max_tokens": 40, "temperature": temperature, "seed": 1, "logprobs": 2}
+        asked += [params({"shift": 30.0}, **shared), params(None, **shared)]
+    counting = {"prompt_token_ids": [*range(30, 80), 29]}  # the processor makes it go on with what it began with
+    ngram = {"method": "ngram", "num_speculative_tokens": 4, "adaptive": False}
     found = []
-    for speculation in (None, {"method": "ngram", "num_speculative_tokens": 4}):
-        for classes in ([Shifts, Counts], [Shifts]):
-            with LLM(str(tiny_llama), logits_processors=classes, speculative_config=speculation, **SETTINGS) as engine:
-                some = asked if Counts in classes else [asked[0], asked[2]]
-                outputs = engine.generate(["abcabcabcabc"] * len(some), some, use_tqdm=False)
-                drafts = {metric.name: metric for metric in engine.get_metrics()}["vllm:spec_decode_num_draft_tokens"]
-            rows = [(list(choice.token_ids), choice.logprobs) for output in outputs for choice in output.outputs]
-            found.append((rows, drafts.value))
-    (both, none), (fewer, _), (drafted_both, undrafted), (drafted, num_drafts) = found
-    assert both == drafted_both and fewer == drafted and [both[0], both[2]] == fewer
-    assert none == undrafted == 0, "Counts follows every request, so none has drafts"
-    assert num_drafts > 0, "Shifts takes drafts as they come"
+    for classes, speculation in (([Shifts], None), ([Shifts], ngram), ([Shifts, Counts], ngram)):
+        with LLM(str(tiny_llama), logits_processors=classes, speculative_config=speculation, **SETTINGS) as engine:
+            outputs = engine.generate([counting] * len(asked), asked, use_tqdm=False)
+            drafts = {metric.name: metric for metric in engine.get_metrics()}["vllm:spec_decode_num_draft_tokens"]
+        rows = [(list(choice.token_ids), choice.logprobs) for output in outputs for choice in output.outputs]
+        found.append((rows, drafts.value))
+    (plain, none), (drafted, num_drafts), (in_order, num_in_order) = found
+    assert plain == drafted == in_order
+    assert num_drafts > 20 and none == 0, "Shifts takes drafts as they come"
+    assert num_in_order == 0, "Counts follows every request, so none has drafts"
 
 
-def test_what_cannot_be_found_or_built_is_told(tiny_llama: Path) -> None:
+def test_mistakes_in_names_are_told_before_weights_are_read(tiny_llama: Path) -> None:
     class Local:
         pass
 
     cases: list[tuple[Any, str]] = [
         ("no_such_module:Thing", "--logits-processors no_such_module:Thing: no_such_module cannot be imported"),
-        (f"{PATH}:Nothing", f"{PATH} has no 'Nothing'"),
-        (f"{PATH}:NO_CLASS", "that is a int; expected a class"),
-        (f"{PATH}:Refuses", "it cannot be built: RuntimeError: no table of words"),
-        (f"{PATH}:SamplingParams", "it cannot be built"),
         ("shifts", "'shifts': no such plugin"),
         (Local, "is defined in a function"),
         (3, "is a int; expected a name, an import path, or a class"),
@@ -132,7 +147,7 @@ def test_the_engine_in_a_process_of_its_own_refuses_mistakes_as_well(
 
 
 @pytest.mark.parametrize("mode", ["raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"])
-def test_numbers_are_those_of_transformers(tiny_llama: Path, mode: str) -> None:
+def test_numbers_are_those_of_transformers(tiny_llama: Path, plain: LLM, mode: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(tiny_llama, dtype=torch.float32)
     prompt = [10, 20, 30, 40, 50]
     asked = params(
@@ -160,6 +175,5 @@ def test_numbers_are_those_of_transformers(tiny_llama: Path, mode: str) -> None:
             expected = expected.log_softmax(0)
         found = torch.tensor([entry[token].logprob for token in range(len(entry))], dtype=torch.float64)
         assert torch.allclose(found, expected, atol=5e-3)
-    with LLM(str(tiny_llama), **SETTINGS) as plain:
-        same = plain.generate({"prompt_token_ids": prompt}, asked, use_tqdm=False)[0]
+    same = plain.generate({"prompt_token_ids": prompt}, asked, use_tqdm=False)[0]
     assert same.outputs[0].token_ids == choice.token_ids, "what is told changes no token"

@@ -94,7 +94,7 @@ def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> Non
             engine.add_request("b", "x", SamplingParams(), lora_request="adapter")
         with pytest.raises(TypeError, match=r"'lora_reqest'. Did you mean 'lora_request'"):
             engine.generate("x", lora_reqest=None)
-        with pytest.raises(RequestError, match="add_request are unfinished"):
+        with pytest.raises(RequestError, match="add_request or enqueue are unfinished"):
             engine.generate("x")
         assert list(run(engine)) == ["a"]
         assert engine.generate("x", SamplingParams(max_tokens=1), lora_request=None, use_tqdm=False)[0].finished
