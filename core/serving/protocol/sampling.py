@@ -69,7 +69,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's, then ours (`explain`). None always means: not given.
+    """Fields under OpenAI's names, then vLLM's, then ours (`explain`, `timings`). None always means: not given.
 
     The last group is accepted and changes nothing here: OpenAI's fields for accounting and storage.
     """
@@ -115,6 +115,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     guided_decoding_backend: str | None = None
     guided_whitespace_pattern: str | None = None
     explain: bool | None = None
+    timings: bool | None = None
 
     user: Any = None
     metadata: Any = None
