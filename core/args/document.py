@@ -32,7 +32,8 @@ together.
 | `-q gguf`, `-ac.NAME.KEY=1` | short spellings |
 | `none` | an argument that may be unset is unset |
 | `--help=GROUP`, `--help=ARGUMENT`, `--help=WORD`, `--help=KIND.NAME` | a part of the help, or a plugin's own arguments |
-| `--help=listgroup`, `--help=page` | all groups; everything in a pager |"""
+| `--help`, `--help=all`, `--help=page` | the common arguments; everything; everything in a pager |
+| `--help=listgroup` | all groups |"""
 
 _APPENDIX = """## Names that are not served
 

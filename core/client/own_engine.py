@@ -89,7 +89,7 @@ def refusals(names: set[str]) -> list[str]:
 async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> int:
     from core.observe.logging import setup_logging
 
-    setup_logging(process="main", others=("asyncio",))
+    setup_logging(process="main", libraries=("asyncio",))
     async with own_endpoint(resolution, process) as endpoint:
         return await work(endpoint, resolution)
 
