@@ -11,9 +11,9 @@ import re
 import tokenize
 
 IMPORTS = (
-    (re.compile(r"^(\s*)from vllm(?=[. ])", re.MULTILINE), r"\1from core"),
-    (re.compile(r"^(\s*)import vllm\.(\S+) as ", re.MULTILINE), r"\1import core.\2 as "),
-    (re.compile(r"^(\s*)import vllm\s*$", re.MULTILINE), r"\1import core as vllm"),
+    (re.compile(r"^([ \t]*)from vllm(?=[. ])", re.MULTILINE), r"\1from core"),
+    (re.compile(r"^([ \t]*)import vllm\.(\S+) as ", re.MULTILINE), r"\1import core.\2 as "),
+    (re.compile(r"^([ \t]*)import vllm[ \t]*$", re.MULTILINE), r"\1import core as vllm"),
 )
 """Patterns, and what stands there instead."""
 
