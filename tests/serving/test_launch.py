@@ -52,6 +52,20 @@ def test_signals_end_it_cleanly_without_torch(start: Start, number: signal.Signa
     assert "Traceback" not in errors
 
 
+LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} (INFO|WARNING) server [\w.]+: ")
+
+
+def test_all_lines_of_the_log_have_one_form(start: Start) -> None:
+    process = start("0")
+    url = ready_url(process)
+    assert httpx.get(f"{url}/health").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=10)
+    lines = errors.splitlines()
+    assert any("uvicorn.access: " in line and '"GET /health HTTP/1.1" 200' in line for line in lines), errors
+    assert all(LINE.match(line) for line in lines), errors
+
+
 def test_grammars_are_prepared_once_it_serves(start: Start) -> None:
     process = start("0")
     ready_url(process)
