@@ -26,7 +26,8 @@ def run_batch(
 ) -> list[RequestOutput]:
     """Run all entries and return their final outputs in the same order.
 
-    When it is interrupted, every request is aborted and its blocks are given back before the exception goes on.
+    When it is interrupted, every request is aborted and its blocks are given back before the exception goes on; Ctrl-C's goes
+    on from here, since the step that it met says nothing to anybody.
     """
     ids = [entry.requests[0].request_id for entry in entries]
     finished: dict[str, RequestOutput] = {}
@@ -46,9 +47,11 @@ def run_batch(
                     bar.advance(output)
         while client.has_work():
             client.step()
-    except BaseException:
+    except BaseException as error:
         client.abort(ids)
         processor.abort(ids)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"{len(finished)} of {len(ids)} requests had ended") from None
         raise
     finally:
         bar.close()
