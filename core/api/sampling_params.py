@@ -43,9 +43,7 @@ class RequestOutputKind(IntEnum):
     FINAL_ONLY = 2
 
 
-class SamplingParams(
-    msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, dict=True, forbid_unknown_fields=True
-):
+class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, dict=True, forbid_unknown_fields=True):
     """Sampling parameters of one request.
 
     n:                  number of completions, each with its own choice index in the keyed noise.

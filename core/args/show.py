@@ -82,9 +82,9 @@ def _names_width(sections: list[Section]) -> int:
     words: list[str] = []
     for section in sections:
         for head, _ in section.rows:
-            words += head.split()
-    longest = max(map(len, words), default=0)
-    return max(longest, NAMES)
+            words += head.replace(",", " ").split()
+    flags = [len(word) + 1 for word in words if word.startswith("-")]  # and a comma
+    return max([NAMES, *flags])
 
 
 def _write(console: Console, usage: str, intro: str, sections: list[Section]) -> None:
@@ -104,7 +104,7 @@ def _write(console: Console, usage: str, intro: str, sections: list[Section]) ->
         table.add_column(no_wrap=True, min_width=22)
         table.add_column()
         for head, text in section.rows:
-            lines = textwrap.wrap(head, width, break_long_words=False, break_on_hyphens=False)
+            lines = textwrap.wrap(head, width, break_on_hyphens=False)  # the lists of choices are longer, if anything is
             names = Text("\n".join(lines), style="cyan")
             table.add_row(names, Text(text))
         console.print(table)

@@ -17,9 +17,7 @@ NARROWEST = 6
 COLOURS = {"available": "green", "unavailable": "yellow", "broken": "red", "blocked": "magenta", "chosen": "green"}
 
 
-def print_table(
-    heads: Sequence[str], rows: Sequence[Sequence[str]], *, colour: str = "", num_names: int = 1
-) -> None:
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, colour: str = "", num_names: int = 1) -> None:
     """Aligned columns; in a terminal with rich, which wraps texts, the column `colour` coloured by its words.
 
     num_names: columns at the left that hold names: they are neither wrapped nor cut.
@@ -53,7 +51,8 @@ def _print_rich(heads: Sequence[str], rows: Sequence[Sequence[str]], colour: str
     table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for index, head in enumerate(heads):
         is_name = index < num_names
-        table.add_column(head, no_wrap=is_name, min_width=_widest(rows, index) if is_name else NARROWEST)
+        least = _widest(rows, index) if is_name else NARROWEST
+        table.add_column(head, no_wrap=is_name, min_width=least, overflow="fold")
     for row in rows:
         cells = []
         for head, cell in zip(heads, row, strict=True):

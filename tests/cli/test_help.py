@@ -30,7 +30,7 @@ def test_the_whole_help_names_every_argument(capsys):
 
 def test_the_help_is_short_and_says_where_the_rest_is(capsys):
     text = text_of("", capsys)
-    assert len(text.splitlines()) < 90
+    assert len(text.splitlines()) < 120
     for name in COMMON:
         assert schema().fields[name].flag in text
     assert all(f"  {group} " in text for group in schema().titles)
@@ -114,7 +114,7 @@ def test_no_name_is_cut_however_narrow_the_terminal(columns):
     for field in schema().fields.values():
         assert set(field.flags) <= words, field.name
     listed = in_terminal(["plugins", "list"], columns)
-    assert all(name in listed for name in ("compressed-tensors", "glm4_moe_lite_mtp", "mlp_speculator"))
+    assert all(name in listed for name in ("compressed_tensors", "glm4_moe_lite_mtp", "mlp_speculator"))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """vLLM's own offline examples, with the import changed: `python -m tests.compat.examples FOLDER`.
 
-Owns: running each script of a folder, and the table of what became of them. Never does: bring the scripts, which stay where they
-are, or change more of them than `tests.compat.rewriting` says.
+Owns: running each script of a folder, and the table of what became of them. Never does: bring the scripts, which stay where
+they are, or change more of them than `tests.compat.rewriting` says.
 Called by: `make test-vllm-examples EXAMPLES=FOLDER`, which is for people: no test runs it.
 """
 
@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run vLLM's offline examples with the import changed.")
     parser.add_argument("folder", type=Path, help="a folder of vLLM's examples")
     parser.add_argument("--model", type=Path, help="checkpoint in the place of every model; unset: a tiny random one")
-    parser.add_argument("--only", default="", help="part of the names of the scripts to run")
+    parser.add_argument("--only", default="", help="part of the paths of the scripts to run, such as offline")
     parser.add_argument("--report", type=Path, help="file for the table, beside standard output")
     args = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as place:
@@ -58,7 +58,7 @@ def scripts(folder: Path, part: str = "") -> list[Path]:
     """Those that import vLLM, in order."""
     found: list[Path] = []
     for path in sorted(folder.rglob("*.py")):
-        if part in path.name and uses_vllm(path.read_text(encoding="utf-8")):
+        if part in str(path.relative_to(folder)) and uses_vllm(path.read_text(encoding="utf-8")):
             found.append(path)
     return found
 

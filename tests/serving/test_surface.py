@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,10 +29,23 @@ def quiet(**settings: Any) -> ServerConfig:
     return ServerConfig(uvicorn_log_level="warning", **settings)
 
 
+class TimedClient(ScheduledClient):
+    """Says when prompts began to be computed, as the client of a real engine does."""
+
+    def listen(self, on_outputs: Any, on_death: object) -> None:
+        def told(outputs: EngineOutputs) -> None:
+            for output in outputs.outputs:
+                if output.start == 0:
+                    output.begin_time = time.time() - 0.001
+            on_outputs(outputs)
+
+        super().listen(told, on_death)
+
+
 @pytest.fixture(scope="module")
 def scheduled() -> Iterator[RunningServer]:
     """A server over a real scheduler."""
-    with run_server(quiet(), make_client=ScheduledClient) as running:
+    with run_server(quiet(), make_client=TimedClient) as running:
         yield running
 
 
@@ -63,7 +77,12 @@ def test_several_prompts_have_times_of_their_own(scheduled: RunningServer) -> No
 
 
 def test_a_stream_tells_them_in_its_last_chunk(scheduled: RunningServer) -> None:
-    options: Any = {"model": "alias", "max_tokens": 5, "stream": True, "extra_body": {"timings": True, "ignore_eos": True}}
+    options: Any = {
+        "model": "alias",
+        "max_tokens": 5,
+        "stream": True,
+        "extra_body": {"timings": True, "ignore_eos": True},
+    }
     *before, last = scheduled.openai().chat.completions.create(messages=HI, **options)
     assert not any("timings" in (chunk.model_extra or {}) for chunk in before)
     assert last.choices == [] and last.model_extra["timings"]["predicted_n"] == 5

@@ -1,4 +1,7 @@
-"""Answers of /v1/models, /health, /version, /load, /server_info and what operators ask for. Owns: their Structs. Called by: their routes."""
+"""Answers of /v1/models, /health, /version, /load, /server_info and what operators ask for.
+
+Owns: their Structs. Called by: their routes.
+"""
 
 from __future__ import annotations
 
