@@ -73,7 +73,6 @@ def stand_in(place: Path) -> Path:
 def run(script: Path, folder: Path, model: Path, place: Path) -> Tried:
     """Run one script in a process of its own, in an empty folder."""
     name = str(script.relative_to(folder))
-    print(f"{name} ...", file=sys.stderr, flush=True)
     where = Path(tempfile.mkdtemp(dir=place))
     copy = where / script.name
     copy.write_text(rewritten(script.read_text(encoding="utf-8"), str(model)), encoding="utf-8")
@@ -94,7 +93,9 @@ def run(script: Path, folder: Path, model: Path, place: Path) -> Tried:
         verdict = judge(done.returncode, done.stderr)
     except subprocess.TimeoutExpired:
         verdict = Verdict("failed", "", f"it ran longer than {TIME_LIMIT_S} s")
-    return Tried(name, verdict, time.monotonic() - begin)
+    tried = Tried(name, verdict, time.monotonic() - begin)
+    print(f"{name}: {verdict.outcome} {verdict.topic} ({tried.seconds:.0f} s)", file=sys.stderr, flush=True)
+    return tried
 
 
 def report(tried: Sequence[Tried]) -> str:
