@@ -104,7 +104,9 @@ def _write(console: Console, usage: str, intro: str, sections: list[Section]) ->
         table.add_column(no_wrap=True, min_width=22)
         table.add_column()
         for head, text in section.rows:
-            lines = textwrap.wrap(head, width, break_on_hyphens=False)  # the lists of choices are longer, if anything is
+            lines = textwrap.wrap(
+                head, width, break_on_hyphens=False
+            )  # the lists of choices are longer, if anything is
             names = Text("\n".join(lines), style="cyan")
             table.add_row(names, Text(text))
         console.print(table)

@@ -3,3 +3,19 @@
 Owns: every rule that derives a value, and the reason given for it. Never does: read weights, open a device.
 Called by: the command line, `LLM`, the server.
 """
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """A name that scripts written for vLLM import from its `config` package. Raises ImportError with the reason for others."""
+    from core.config import script_objects
+
+    if name in script_objects.NOT_SERVED:
+        raise ImportError(f"There is no core.config.{name}: {script_objects.NOT_SERVED[name]}.")
+    found = getattr(script_objects, name, None)
+    if not isinstance(found, type) or not issubclass(found, script_objects.Keys):
+        raise AttributeError(f"module 'core.config' has no attribute {name!r}")
+    return found

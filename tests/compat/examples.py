@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -71,14 +72,14 @@ def stand_in(place: Path) -> Path:
 
 
 def run(script: Path, folder: Path, model: Path, place: Path) -> Tried:
-    """Run one script in a process of its own, in an empty folder."""
+    """Run one script in a process of its own, in a copy of its folder."""
     name = str(script.relative_to(folder))
-    where = Path(tempfile.mkdtemp(dir=place))
+    where = Path(tempfile.mkdtemp(dir=place)) / "beside"
+    shutil.copytree(script.parent, where)  # templates and the like
     copy = where / script.name
     copy.write_text(rewritten(script.read_text(encoding="utf-8"), str(model)), encoding="utf-8")
     begin = time.monotonic()
-    path = os.pathsep.join([str(ROOT), str(script.parent)])
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
             [sys.executable, str(copy)],

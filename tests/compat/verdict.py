@@ -13,7 +13,7 @@ from typing import Literal
 Outcome = Literal["ran", "refused", "needs", "failed"]
 
 OURS = re.compile(
-    r"core\.api\.errors\.\w+: |There is no core\.|core\.\S+ has no |: not served yet|is not served|"
+    r"core\.api\.errors\.\w+: |There is no (core\.|VllmConfig)|core\.\S+ has no |: not served yet|is not served|"
     r"this engine does not serve it yet"
 )
 """In the last line of a refusal by name: our own sentences."""
@@ -30,6 +30,8 @@ TOPICS: tuple[tuple[str, str], ...] = (
     (r"routed_experts", "choice of experts in outputs"),
     (r"compil|cudagraph", "compilation"),
     (r"model_executor|core\.config|core\.attention|core\.v1\.worker|worker_cls|scheduler_cls", "the engine's inside"),
+    (r"max_position_embeddings|params\.json|speculative-config|config\.json", "a checkpoint of its own"),
+    (r"vllmconfig|core\.platforms|core\.benchmarks|trace_replay", "the engine's inside"),
     (r"quantization|checkpoint|tokenizer|hf_overrides|architecture|load_format", "a checkpoint of its own"),
 )
 """Patterns of an error's last line in lower case, and what the script asks for."""
