@@ -6,13 +6,13 @@ Called by: the command line, `LLM`, the server.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
     """A name that scripts written for vLLM import from its `config` package. Raises ImportError with the reason for others."""
-    from core.config import script_objects
-
+    script_objects = import_module("core.config.script_objects")  # `from` would ask here for the module first
     if name in script_objects.NOT_SERVED:
         raise ImportError(f"There is no core.config.{name}: {script_objects.NOT_SERVED[name]}.")
     found = getattr(script_objects, name, None)
