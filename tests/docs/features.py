@@ -23,8 +23,8 @@ ROWS = Path(__file__).with_name("features.toml")
 _INTRO = """# What is served
 
 Generated from `tests/docs/features.toml`, the entry points and the table of refused names by
-`python -m tests.docs.features`; do not edit. Each row names the page that tells more and the test that shows it. [arguments.md](arguments.md) has every argument,
-[requests.md](requests.md) every field of a request."""
+`python -m tests.docs.features`; do not edit. Each row names the page that tells more and the test that shows it.
+[arguments.md](arguments.md) has every argument, [requests.md](requests.md) every field of a request."""
 
 _REFUSED = """## What is not served
 
