@@ -9,7 +9,8 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-slow gpu-gate gpu-interpreter \
+.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-slow \
+	test-vllm-examples gpu-gate gpu-interpreter \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -59,6 +60,9 @@ test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix
+
+test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the import changed: make test-vllm-examples EXAMPLES=folder
+	$(PYTHON) -m tests.compat.examples $(EXAMPLES)
 
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
 	$(PYTHON) -m pip install --quiet playwright

@@ -44,6 +44,7 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.usage.usage_lib", CHORES, "UsageContext"),
     ("core.utils", CHORES, "random_uuid"),
     ("core.utils", PARSER, "FlexibleArgumentParser"),
+    ("core.utils.print_utils", CHORES, "print_embeddings"),
     ("core.utils.argparse_utils", PARSER, "FlexibleArgumentParser"),
     ("core.v1.engine.async_llm", "core.library.async_llm", "AsyncLLM"),
     ("core.v1.engine.exceptions", "core.api.errors", "EngineDeadError"),
@@ -63,6 +64,10 @@ NOT_SERVED: dict[str, str] = {
     "core.assets.audio": "prompts are text or token ids",
     "core.assets.video": "prompts are text or token ids",
     "core.multimodal": "prompts are text or token ids",
+    "core.benchmarks": "the datasets of benchmarks are those of core bench, see docs/commands.md",
+    "core.config.ec_transfer": "an instance does not exchange anything with others",
+    "core.config.kv_transfer": "an instance does not exchange anything with others",
+    "core.platforms": "platforms are plugins, see docs/plugins",
     "core.model_executor": "models are plugins, see docs/plugins",
     "core.attention": "attention backends are plugins, see docs/plugins",
 }

@@ -436,6 +436,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
     uds:              path of a unix socket, in place of `host` and `port`.
+    served_model_name_file: of further names of the model, read again when it changes.
     ssl_cert_reqs:    of clients, as `ssl.VerifyMode` numbers it.
     middleware:       import paths of the user's own.
     vllm_metrics:     whether metrics are written under vLLM's names, too.
@@ -465,6 +466,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_ssl_refresh: bool = False
     middleware: tuple[str, ...] = ()
     enable_server_load_tracking: bool = False
+    enable_tokenizer_info_endpoint: bool = False
+    served_model_name_file: str | None = None
     vllm_metrics: bool = False
     traces: TraceSettings | None = None
     log_config: dict[str, Any] = {}

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 LONGEST_NAME = 200
 """Characters of a name that may have been misspelt; comparing longer ones with anything would take long."""
 
+ALIKE = 0.6
+"""Share of characters that a misspelt name has in common with what was meant; below it hints are guesses."""
+
 
 class CoreError(Exception):
     """Base of all errors that the engine raises on purpose. `str(error)` is a sentence for a person."""
@@ -102,5 +105,5 @@ def nearest(name: str, valid: Iterable[str]) -> str:
     """A hint that names the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
     if len(name) > LONGEST_NAME:
         return ""
-    match = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.5)
+    match = difflib.get_close_matches(name, list(valid), n=1, cutoff=ALIKE)
     return f" Did you mean '{match[0]}'?" if match else ""

@@ -89,6 +89,7 @@ class RequestMetrics:
     """Times in seconds since the epoch, 0.0 when not yet known.
 
     first_scheduled_time: when the prompt began to be computed.
+    queued_ts, scheduled_ts, first_token_ts, last_token_ts: the same under vLLM's newer names.
     """
 
     arrival_time: float = 0.0
@@ -96,6 +97,33 @@ class RequestMetrics:
     last_token_time: float = 0.0
     num_generation_tokens: int = 0
     first_scheduled_time: float = 0.0
+
+    @property
+    def queued_ts(self) -> float:
+        """When the request came."""
+        return self.arrival_time
+
+    @property
+    def scheduled_ts(self) -> float:
+        """When its prompt began to be computed."""
+        return self.first_scheduled_time
+
+    @property
+    def first_token_ts(self) -> float:
+        """When it had its first token."""
+        return self.first_token_time
+
+    @property
+    def last_token_ts(self) -> float:
+        """When it had its newest token."""
+        return self.last_token_time
+
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from its arrival to its first token; 0.0 when it has none."""
+        if not self.first_token_time:
+            return 0.0
+        return max(self.first_token_time - self.arrival_time, 0.0)
 
 
 @dataclass(slots=True)

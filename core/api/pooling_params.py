@@ -11,12 +11,15 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from core.api.errors import RequestError, nearest
+from core.api.keyword_hints import HintedMeta
 
 PoolingTask = Literal["embed", "token_embed"]
 TASKS: tuple[str, ...] = get_args(PoolingTask)
 
 
-class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class PoolingParams(
+    msgspec.Struct, metaclass=HintedMeta, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """How the hidden states of a text become an answer.
 
     task: `embed` (one vector a text) or `token_embed` (one a token); None: what the method or route is for.

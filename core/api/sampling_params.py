@@ -7,16 +7,30 @@ Called by: users (`from core import SamplingParams`), the server (from request b
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import msgspec
 
 from core.api.errors import RequestError
+from core.api.keyword_hints import HintedMeta
 from core.api.structured_outputs import StructuredOutputsParams
 
 MAX_SEED = 2**64 - 1
+ELSEWHERE: Mapping[str, str] = MappingProxyType(
+    {
+        "guided_decoding": "Write structured_outputs=StructuredOutputsParams(...).",
+        "use_beam_search": "Call LLM.beam_search(prompts, BeamSearchParams(...)).",
+        "length_penalty": "It is one of BeamSearchParams.",
+        "early_stopping": "Call LLM.beam_search(prompts, BeamSearchParams(...)).",
+        "best_of": "Only the number of answers can be asked for: n.",
+        "logits_processors": "Nothing may be called for each token of a request.",
+    }
+)
+"""Names that vLLM or its older versions have, and what to write."""
+
 SMALLEST_PENALTY = 1e-6
 """Logits divided by less leave the range of float32."""
 
@@ -29,7 +43,7 @@ class RequestOutputKind(IntEnum):
     FINAL_ONLY = 2
 
 
-class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unknown_fields=True):
+class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, dict=True, forbid_unknown_fields=True):
     """Sampling parameters of one request.
 
     n:                  number of completions, each with its own choice index in the keyed noise.
@@ -58,6 +72,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, dict=True, forbid_unkno
     structured_outputs: what an answer must look like. An answer that can only end there ends, whatever `min_tokens`,
                         `ignore_eos`, `bad_words` and `allowed_token_ids` say; where it may end or go on, they hold.
     """
+
+    elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
 
     n: int = 1
     presence_penalty: float = 0.0

@@ -32,12 +32,14 @@ together.
 | `-q gguf`, `-ac.NAME.KEY=1` | short spellings |
 | `none` | an argument that may be unset is unset |
 | `--help=GROUP`, `--help=ARGUMENT`, `--help=WORD`, `--help=KIND.NAME` | a part of the help, or a plugin's own arguments |
-| `--help=listgroup`, `--help=page` | all groups; everything in a pager |"""
+| `--help`, `--help=all`, `--help=page` | the common arguments; everything; everything in a pager |
+| `--help=listgroup` | all groups |"""
 
 _APPENDIX = """## Names that are not served
 
 Other engines, and older versions of them, have more arguments. Each of these names is an error that says why it is not
-here, unless its value asks for what holds anyway (`--tensor-parallel-size 1`)."""
+here, unless its value asks for what holds anyway: those in brackets, and for a switch to be off. A value may also say the
+same as a switch of ours: `-O0` and `-cc.cudagraph_mode NONE` mean `--enforce-eager`."""
 
 
 def document() -> str:
@@ -61,12 +63,19 @@ def _not_yet() -> str:
     for row in foreign.names():
         if row.kind == "not yet":
             flags = by_reason.setdefault((row.topic, row.text), [])
-            flags.append(_code(row.flag))
+            flags.append(_with_neutral(row))
     rows = []
     for (topic, text), flags in by_reason.items():
         sentence = f"{text[0].upper()}{text[1:]}."
         rows.append((topic, sentence, ", ".join(flags)))
     return _table(("what is missing", "today", "names"), rows)
+
+
+def _with_neutral(row: foreign.Foreign) -> str:
+    """A flag, and in brackets the values that are accepted because they ask for nothing."""
+    words = [word for word in row.neutral if word not in foreign.UNSAID and row.takes != "switch"]
+    shown = f" ({', '.join(words)})" if words else ""
+    return _code(row.flag) + shown
 
 
 def _others() -> str:

@@ -18,7 +18,7 @@ from core.args.arg import Arg
 from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field, flag_of
 
-Kind = Literal["not yet", "elsewhere", "removed", "older"]
+Kind = Literal["not yet", "elsewhere", "removed", "older", "means"]
 Takes = Literal["switch", "value", "list", "keys"]
 
 FILE = Path(__file__).with_name("foreign.txt")
@@ -29,12 +29,14 @@ UNSAID = frozenset({"none", '""', "{}", "[]"})  # neutral words that no sentence
 class Foreign:
     """One row of the table.
 
-    name:    `tensor_parallel_size`; for a key its path, `eplb_config.policy`; for a value `kv_cache_dtype=fp8_inc`.
+    name:    `tensor_parallel_size`; for a key its path, `eplb_config.policy`; for a value `kv_cache_dtype=fp8_inc`, or
+             of another foreign name `optimization_level=0`.
     shorts:  spellings with one dash, without it.
     kind:    what became of it, see the table's first lines.
     takes:   the form of its value.
     neutral: the values that ask for nothing, as they are written.
-    text:    why it is not there; for `elsewhere` (and `older`, when it starts with `--`) what to write.
+    text:    why it is not there; for `elsewhere` (and `older`, when it starts with `--`) what to write; for `means` the
+             switch that says the same.
     topic:   what it belongs to, such as `LoRA adapters`.
     """
 
@@ -109,6 +111,23 @@ def refusals(row: Foreign, value: Any) -> list[Refusal]:
     return found
 
 
+def meant(row: Foreign, value: Any) -> list[str]:
+    """The switches of ours that parts of `value` ask for, by name."""
+    if isinstance(value, Mapping):
+        found: list[str] = []
+        for key, part in value.items():
+            inner = table().get(f"{row.name}.{str(key).replace('-', '_')}")
+            if inner is not None:
+                found += meant(inner, part)
+        return found
+    found = []
+    for other in table().values():
+        name, equals, word = other.name.partition("=")
+        if other.kind == "means" and equals and name == row.name and _is_same(value, word):
+            found.append(other.text.removeprefix("--").replace("-", "_"))
+    return found
+
+
 def named(name: str) -> Foreign | None:
     """The row called `name`, with dashes or underscores."""
     row = table().get(name.replace("-", "_"))
@@ -130,7 +149,7 @@ def names() -> list[Foreign]:
 def keys_of(row: Foreign) -> list[Foreign]:
     """The rows of its keys, and of theirs."""
     prefix = row.name + "."
-    return [other for other in table().values() if other.name.startswith(prefix)]
+    return [other for other in table().values() if other.name.startswith(prefix) and "=" not in other.name]
 
 
 def refused_value(argument: str, value: Any) -> str:

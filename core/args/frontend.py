@@ -79,6 +79,16 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
     enable_server_load_tracking: Annotated[
         bool, Arg("Serve GET /load: the prompts of this process that wait or run.")
     ] = False
+    enable_tokenizer_info_endpoint: Annotated[
+        bool, Arg("Serve GET /tokenizer_info: special tokens, added tokens and the chat template.")
+    ] = False
+    served_model_name_file: Annotated[
+        str | None,
+        Arg(
+            "File with further names that the API answers to, one a line; it is read again when it changes, so names come and "
+            "go while the server runs."
+        ),
+    ] = None
     disable_fastapi_docs: Annotated[bool, Arg("No OpenAPI schema and documentation pages.")] = False
     disable_ui: Annotated[bool, Arg("No page at /, and none of its data.")] = False
     uvicorn_log_level: Annotated[str, Arg("Log level of the HTTP server.", choices=LOG_LEVELS)] = "info"

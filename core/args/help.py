@@ -57,6 +57,14 @@ def argument_sections() -> list[Section]:
     return [_section("Common arguments", common), *_by_group(known, others)]
 
 
+def short_sections() -> list[Section]:
+    """The common arguments, and where the others are."""
+    known = schema()
+    common = [known.fields[name] for name in COMMON]
+    groups = group_sections()
+    return [_section("Common arguments", common), *groups]
+
+
 def sections_about(word: str) -> list[Section]:
     """The arguments that `word` names: a group, an argument, or a word in the help. Raises UserError."""
     known = schema()

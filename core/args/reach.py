@@ -16,6 +16,15 @@ NOT_OF_SERVERS = frozenset({"config", "chat_template"})
 OF_KEYS = frozenset({"max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key"})
 """Arguments about API keys in other groups."""
 
+OF_QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "request_timeout"})
+"""Arguments of an engine whose requests come from others and wait: in a process of its own, as `AsyncLLM` and a server have it.
+Whoever calls `LLM` waits for it."""
+
+
+def means_nothing_to_llm(field: Field) -> bool:
+    """Whether an engine in the caller's own process has no use for the argument."""
+    return is_for_servers(field) or field.name in OF_QUEUES
+
 
 def is_for_servers(field: Field) -> bool:
     """Whether only an HTTP server looks at the argument."""

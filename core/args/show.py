@@ -19,6 +19,8 @@ INDENT = 30
 """The column in which texts begin, in plain help."""
 WIDEST = 110
 NARROWEST_TEXT = 30
+NAMES = 34
+"""Columns of names in a terminal, unless a single name is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,9 @@ def _show_rich(usage: str, intro: str, sections: list[Section], page: bool) -> N
     from rich.console import Console
 
     console = Console()
+    if console.width < _names_width(sections) + NARROWEST_TEXT:
+        print(render(usage, intro, sections, console.width))
+        return
     if not page:
         _write(console, usage, intro, sections)
         return
@@ -72,11 +77,22 @@ def _show_rich(usage: str, intro: str, sections: list[Section], page: bool) -> N
         _write(console, usage, intro, sections)
 
 
+def _names_width(sections: list[Section]) -> int:
+    """Columns in which no name has to be cut."""
+    words: list[str] = []
+    for section in sections:
+        for head, _ in section.rows:
+            words += head.replace(",", " ").split()
+    flags = [len(word) + 1 for word in words if word.startswith("-")]  # and a comma
+    return max([NAMES, *flags])
+
+
 def _write(console: Console, usage: str, intro: str, sections: list[Section]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     label = Text("Usage: ", style="bold yellow")
+    width = _names_width(sections)
     console.print(label + Text(usage, style="bold"))
     console.print()
     console.print(Text(intro))
@@ -85,8 +101,12 @@ def _write(console: Console, usage: str, intro: str, sections: list[Section]) ->
         title = Text(section.title + ":", style="bold yellow")
         console.print(title)
         table = Table(box=None, show_header=False, padding=(0, 2, 0, 2))
-        table.add_column(no_wrap=False, max_width=34, min_width=22)
+        table.add_column(no_wrap=True, min_width=22)
         table.add_column()
         for head, text in section.rows:
-            table.add_row(Text(head, style="cyan"), Text(text))
+            lines = textwrap.wrap(
+                head, width, break_on_hyphens=False
+            )  # the lists of choices are longer, if anything is
+            names = Text("\n".join(lines), style="cyan")
+            table.add_row(names, Text(text))
         console.print(table)

@@ -73,6 +73,7 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
         out.values[name] = given
     for name, given in winners.items():
         _refuse(name, given, out)
+        _adopt(name, given, out)
     return out
 
 
@@ -89,6 +90,15 @@ def _refuse(name: str, given: Given, out: Merged) -> None:
             shown = f"{given.origin.removeprefix('config file ')}: {shown}"
         end = "" if reason.endswith("?") else "."
         out.problems.append(f"{shown}: {reason}{end}")
+
+
+def _adopt(name: str, given: Given, out: Merged) -> None:
+    """A foreign name's value may say the same as a switch of ours, which holds unless the user gave that one, too."""
+    from core.args import foreign
+
+    for switch in foreign.meant(foreign.table()[name], given.value):
+        if not out.is_set(switch):
+            out.values[switch] = Given(True, given.origin)
 
 
 def _as_on_the_command_line(path: str, value: Any) -> str:

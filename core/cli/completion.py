@@ -80,7 +80,7 @@ def collect(overview: Section) -> Words:
         for field in own_fields(struct):
             flags += _flags(field, registry)
     groups = tuple(schema().titles)
-    flags.append(Flag("--help", "Help, or a part of it.", ("listgroup", "page", *groups), False))
+    flags.append(Flag("--help", "Help, or a part of it.", ("all", "listgroup", "page", *groups), False))
     return Words(commands, tuple(flags))
 
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.errors import UserError
-from core.args.help import ELSEWHERE, argument_sections, group_sections, sections_about
+from core.args.help import ELSEWHERE, argument_sections, group_sections, sections_about, short_sections
 from core.args.parser import Parsed, Parser
 from core.args.show import Section, show
 from core.plugin.kinds import KINDS
 
-_WORDS = "All arguments; or a group, an argument, a word in the help, KIND.NAME (a plugin's own), listgroup, page."
+_WORDS = (
+    "This; or all arguments (all; page: in a pager), a group, an argument, a word in the help, KIND.NAME (a plugin's own), "
+    "listgroup."
+)
 
 
 def take_switch(words: list[str], *names: str) -> bool:
@@ -34,9 +37,11 @@ def take_help(words: list[str]) -> str | None:
 
 
 def show_engine_help(usage: str, intro: str, word: str) -> None:
-    """All engine arguments, or those that `word` names; `KIND.NAME` shows one plugin's own arguments."""
+    """The common engine arguments, or those that `word` names; `KIND.NAME` shows one plugin's own arguments."""
     own = Section("Help", (("-h, --help, --help=WORD", _WORDS),))
-    if word in ("", "page"):
+    if word == "":
+        show(usage, intro, [own, *short_sections()])
+    elif word in ("all", "page"):
         show(usage, intro, [own, *argument_sections()], page=word == "page")
     elif word == "listgroup":
         show(usage, intro, [own, *group_sections()])

@@ -95,7 +95,10 @@ def named_rows(registry: PluginRegistry, word: str) -> list[ResolvedPlugin]:
         raise UserError("core plugins check NAME: name a plugin or a distribution; `core plugins list` shows them.")
     found = of_distribution(rows, word) or matching(rows, word)
     if not found:
-        raise UserError(f"core plugins check {word}: {unknown(rows, word)}")
+        raise UserError(
+            f"core plugins check {word}: {unknown(rows, word)} A new package is found once it is installed: "
+            "pip install -e FOLDER."
+        )
     return found
 
 

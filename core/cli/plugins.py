@@ -78,7 +78,7 @@ def _list(words: list[str]) -> int:
     for row in listed:
         row["reason"] = _first_line(row["reason"])
         rows.append([str(row[head] or "") for head in heads])
-    print_table(heads, rows, colour="status")
+    print_table(heads, rows, colour="status", num_names=2)
     return 0
 
 

@@ -5,10 +5,12 @@ Owns: the way from words to the server. Never does: resolve or serve itself. Cal
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import TYPE_CHECKING
 
 from core.serving.stop_signals import StopSignals
+from core.version import __version__
 
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
@@ -39,6 +41,7 @@ def serve(words: list[str]) -> int:
 
 def _serve(words: list[str], signals: StopSignals) -> int:
     process: EngineProcess | None = None
+    _say(f"Starting version {__version__}.")
     try:
         from core.engine.child import EngineProcess
 
@@ -60,5 +63,12 @@ def _resolve(words: list[str]) -> Resolution:
     parsed = parse_engine_arguments(words)
     resolution = resolve(parsed.values, context="serve", problems=parsed.problems)
     for warning in [*parsed.warnings, *resolution.warnings]:
-        print(f"core: warning: {warning}", file=sys.stderr)
+        _say(warning, logging.WARNING)
     return resolution
+
+
+def _say(text: str, level: int = logging.INFO) -> None:
+    """A line before there is a log."""
+    from core.observe.logging import log_line
+
+    print(log_line(text, level, "server"), file=sys.stderr, flush=True)

@@ -102,7 +102,7 @@ def refusals(names: set[str]) -> list[str]:
 async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> int:
     from core.observe.logging import setup_logging
 
-    setup_logging(process="main", others=("asyncio",), config=resolution.server.log_config)
+    setup_logging(process="main", libraries=("asyncio",), config=resolution.server.log_config)
     async with own_endpoint(resolution, process) as endpoint:
         return await work(endpoint, resolution)
 

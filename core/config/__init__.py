@@ -4,6 +4,20 @@ Owns: every rule that derives a value, and the reason given for it. Never does: 
 Called by: the command line, `LLM`, the server.
 """
 
-from core.api.vllm_config import VllmConfig
+from __future__ import annotations
 
-__all__ = ["VllmConfig"]
+from importlib import import_module
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    """A name that scripts written for vLLM import from its `config` package. Raises ImportError with the reason for others."""
+    if name == "VllmConfig":
+        return import_module("core.api.vllm_config").VllmConfig
+    script_objects = import_module("core.config.script_objects")  # `from` would ask here for the module first
+    if name in script_objects.NOT_SERVED:
+        raise ImportError(f"There is no core.config.{name}: {script_objects.NOT_SERVED[name]}.")
+    found = getattr(script_objects, name, None)
+    if not isinstance(found, type) or not issubclass(found, script_objects.Keys):
+        raise AttributeError(f"module 'core.config' has no attribute {name!r}")
+    return found

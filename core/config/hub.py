@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -155,7 +156,7 @@ class Hub:
         from huggingface_hub import constants, errors
 
         where = self.endpoint or constants.ENDPOINT
-        cause = " ".join(str(error).split())[:MAX_CAUSE]
+        cause = _cause(error)
         if isinstance(error, errors.GatedRepoError):
             return (
                 f"model '{name}': is gated. Accept its conditions at {where}/{name} and give a token of that account, "
@@ -185,6 +186,15 @@ def is_network_error(error: BaseException) -> bool:
     """Whether it is the client's word for a network that fails; the client's HTTP library is its own affair."""
     modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, ConnectionError) or bool(modules & {"httpx", "httpx2", "requests", "httpcore"})
+
+
+def _cause(error: Exception) -> str:
+    """What the client said on one line; of much, the whole sentences at the beginning."""
+    text = " ".join(str(error).split())
+    if len(text) <= MAX_CAUSE:
+        return text
+    end = text.rfind(". ", 0, MAX_CAUSE)
+    return text[:end] if end > 0 else textwrap.shorten(text, MAX_CAUSE, placeholder=" ...")
 
 
 def _told(files: Sequence[str]) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from core.api.config import JournalSettings, ServerConfig, ServerLimits, TraceSettings
+from core.api.errors import ConfigError
 from core.args.schema import flag_of
 from core.args.sources import Merged
 from core.config.log_file import log_config
+from core.config.names_file import read_names
 
 _SAME = (
     "host",
@@ -33,6 +35,7 @@ _SAME = (
     "ssl_cert_reqs",
     "enable_ssl_refresh",
     "enable_server_load_tracking",
+    "enable_tokenizer_info_endpoint",
     "vllm_metrics",
     "uds",
     "shutdown_timeout",
@@ -71,10 +74,23 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         limits=limits,
         journal=_journal(merged),
         middleware=tuple(merged.value("middleware") or ()),
+        served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),
         log_config=log_config(merged.value("log_config_file")),
         **values,
     )
+
+
+def _names_file(given: str | None, problems: list[str]) -> str | None:
+    """The whole path of a file that can be used."""
+    if given is None:
+        return None
+    path = str(Path(given).expanduser().absolute())
+    try:
+        read_names(path)
+    except ConfigError as error:
+        problems += error.problems
+    return path
 
 
 def _is_file(path: str) -> bool:

@@ -26,7 +26,8 @@ def run_batch(
 ) -> list[RequestOutput]:
     """Run all entries and return their final outputs in the same order.
 
-    When it is interrupted, every request is aborted and its blocks are given back before the exception goes on.
+    When it is interrupted, every request is aborted and its blocks are given back before the exception goes on; Ctrl-C's goes
+    on from here, since the step that it met says nothing to anybody.
     """
     bar = ProgressBar(len(entries), progress)
     try:
@@ -76,8 +77,10 @@ def _finish(
                     bar.advance(output)
         while client.has_work():
             client.step()
-    except BaseException:
+    except BaseException as error:
         _abort(client, processor, ids)
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(f"{len(finished)} of {len(ids)} requests had ended") from None
         raise
     return [finished[request_id] for request_id in ids]
 

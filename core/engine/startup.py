@@ -11,7 +11,7 @@ from typing import Protocol, Self, TypeVar
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
-from core.api.errors import PluginError, UserError
+from core.api.errors import PluginError
 from core.engine.child import EngineProcess
 from core.engine.revival import EngineSource, OwnedEngineSource
 from core.engine.tokenizing import load_shared_tokenizer
@@ -83,11 +83,4 @@ async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource)
             await starting.result().close()
         await source.close()
         raise
-    if tokenizer is None:
-        await client.close()
-        await source.close()
-        raise UserError(
-            f"The checkpoint {config.model.model!r} has no tokenizer; name one with --tokenizer, "
-            "or serve token ids alone with --skip-tokenizer-init."
-        )
     return client, tokenizer

@@ -9,6 +9,7 @@ import logging
 
 from core.api.checkpoint import TokenizerSource
 from core.api.config import ModelConfig
+from core.api.errors import UserError
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -41,10 +42,16 @@ def tokens_beyond(tokenizer: Tokenizer, vocab_size: int) -> str:
     )
 
 
-def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:
+def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer:
     """The same for a server, with the snapshot that its helper process will ask for: taking it later would hold up every
-    stream, now the engine is not there yet. Where the user wants no tokenizer, the one that refuses texts."""
+    stream, now the engine is not there yet. Where the user wants no tokenizer, the one that refuses texts.
+
+    Raises UserError when there is none."""
     tokenizer = Tokenizer.absent() if model.skip_tokenizer else load_tokenizer(source, model)
-    if tokenizer is not None:
-        _ = tokenizer.snapshot
+    if tokenizer is None:
+        raise UserError(
+            f"The checkpoint {model.model!r} has no tokenizer; name one with --tokenizer, "
+            "or serve token ids alone with --skip-tokenizer-init."
+        )
+    _ = tokenizer.snapshot
     return tokenizer

@@ -14,12 +14,13 @@ from typing import NamedTuple
 import msgspec
 
 from core.api.errors import RequestError
+from core.api.keyword_hints import HintedMeta
 from core.api.outputs import PositionLogprobs
 
 MAX_WIDTH = 128
 
 
-class BeamSearchParams(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class BeamSearchParams(msgspec.Struct, metaclass=HintedMeta, kw_only=True, forbid_unknown_fields=True):
     """Parameters of a beam search.
 
     beam_width: how many beams live, and are returned.

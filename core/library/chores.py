@@ -8,7 +8,10 @@ from __future__ import annotations
 import gc
 import logging
 import uuid
+from collections.abc import Sequence
 from enum import StrEnum
+
+SHOWN_NUMBERS = 4
 
 
 class UsageContext(StrEnum):
@@ -30,6 +33,13 @@ def init_logger(name: str) -> logging.Logger:
 def random_uuid() -> str:
     """32 random hexadecimal digits, for a request's id."""
     return uuid.uuid4().hex
+
+
+def print_embeddings(embeds: Sequence[float], prefix: str = "Embeddings") -> None:
+    """Print the first numbers of a vector and how many there are."""
+    shown = ", ".join(f"{float(number):.4f}" for number in embeds[:SHOWN_NUMBERS])
+    more = ", ..." if len(embeds) > SHOWN_NUMBERS else ""
+    print(f"{prefix}: [{shown}{more}] (size={len(embeds)})")
 
 
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:

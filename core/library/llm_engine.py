@@ -155,8 +155,22 @@ class LLMEngine:
         """
         return metrics_of(self.stats(), self._config.model.served_names[0], self._output.tally)
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False when blocks are still in use."""
+    @property
+    def llm_engine(self) -> Self:
+        """The engine itself, under the name that vLLM's `LLM` has for it."""
+        return self
+
+    @property
+    def vllm_config(self) -> Any:
+        """Raises AttributeError: configurations differ."""
+        raise AttributeError("There is no VllmConfig here: `core config explain` tells this engine's configuration.")
+
+    def reset_prefix_cache(self, **options: Any) -> bool:
+        """Forget all cached prefixes; False when blocks are still in use.
+
+        options: what vLLM takes besides; what asks for something is refused by name.
+        """
+        refuse_keywords(options)
         return self._live_client().reset_prefix_cache()
 
     def stats(self) -> SchedulerStats:

@@ -1,6 +1,7 @@
 """One line a log record, the same in every process.
 
-Owns: the format and the handler of the loggers `core` and `core_plugins`, and the filter against floods from any logger.
+Owns: the format and the handler of the loggers `core` and `core_plugins`, and of libraries that a process names; lines in that
+format without a logger; the filter against floods from any logger.
 Never does: touch other loggers or the root otherwise.
 Called by: the command line, the server and the engine process, once each; a library user configures `logging` as usual.
 """
@@ -17,45 +18,53 @@ from core.api.errors import UserError
 from core.observe.repeats import RepeatFilter
 
 LOGGERS = ("core", "core_plugins")
+SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access")
+"""Loggers of what a server's process uses besides; their levels are theirs."""
 HANDLER_NAME = "core-stderr"
 
 
 def setup_logging(
     level: int | str = logging.INFO,
     process: str = "main",
-    others: Sequence[str] = (),
+    libraries: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """Log to standard error: `11:20:45.123 INFO engine core.engine.core: text`. A second call replaces the first.
 
     level: a number or name of the `logging` module, in any case.
     process: the name of this process in each line.
-    others: loggers with handlers of their own, which may not repeat themselves more than once a minute either.
+    libraries: loggers of others that log as ours do, at levels of their own.
     config: the user's own, for `logging.config.dictConfig`; what it says of a logger replaces what is said here.
         Raises UserError when it cannot be used.
     """
-    formatter = logging.Formatter(
-        fmt=f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER_NAME)
-    handler.setFormatter(formatter)
+    handler.setFormatter(_formatter(process))
     handler.addFilter(RepeatFilter())
     level = level.upper() if isinstance(level, str) else level
-    for name in LOGGERS:
+    for name in (*LOGGERS, *libraries):
         logger = logging.getLogger(name)
         for old in list(logger.handlers):
             if old.get_name() == HANDLER_NAME:
                 logger.removeHandler(old)
         logger.addHandler(handler)
-        logger.setLevel(level)
         logger.propagate = False
-    for name in others:
-        logger = logging.getLogger(name)
-        if not any(isinstance(old, RepeatFilter) for old in logger.filters):
-            logger.addFilter(RepeatFilter())
+        if name in LOGGERS:
+            logger.setLevel(level)
     if config:
         _apply(config)
+
+
+def log_line(text: str, level: int = logging.INFO, process: str = "main") -> str:
+    """A line as the log has them, for what is said before a process has decided on its log."""
+    record = logging.LogRecord("core", level, __file__, 0, text, (), None)
+    return _formatter(process).format(record)
+
+
+def _formatter(process: str) -> logging.Formatter:
+    return logging.Formatter(
+        fmt=f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(name)s: %(message)s", datefmt="%H:%M:%S"
+    )
 
 
 def _apply(config: Mapping[str, Any]) -> None:

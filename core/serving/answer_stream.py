@@ -18,9 +18,10 @@ from msgspec import UnsetType
 from core.api.explanation import Explanation
 from core.api.outputs import RequestOutput
 from core.serving.context import ServingContext
-from core.serving.explaining import Explanations
+from core.serving.extras import Extras
 from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.sampling import GenerationRequest
+from core.serving.protocol.timings import Timings
 from core.serving.protocol.usage import Usage, UsageCounter
 
 T = TypeVar("T")
@@ -35,12 +36,13 @@ class Chunk(Protocol):
     """The message of one event; the same object is sent again and again, each time with other choices.
 
     usage: UNSET leaves it out; None says that the last chunk will bring it.
-    explain: for the last chunk alone.
+    explain, timings: for the last chunk alone.
     """
 
     choices: list[Any]
     usage: Usage | UnsetType | None
     explain: Explanation | list[Explanation] | UnsetType
+    timings: Timings | list[Timings] | UnsetType
 
 
 ChunkT = TypeVar("ChunkT", bound=Chunk)
@@ -75,7 +77,7 @@ class AnswerStream:
         outputs: AsyncGenerator[PromptOutput, None],
     ) -> None:
         forced = context.server.enable_force_include_usage
-        self._explains = bool(request.explain)
+        self._extras = Extras(request)
         self._tells_usage = request.include_usage(forced=forced)
         self._tells_usage_always = request.continuous_usage(forced=forced)
         self._first = first
@@ -88,8 +90,7 @@ class AnswerStream:
         async with aclosing(self._outputs):
             for opening in writer.opening(chunk, self._first[1]):
                 yield _event(opening)
-            explanations = Explanations()
-            explanations.add(*self._first)
+            self._extras.add(*self._first)
             # Only the first output may be long: with echo it holds the log-probabilities of the prompt.
             choices = await written(self._first[1], partial(writer.news, *self._first))
             while True:
@@ -101,14 +102,14 @@ class AnswerStream:
                 item = await anext(self._outputs, None)
                 if item is None:
                     break
-                if self._explains:
-                    explanations.add(*item)
+                if self._extras.wanted:
+                    self._extras.add(*item)
                 choices = writer.news(*item)
-        if self._tells_usage or self._explains:
+        if self._tells_usage or self._extras.wanted:
             chunk.choices = []
             if self._tells_usage:
                 chunk.usage = writer.usage.usage()
-            chunk.explain = explanations.told()
+            self._extras.tell(chunk)
             yield _event(chunk)
 
 

@@ -19,7 +19,7 @@ from core.api.errors import CoreError, EngineDeadError
 from core.engine.async_engine import AsyncEngine
 from core.engine.tokenizing import load_shared_tokenizer
 from core.engine.zmq_client import ZmqClient
-from core.observe.logging import setup_logging
+from core.observe.logging import SERVER_LIBRARIES, setup_logging
 from core.observe.output import best_effort_output
 from core.observe.shared_metrics import Family, families
 from core.processes import end_with_parent
@@ -68,7 +68,6 @@ class ApiProcess:
         """Until the supervisor says stop. Raises EngineDeadError when there is no engine any more."""
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
-        assert tokenizer is not None, "the supervisor has seen to that"
         source = SharedEngineSource(self._news, self._on_client, self._on_explained)
         client = await source.first()
         engine = AsyncEngine(begin.engine, tokenizer, client, source)
@@ -154,8 +153,8 @@ async def _serve(channel: Channel, listener: socket.socket) -> None:
     begin = await channel.receive()
     if not isinstance(begin, Begin):
         return
-    others = ("asyncio", "uvicorn.error")
-    setup_logging(process=f"server-{begin.number}", others=others, config=begin.server.log_config)
+    process_name = f"server-{begin.number}"
+    setup_logging(process=process_name, libraries=SERVER_LIBRARIES, config=begin.server.log_config)
     process = ApiProcess(channel, begin)
     hearing = asyncio.ensure_future(process.hear())
     serving = asyncio.ensure_future(process.serve(listener))

@@ -45,8 +45,11 @@ from core.serving.routes import (
     pooling,
     profile,
     responses,
+    server_info,
     tokenize,
+    tokenizer_info,
 )
+from core.serving.routes import docs as docs_routes
 from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
 from core.tokens.templates import TOOL_TEMPLATE
@@ -71,8 +74,8 @@ def create_app(
     app = FastAPI(
         title="core",
         version=__version__,
-        docs_url="/docs" if docs else None,
-        redoc_url="/redoc" if docs else None,
+        docs_url=None,  # routes.docs
+        redoc_url=None,
         openapi_url="/openapi.json" if docs else None,
     )
     context = _context(engine, server_config, model_config, cache_config, durable)
@@ -90,8 +93,7 @@ def create_app(
     if has_keys:
         open_paths = list(OPEN)
         if docs:
-            pages = (app.docs_url, app.swagger_ui_oauth2_redirect_url, app.redoc_url, app.openapi_url)
-            open_paths += filter(None, pages)
+            open_paths += docs_routes.OPEN
         if not server_config.disable_ui:
             open_paths += page.OPEN
         app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=open_paths)
@@ -129,11 +131,16 @@ def _modules(server_config: ServerConfig, *, profiles: bool) -> list[ModuleType]
         cache,
         health,
         metrics,
+        server_info,
     ]
+    if not server_config.disable_fastapi_docs:
+        found.append(docs_routes)
     if not server_config.disable_ui:
         found.append(page)
     if server_config.enable_server_load_tracking:
         found.append(load)
+    if server_config.enable_tokenizer_info_endpoint:
+        found.append(tokenizer_info)
     if profiles:
         found.append(profile)
     return found
@@ -150,6 +157,7 @@ def _context(
     tokenizer = engine.tokenizer
     settings = PreparationSettings(
         served_names=model.served_names,
+        served_names_file=server.served_model_name_file,
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         max_logprobs=model.max_logprobs,

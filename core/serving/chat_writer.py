@@ -16,6 +16,7 @@ from core.api.outputs import CompletionOutput, RequestOutput
 from core.formats.answer_plan import message_reasoning
 from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
+from core.serving.extras import Extras
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.message_parts import MessageParts
 from core.serving.prepared import PreparedChat
@@ -109,8 +110,9 @@ class ChatWriter:
             answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)
         if self.request.return_token_ids:
             answer.prompt_token_ids = output.prompt_token_ids
-        if output.explain is not None:
-            answer.explain = output.explain
+        extras = Extras(self.request)
+        extras.add(0, output)
+        extras.tell(answer)
         return answer
 
     def _delta(self, completion: CompletionOutput) -> ChunkChoice | None:

@@ -26,6 +26,7 @@ from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
 from core.serving.responses.stored_response import Tenant
+from core.serving.served_names import ServedNames
 from core.serving.tenants import Tenants
 from core.serving.tolerated_fields import ToleratedFields
 
@@ -63,6 +64,11 @@ class ServingContext:
     explain: Callable[[], dict[str, Any]] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     tolerated: ToleratedFields = field(default_factory=ToleratedFields)
+
+    @property
+    def names(self) -> ServedNames:
+        """The names that the server answers to."""
+        return self.preparer.here.names
 
     async def until_idle(self) -> None:
         """Until everything that runs has ended, responses in the background too; for a server that drains."""

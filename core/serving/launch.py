@@ -18,7 +18,7 @@ import uvloop
 from core.api.config import JournalSettings
 from core.api.errors import EngineDeadError
 from core.config.explained import explained
-from core.observe.logging import setup_logging
+from core.observe.logging import SERVER_LIBRARIES, setup_logging
 from core.observe.tracing import check_tracing
 from core.serving.chat_template import read_template
 from core.serving.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
@@ -42,8 +42,7 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
 
     Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
     """
-    others = ("asyncio", "uvicorn.error")
-    setup_logging(process="server", others=others, config=resolution.server.log_config)
+    setup_logging(process="server", libraries=SERVER_LIBRARIES, config=resolution.server.log_config)
     check_tls_files(resolution.server)
     read_template(resolution.server.chat_template)
     check_tracing(resolution.server.traces)

@@ -26,6 +26,7 @@ from core.serving.protocol.operation import (
     ModelList,
     ProfileAnswer,
     ResetAnswer,
+    ServerInfo,
     VersionAnswer,
 )
 from core.serving.protocol.pooling import (
@@ -42,6 +43,7 @@ from core.serving.protocol.response_events import StreamedEvent
 from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from core.serving.protocol.tokenizer_info import TokenizerInfo
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -51,6 +53,7 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
+    403: "The server has several API keys and tells that to none of them.",
     404: "There is no such model, response or stream.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
@@ -120,6 +123,7 @@ OPERATIONS: dict[str, Operation] = {
     "/v2/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
     "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
     "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
+    "/tokenizer_info": Operation(TokenizerInfo),
     "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
     "/load": Operation(LoadAnswer),
     "/start_profile": Operation(ProfileAnswer, errors=(409,)),
@@ -127,6 +131,7 @@ OPERATIONS: dict[str, Operation] = {
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),
+    "/server_info": Operation(ServerInfo, errors=(403,)),
     "/metrics": Operation(TEXT),
 }
 

@@ -51,6 +51,7 @@ from core.serving.protocol.pooling import (
     ScoreRequest,
 )
 from core.serving.protocol.responses import ResponsesRequest, unknown_fields
+from core.serving.protocol.sampling import NEUTRAL
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.responses.conversation import Item
 from core.serving.responses.items import complete, given_items
@@ -59,6 +60,7 @@ from core.serving.responses.tools import chat_tools
 from core.serving.responses.translation import FIELD_NAMES as RESPONSES_NAMES
 from core.serving.responses.translation import chat_request, check_history
 from core.serving.responses.truncation import shortened
+from core.serving.served_names import ServedNames
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.tokenizer import Tokenizer
@@ -75,6 +77,7 @@ class Preparation:
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
+        self.names = ServedNames(settings.served_names, settings.served_names_file)
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         self.texts = TextTokens(tokenizer, settings.max_model_len)
         self._chat = msgspec.json.Decoder(ChatRequest)
@@ -263,7 +266,7 @@ class Preparation:
 
     def check_model(self, name: str | None) -> str:
         """The name to report for a request that asks for `name`; RequestError 404 when it is not served."""
-        names = self.settings.served_names
+        names = self.names.now()
         if name is None or name in names:
             return name or names[0]
         served = ", ".join(f"'{served}'" for served in names)
@@ -298,7 +301,7 @@ class Preparation:
 
 def _lean(body: Any) -> Any:
     """A body without the fields that are accepted and change nothing, which may hold anything."""
-    for name in ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"):
+    for name in NEUTRAL:
         setattr(body, name, None)
     return body
 

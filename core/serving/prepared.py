@@ -30,7 +30,9 @@ from core.serving.responses.tools import ToolTable
 class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of the steps, besides the tokenizer.
 
-    served_names:        names of the model. max_model_len, vocab_size: in tokens.
+    served_names:        names of the model that always hold.
+    served_names_file:   of further ones; None: there are none.
+    max_model_len, vocab_size: in tokens.
     max_logprobs:        most that a request may ask for, -1: any.
     most_prompts:        limits of requests that may wait, or be under way, at all, by the argument that sets each.
     max_num_queued_tokens: most prompt tokens that may wait at all; 0: any.
@@ -52,6 +54,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_template: str | None = None
     format: AnswerFormat | None = None
     auto_tool_choice: bool = True
+    served_names_file: str | None = None
     limits: ServerLimits
 
 

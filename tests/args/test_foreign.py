@@ -47,7 +47,7 @@ def test_the_table_is_sound():
     lines = [line for line in foreign.FILE.read_text().splitlines() if "|" in line]
     assert len(lines) == len(ROWS), "a name has two rows"
     for row in ROWS:
-        assert row.kind in ("not yet", "elsewhere", "removed", "older"), row
+        assert row.kind in ("not yet", "elsewhere", "removed", "older", "means"), row
         assert row.takes in ("switch", "value", "list", "keys"), row
         assert row.text and row.topic and not row.text.endswith("."), row
 
@@ -113,7 +113,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["-dcp=2"], ["--decode-context-parallel-size 2"]),
         (["-ep"], ["--enable-expert-parallel: this engine"]),
         (["--no-disable-cascade-attn"], ["--disable-cascade-attn False"]),
-        (["-cc", "3"], ["--compilation-config 3", "neither compiled nor captured"]),
+        (["-cc", "3"], ["--compilation-config 3", "nothing is compiled"]),
         (["-cc.mode=3"], ["--compilation-config.mode 3"]),
         (["-O.level", "3"], ["--optimization-level.level 3"]),
         (["-cc", '{"mode": 0, "pass_config": {"fuse": true}}'], ["--compilation-config.pass_config.fuse"]),
@@ -159,6 +159,16 @@ def test_keys_of_a_mapping_are_refused_one_by_one():
     merged = merge({"compilation_config": {"mode": 0, "cudagraph_mode": "FULL", "compile_sizes": [1]}}, {})
     assert len(merged.problems) == 2
     assert "compilation_config.cudagraph_mode 'FULL'" in merged.problems[0]
+
+
+def test_a_value_that_says_the_same_as_a_switch_sets_it():
+    for words in (["-O0"], ["-cc.cudagraph_mode=NONE"], ["-cc", '{"use_cudagraph": false}']):
+        merged = merge(Parser().parse(words).values, {})
+        assert merged.value("enforce_eager") is True and merged.problems == [], words
+        own = merge(Parser().parse([*words, "--no-enforce-eager"]).values, {})
+        assert own.value("enforce_eager") is False, "the switch itself wins"
+    for words in (["-O2"], ["-cc.mode=0"], ["-cc", "{}"]):
+        assert merge(Parser().parse(words).values, {}).value("enforce_eager") is False, words
 
 
 def test_older_names_are_translated_with_a_warning():

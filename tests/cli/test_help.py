@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
 
 import pytest
 
+from core.args.help import COMMON
 from core.args.schema import schema
 from core.cli.main import main
 
@@ -20,10 +22,19 @@ def text_of(word, capsys):
 
 
 def test_the_whole_help_names_every_argument(capsys):
-    text = text_of("", capsys)
+    text = text_of("all", capsys)
     for field in schema().fields.values():
         assert all(flag in text for flag in field.flags)
     assert text_of("page", capsys) == text
+
+
+def test_the_help_is_short_and_says_where_the_rest_is(capsys):
+    text = text_of("", capsys)
+    assert len(text.splitlines()) < 120
+    for name in COMMON:
+        assert schema().fields[name].flag in text
+    assert all(f"  {group} " in text for group in schema().titles)
+    assert "--ssl-keyfile" not in text and "all arguments (all;" in text
 
 
 @pytest.mark.parametrize(
@@ -67,11 +78,11 @@ def test_quick(word):
     assert best < 0.4 * (1 + os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def in_terminal(words):
-    """What a command writes to a terminal of 100 columns."""
+def in_terminal(words, columns=100):
+    """What a command writes to a terminal."""
     parent, child = pty.openpty()
     command = [sys.executable, "-P", "-m", "core", *words]
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "PAGER": "cat"}
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "PAGER": "cat"}
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(command, stdout=child, stdin=child, stderr=child, env=environment)
     os.close(child)
@@ -94,6 +105,16 @@ def test_a_terminal_gets_colours_and_a_pipe_does_not(word, capsys):
     coloured, plain = in_terminal(["serve", f"--help={word}"]), text_of(word, capsys)
     assert "\x1b[36m" in coloured and "--max-num-seqs" in coloured
     assert "\x1b" not in plain
+
+
+@pytest.mark.parametrize("columns", [50, 80])
+def test_no_name_is_cut_however_narrow_the_terminal(columns):
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", in_terminal(["serve", "--help=all"], columns))
+    words = set(re.split(r"[\s,]+", shown))
+    for field in schema().fields.values():
+        assert set(field.flags) <= words, field.name
+    listed = in_terminal(["plugins", "list"], columns)
+    assert all(name in listed for name in ("compressed_tensors", "glm4_moe_lite_mtp", "mlp_speculator"))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import pytest
 
 import core
 from core.aliases import NOT_SERVED, OFFERED
+from core.args.sources import merge
+from core.library.chores import print_embeddings
 
 
 @pytest.mark.parametrize("module", sorted({row[0] for row in OFFERED}))
@@ -48,3 +50,24 @@ def test_an_alias_imports_nothing_before_it_is_asked() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_objects_of_keys_are_what_the_argument_takes() -> None:
+    from core.config import PoolerConfig, ProfilerConfig
+
+    assert PoolerConfig(pooling_type="MEAN") == {"pooling_type": "MEAN"}
+    merged = merge({"pooler_config": PoolerConfig(pooling_type="CLS"), "profiler_config": ProfilerConfig()}, {})
+    assert merged.problems == [] and merged.value("pooler_config") == {"pooling_type": "CLS"}
+    with pytest.raises(ImportError, match="KVTransferConfig: an instance does not exchange"):
+        from core.config import KVTransferConfig  # noqa: F401
+    with pytest.raises(ImportError, match="cannot import name"):
+        from core.config import NoSuchName  # noqa: F401
+
+
+def test_vectors_are_printed_short(capsys: pytest.CaptureFixture[str]) -> None:
+    print_embeddings([0.5] * 9)
+    print_embeddings([1.0], "Short")
+    assert capsys.readouterr().out.splitlines() == [
+        "Embeddings: [0.5000, 0.5000, 0.5000, 0.5000, ...] (size=9)",
+        "Short: [1.0000] (size=1)",
+    ]

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core.observe.logging import LOGGERS, setup_logging
+from core.observe.logging import LOGGERS, log_line, setup_logging
 
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    kept = [(logging.getLogger(name), logging.getLogger(name).handlers[:]) for name in LOGGERS]
+    names = (*LOGGERS, "some.library")
+    kept = [(logging.getLogger(name), logging.getLogger(name).handlers[:]) for name in names]
     states = [(logger, handlers, logger.level, logger.propagate) for logger, handlers in kept]
     yield
     for logger, handlers, level, propagate in states:
@@ -31,6 +32,19 @@ def test_one_line_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
     assert lines[0].endswith("INFO engine core.engine.core: text 7")
+
+
+def test_libraries_log_in_the_same_form_at_their_own_level(capsys: pytest.CaptureFixture[str]) -> None:
+    library = logging.getLogger("some.library")
+    library.setLevel(logging.WARNING)
+    setup_logging("info", "server", libraries=["some.library"])
+    library.info("hidden")
+    library.warning("told")
+    library.warning("told")
+    shown = capsys.readouterr().err.splitlines()
+    assert len(shown) == 1 and shown[0].endswith("WARNING server some.library: told")
+    early = log_line("told", logging.WARNING, "server")
+    assert early.split(" ", 1)[1] == "WARNING server core: told"
 
 
 def test_a_file_of_the_users_own_decides(tmp_path: Path) -> None:

@@ -52,6 +52,22 @@ def test_signals_end_it_cleanly_without_torch(start: Start, number: signal.Signa
     assert "Traceback" not in errors
 
 
+STARTING = re.compile(r"\S+ INFO server core: Starting version \S+\n")
+"""All that is said before anything else happens."""
+LINE = re.compile(r"\d\d:\d\d:\d\d\.\d{3} (INFO|WARNING) server [\w.]+: ")
+
+
+def test_all_lines_of_the_log_have_one_form(start: Start) -> None:
+    process = start("0")
+    url = ready_url(process)
+    assert httpx.get(f"{url}/health").status_code == 200
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=10)
+    lines = errors.splitlines()
+    assert any("uvicorn.access: " in line and '"GET /health HTTP/1.1" 200' in line for line in lines), errors
+    assert all(LINE.match(line) for line in lines), errors
+
+
 def test_grammars_are_prepared_once_it_serves(start: Start) -> None:
     process = start("0")
     ready_url(process)
@@ -274,7 +290,8 @@ def test_a_signal_before_the_event_loop(start: Start, number: signal.Signals) ->
     assert process.stdout.readline() == "resolving\n"
     process.send_signal(number)
     output, errors = process.communicate(timeout=10)
-    assert (process.returncode, output, errors) == (0, "False\n", "")
+    assert (process.returncode, output) == (0, "False\n")
+    assert STARTING.fullmatch(errors), errors
 
 
 def test_an_early_signal_leaves_neither_engine_nor_directory(shell: Start, tmp_path: Path) -> None:
@@ -285,7 +302,8 @@ def test_an_early_signal_leaves_neither_engine_nor_directory(shell: Start, tmp_p
     assert children
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=20)
-    assert (process.returncode, output, errors) == (0, "", "")
+    assert (process.returncode, output) == (0, "")
+    assert STARTING.fullmatch(errors), errors
     assert not list(tmp_path.iterdir())
     assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 

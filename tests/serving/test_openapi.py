@@ -23,7 +23,8 @@ def document(server: RunningServer) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def whole_document() -> dict[str, Any]:
     """Of a server that has every route."""
-    config = ServerConfig(uvicorn_log_level="warning", enable_server_load_tracking=True)
+    wanted = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
+    config = ServerConfig(uvicorn_log_level="warning", **wanted)
     with run_server(config, profiler=ProfilerConfig(directory="/traces")) as running:
         return running.http.get("/openapi.json").json()
 

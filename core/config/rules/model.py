@@ -12,6 +12,7 @@ from typing import Any
 from core.api.errors import UserError
 from core.api.module_spec import ModuleSpec
 from core.args.schema import flag_of
+from core.config.reference import read_reference
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
 from core.models.families import unknown_keys
 from core.models.unread import unknown_to_class
@@ -19,6 +20,7 @@ from core.models.unread import unknown_to_class
 SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
 """Types of speculators that have another name here."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
+OF_THE_HUB = ("revision", "download_dir", "hf_token", "hf_endpoint")
 AUTO = -1
 
 
@@ -204,6 +206,19 @@ def revision_needs_its_owner(facts: Facts) -> Findings:
             yield Problem(f"{flag_of(name)}: names a revision, but of nothing; name its owner with --{owner}.")
 
 
+def hub_arguments_need_a_hub(facts: Facts) -> Findings:
+    """What is about downloads means nothing where nothing comes from the hub."""
+    if facts.snapshot is not None:
+        return
+    for place in (facts["model"], facts["tokenizer"], facts.speculative.get("model")):
+        if isinstance(place, str) and read_reference(place).kind != "path":
+            return
+    given = [name for name in OF_THE_HUB if facts.given(name) and not facts.origin(name).startswith("environment")]
+    if given:
+        flags = ", ".join(flag_of(name) for name in given)
+        yield Warn(f"{flags}: no effect: nothing comes from the hub.")
+
+
 def a_tokenizer_that_is_not_wanted(facts: Facts) -> Findings:
     """Without a tokenizer there is no use in naming one."""
     if facts["skip_tokenizer_init"] and facts["tokenizer"] is not None:
@@ -229,6 +244,7 @@ RULES: tuple[Rule, ...] = (
     Rule(bitsandbytes_has_its_own_loader, "reference"),
     Rule(gguf_file_has_its_own_loader, "reference"),
     Rule(speculator_serves_its_verifier, "reference"),
+    Rule(hub_arguments_need_a_hub, "model"),
     Rule(offline_hub_name_is_its_snapshot, "model"),
     Rule(remote_code_is_not_run, "model"),
     Rule(length_fits_the_model, "model"),

@@ -5,7 +5,7 @@ Owns: those rules and their order. Called by: the table (`core.config.rules`).
 
 from __future__ import annotations
 
-from core.args.reach import is_for_servers
+from core.args.reach import means_nothing_to_llm
 from core.args.schema import flag_of, schema
 from core.config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
@@ -47,6 +47,12 @@ def public_prompts_need_keys(facts: Facts) -> Findings:
         yield Warn("--public-prompt has no effect without --api-key: all clients share all cached prefixes.")
 
 
+def samples_are_of_metrics(facts: Facts) -> Findings:
+    """A share of blocks is sampled for the metrics of the cache."""
+    if facts.given("kv_cache_metrics_sample") and not facts["kv_cache_metrics"]:
+        yield Warn("--kv-cache-metrics-sample has no effect without --kv-cache-metrics.")
+
+
 def cache_metrics_need_statistics(facts: Facts) -> Findings:
     """The metrics of the cache are part of the statistics."""
     if facts["kv_cache_metrics"] and facts["disable_log_stats"]:
@@ -80,8 +86,9 @@ def details_need_traces(facts: Facts) -> Findings:
 
 
 def llm_is_watched_otherwise(facts: Facts) -> Findings:
-    """Traces and metrics are a server's."""
-    given = [flag_of(name) for name in ("otlp_traces_endpoint", "log_config_file") if facts.given(name)]
+    """Traces and the log of requests are a server's."""
+    names = ("otlp_traces_endpoint", "log_config_file", "vllm_metrics", "enable_log_requests", "max_log_len")
+    given = [flag_of(name) for name in names if facts[name] and facts.given(name)]
     if facts.context == "llm" and given:
         yield Warn(f"{', '.join(given)}: no effect here; configure logging, or trace, in the program that calls LLM.")
 
@@ -93,7 +100,7 @@ def servers_read_their_arguments(facts: Facts) -> Findings:
     given: list[str] = []
     shared: list[str] = []
     for name, field in schema().fields.items():
-        if not is_for_servers(field):
+        if not means_nothing_to_llm(field):
             continue
         origin = facts.origin(name)
         if origin == "argument":
@@ -111,6 +118,7 @@ RULES: tuple[Rule, ...] = (
     Rule(foreign_api_key_protects_nothing),
     Rule(limits_of_keys_need_keys),
     Rule(public_prompts_need_keys),
+    Rule(samples_are_of_metrics),
     Rule(cache_metrics_need_statistics),
     Rule(restarts_serve_servers),
     Rule(uds_replaces_host_and_port),

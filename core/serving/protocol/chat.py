@@ -15,6 +15,7 @@ from core.api.sampling_params import SamplingParams
 from core.formats.tool_use import ToolUse
 from core.serving.protocol.messages import Conversation, Message
 from core.serving.protocol.sampling import GenerationRequest, Int32
+from core.serving.protocol.timings import Timings
 from core.serving.protocol.usage import Usage
 
 UNSERVED: Mapping[str, str] = {
@@ -204,7 +205,8 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     usage: Usage
     prompt_logprobs: list[Any] | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-    explain: Explanation | UnsetType = UNSET
+    explain: Explanation | list[Explanation] | UnsetType = UNSET
+    timings: Timings | list[Timings] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
@@ -239,3 +241,4 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     usage: Usage | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
+    timings: Timings | list[Timings] | UnsetType = UNSET

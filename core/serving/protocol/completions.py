@@ -12,6 +12,7 @@ from core.api.errors import RequestError
 from core.api.explanation import Explanation
 from core.api.sampling_params import SamplingParams
 from core.serving.protocol.sampling import GenerationRequest, Int32
+from core.serving.protocol.timings import Timings
 from core.serving.protocol.usage import Usage
 
 DEFAULT_MAX_TOKENS = 16
@@ -104,7 +105,7 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
 
 
 class CompletionResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer, and every chunk of a stream. explain: a list, one each, when there are several prompts."""
+    """The whole answer, and every chunk of a stream. explain, timings: lists, one each, when there are several prompts."""
 
     id: str
     object: str
@@ -113,3 +114,4 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
+    timings: Timings | list[Timings] | UnsetType = UNSET

@@ -1,8 +1,11 @@
-"""Answers of /v1/models, /health, /version, /load and what operators ask for. Owns: their Structs. Called by: their routes."""
+"""Answers of /v1/models, /health, /version, /load, /server_info and what operators ask for.
+
+Owns: their Structs. Called by: their routes.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -62,6 +65,18 @@ class VersionAnswer(msgspec.Struct):
     """The engine's version."""
 
     version: str
+
+
+class ServerInfo(msgspec.Struct):
+    """What runs here.
+
+    served_names:  names of the model.
+    configuration: as `core config explain --json` tells it.
+    """
+
+    version: str
+    served_names: list[str]
+    configuration: dict[str, Any]
 
 
 class ResetAnswer(msgspec.Struct):

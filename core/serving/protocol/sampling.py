@@ -7,6 +7,7 @@ input processor does). Called by: the completions and chat bodies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -53,6 +54,27 @@ NAMES = ("user", "cache_salt")
 LENGTHS = ("max_tokens", "max_completion_tokens")
 """Names that bodies have for the limit of an answer."""
 
+NEUTRAL: Mapping[str, str] = MappingProxyType(
+    {
+        "metadata": "what a client notes for itself",
+        "store": "completions are not kept; /v1/responses keeps its own",
+        "service_tier": "there is one tier",
+        "safety_identifier": "for the accounting of a provider",
+        "prompt_cache_key": "prefixes are found by their content",
+    }
+)
+"""Fields that are accepted and change nothing, with the reason."""
+
+NEUTRAL_HERE: Mapping[str, str] = MappingProxyType(
+    {
+        "priority": "orders requests under --scheduling-policy priority, and under no other policy of ours",
+        "user": "whose turn it is under --scheduling-policy fair, and whose history `explain` tells of",
+        "spaces_between_special_tokens": "the tokenizers here never add spaces of their own",
+        "stream_options.include_obfuscation": "events are not padded",
+    }
+)
+"""Fields that change nothing in an answer, or only on some servers, with the reason."""
+
 CHARACTERS_PER_ENTRY = 16
 """The texts of a list may be as long on average when it has as many entries as it may; shorter lists have longer ones."""
 
@@ -60,7 +82,7 @@ CHARACTERS_PER_ENTRY = 16
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """include_usage: a last chunk with the usage. continuous_usage_stats: usage in every chunk.
 
-    include_obfuscation is accepted and changes nothing.
+    include_obfuscation is accepted and changes nothing: see `NEUTRAL_HERE`.
     """
 
     include_usage: bool | None = None
@@ -69,9 +91,9 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's, then ours (`explain`). None always means: not given.
+    """Fields under OpenAI's names, then vLLM's, then ours (`explain`, `timings`). None always means: not given.
 
-    The last group is accepted and changes nothing here: OpenAI's fields for accounting and storage.
+    The last group holds those of `NEUTRAL`, and `user`.
     """
 
     model: str | None = None
@@ -116,6 +138,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     guided_whitespace_pattern: str | None = None
     explain: bool | None = None
     vllm_xargs: dict[str, Any] | None = None
+    timings: bool | None = None
 
     user: Any = None
     metadata: Any = None

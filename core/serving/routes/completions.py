@@ -19,7 +19,8 @@ from core.serving.completion_writer import CompletionWriter
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.durable.resuming import read_again, resumed
-from core.serving.explaining import Explanations, wants_explanation
+from core.serving.explaining import wants_explanation
+from core.serving.extras import Extras
 from core.serving.generation import run_prompts
 from core.serving.intake import intake
 from core.serving.prompt_output import PromptOutput
@@ -67,13 +68,13 @@ async def _whole(
     outputs: AsyncGenerator[PromptOutput, None], writer: CompletionWriter, head: CompletionResponse
 ) -> CompletionResponse:
     choices: list[CompletionChoice] = []
-    explanations = Explanations()
+    extras = Extras(writer.request)
     async with aclosing(outputs):
         async for prompt_index, output in outputs:
-            explanations.add(prompt_index, output)
+            extras.add(prompt_index, output)
             write = partial(writer.choices, prompt_index, output)
             choices += await written(output, write)
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
-    head.explain = explanations.told()
+    extras.tell(head)
     return head

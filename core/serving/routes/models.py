@@ -15,7 +15,7 @@ router = APIRouter(tags=["models"])
 async def list_models(request: Request) -> Response:
     """All names that this server answers to."""
     context = context_of(request)
-    cards = [_card(context, name) for name in context.model.served_names]
+    cards = [_card(context, name) for name in context.names.now()]
     return json_response(ModelList(cards))
 
 

@@ -52,7 +52,7 @@ HEADERS: Final = {
 @router.get("/")
 async def index(request: Request) -> Response:
     """The page."""
-    return _file(request, "index.html", "text/html")
+    return page_answer(request, "index.html", "text/html")
 
 
 @router.get("/page/{name}")
@@ -61,7 +61,7 @@ async def page_file(request: Request, name: str) -> Response:
     kind = FILES.get(name)
     if kind is None:
         return Response(status_code=404, headers=HEADERS)
-    return _file(request, name, kind)
+    return page_answer(request, name, kind)
 
 
 @router.get("/live/requests")
@@ -82,7 +82,8 @@ async def live_configuration(request: Request) -> Response:
     return json_response(context.explain())
 
 
-def _file(request: Request, name: str, kind: str) -> Response:
+def page_answer(request: Request, name: str, kind: str) -> Response:
+    """A file of `core.serving.page`. kind: its media type."""
     body, tag = _read(name)
     headers = {**HEADERS, "etag": tag}
     if request.headers.get("if-none-match") == tag:

@@ -1,0 +1,33 @@
+"""GET /server_info. Owns: its answer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from core.api.errors import RequestError
+from core.serving.body import json_response
+from core.serving.context import context_of
+from core.serving.protocol.operation import ServerInfo
+from core.version import __version__
+
+router = APIRouter(tags=["operation"])
+
+
+@router.get("/server_info")
+async def server_info(request: Request) -> Response:
+    """The version, the names and the configuration with the origin of every value; secrets are left out.
+
+    403 where several API keys are: the configuration is the operator's, not a tenant's.
+    """
+    context = context_of(request)
+    if len(context.server.api_keys) > 1:
+        raise RequestError(
+            "This server has several API keys and tells its configuration to none of them; ask its operator.",
+            status=403,
+            code="not_told",
+        )
+    form = request.query_params.get("config_format", "json")
+    if form != "json":
+        raise RequestError(f"config_format is {form[:100]!r}; only 'json' is served.", param="config_format")
+    configuration = {} if context.explain is None else context.explain()
+    return json_response(ServerInfo(__version__, list(context.names.now()), configuration))

@@ -1,0 +1,53 @@
+"""A script written for vLLM as it would be written here: the imported package is another, and its models are local ones.
+
+Owns: both changes. Never does: change anything else of a script. Called by: `tests.compat.examples`.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+
+IMPORTS = (
+    (re.compile(r"^([ \t]*)from vllm(?=[. ])", re.MULTILINE), r"\1from core"),
+    (re.compile(r"^([ \t]*)import vllm\.(\S+) as ", re.MULTILINE), r"\1import core.\2 as "),
+    (re.compile(r"^([ \t]*)import vllm[ \t]*$", re.MULTILINE), r"\1import core as vllm"),
+)
+"""Patterns, and what stands there instead."""
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+NO_MODELS = re.compile(r"(text|image|audio|video|application|multipart)/|[\w./-]+\.(py|json|yaml|txt|md|jpg|png|wav)")
+"""Texts with a slash that name no model: types of media, and files."""
+
+
+def uses_vllm(source: str) -> bool:
+    """Whether a script imports the package."""
+    return any(pattern.search(source) for pattern, _ in IMPORTS)
+
+
+def rewritten(source: str, model: str) -> str:
+    """The script with its imports changed, and `model` in the place of every hub name."""
+    for pattern, instead in IMPORTS:
+        source = pattern.sub(instead, source)
+    lines = source.splitlines(keepends=True)
+    for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
+        if token.type != tokenize.STRING or not _names_a_model(token.string):
+            continue
+        row, begin = token.start
+        end = token.end[1]
+        line = lines[row - 1]
+        lines[row - 1] = line[:begin] + repr(model) + line[end:]
+    return "".join(lines)
+
+
+def _names_a_model(literal: str) -> bool:
+    """Whether a string literal is a hub name and nothing else."""
+    try:
+        text = ast.literal_eval(literal)
+    except (ValueError, SyntaxError):  # a part of an f-string
+        return False
+    if not isinstance(text, str) or not HUB_NAME.fullmatch(text):
+        return False
+    return NO_MODELS.fullmatch(text) is None and NO_MODELS.match(text) is None

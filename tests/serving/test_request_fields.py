@@ -1,0 +1,53 @@
+"""Every field of a request is used, refused by name, or listed as one that changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.serving.openapi import OPERATIONS
+from core.serving.protocol.chat import UNSERVED
+from core.serving.protocol.document import BODIES, document
+from core.serving.protocol.sampling import NEUTRAL
+from tests.serving.conftest import RunningServer
+
+PAGE = Path(__file__).parents[2] / "docs" / "requests.md"
+HI = [{"role": "user", "content": "Hi"}]
+ODD: dict[str, Any] = {"metadata": {"a": "b"}, "store": True, "service_tier": "flex"}
+ODD |= {"safety_identifier": "me", "prompt_cache_key": "key"}
+
+
+def test_the_page_is_current() -> None:
+    assert PAGE.read_text(encoding="utf-8") == document(), (
+        "run: python -m core.serving.protocol.document > docs/requests.md"
+    )
+
+
+def test_every_body_with_a_prompt_is_on_it() -> None:
+    known = {path for body in BODIES for path in body.paths}
+    small = {"/tokenize", "/detokenize", "/v1/messages/count_tokens"}
+    assert {path for path, operation in OPERATIONS.items() if operation.body is not None} == known | small
+    for body in BODIES:
+        listed = {*body.used, *body.neutral, *body.refused}
+        assert listed >= set(body.struct.__struct_fields__)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_fields_that_change_nothing_change_nothing(server: RunningServer, path: str) -> None:
+    body: dict[str, Any] = {"messages": HI} if "chat" in path else {"prompt": "Hi"}
+    plain = server.http.post(path, json=body).json()
+    assert set(ODD) == set(NEUTRAL)
+    odd = server.http.post(path, json={**body, **ODD}).json()
+    for varying in ("id", "created"):
+        plain.pop(varying)
+        odd.pop(varying)
+    assert odd == plain
+
+
+@pytest.mark.parametrize("name", UNSERVED)
+def test_fields_that_are_not_served_are_refused_by_name(server: RunningServer, name: str) -> None:
+    refused = server.http.post("/v1/chat/completions", json={"messages": HI, name: {"a": 1}})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == name
+    assert server.http.post("/v1/chat/completions", json={"messages": HI, name: None}).status_code == 200
