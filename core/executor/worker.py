@@ -43,6 +43,7 @@ from core.executor.instance import (
 )
 from core.executor.kept_weights import KeptWeights
 from core.executor.model_runner import ModelRunner
+from core.executor.pooled import pooler_of
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
 from core.models.fallback.model import ModuleModel
@@ -154,6 +155,8 @@ class Worker:
         drafting = self._draft_pass(batch, sampler)
         proposer = self._proposer(model) if config.draft is None else None
         tree = None if proposer is None else proposer.tree
+        pooling = config.model.pooling
+        pooler = None if pooling is None else pooler_of(pooling, forward)
         return ModelRunner(
             forward,
             batch,
@@ -163,6 +166,7 @@ class Worker:
             drafting,
             tree=tree,
             verifies_trees=self._verifies_trees,
+            pooler=pooler,
         )
 
     def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
