@@ -19,16 +19,24 @@ SERVED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "/v1/chat/completions": ("stream",),
         "/v1/completions": ("stream",),
         "/v1/responses": ("stream", "background"),
+        "/v1/embeddings": (),
+        "/pooling": (),
+        "/classify": (),
+        "/v1/classify": (),
+        "/score": (),
+        "/v1/score": (),
+        "/rerank": (),
+        "/v1/rerank": (),
+        "/v2/rerank": (),
     }
 )
 """The paths of requests, each with the fields of its body that may not be true: a batch has one whole answer a line."""
 
+BINARY = ("bytes", "bytes_only")
+"""Values of `encoding_format` whose answers are no JSON."""
+
 LATER = (
-    "/v1/embeddings",
-    "/v1/score",
-    "/v1/rerank",
     "/v1/pooling",
-    "/v1/classify",
     "/v1/moderations",
     "/v1/audio/transcriptions",
     "/v1/audio/translations",
@@ -94,6 +102,11 @@ def _check(values: dict[str, Any]) -> None:
     body = values.get("body")
     if not isinstance(body, dict):
         raise LineError(f"body is {shown(body)}; expected the JSON object of a request.", "invalid_body")
+    if body.get("encoding_format") in BINARY:
+        raise LineError(
+            f"encoding_format is {shown(body['encoding_format'])}, but a line holds JSON; expected float or base64.",
+            "invalid_body",
+        )
     for name in SERVED[url]:
         if body.get(name):
             raise LineError(f"{name} is true, but a batch has one whole answer a line; leave it out.", "invalid_body")

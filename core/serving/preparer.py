@@ -58,6 +58,10 @@ class Preparer:
         """A body of /pooling."""
         return await self._pooling("pooling", data)
 
+    async def classify(self, data: Buffer) -> PreparedPooling:
+        """A body of /classify."""
+        return await self._pooling("classify", data)
+
     async def score(self, data: Buffer) -> PreparedPooling:
         """A body of /score."""
         return await self._pooling("score", data)
