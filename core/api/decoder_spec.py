@@ -72,7 +72,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         of the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
     positions: learned ones, or None.
-    token_types: rows of an embedding of segments, whose row 0 is added to every token; 0 without one.
+    token_types: rows of an embedding of segments; that of its segment, usually 0, is added to every token; 0 without one.
     final_norm: whether there is a norm in front of the head.
     causal_lm: whether the model has an output head; False for an encoder, whose result is the last hidden state.
     vocab_start: the first token of the `vocab_size` ones whose rows of embedding and head are held.

@@ -70,7 +70,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     scale_embedding: whether embeddings are multiplied with the root of the hidden size.
     embed_norm: whether embeddings are normalized.
     learned_positions: the first row of the table of positions that a token takes; None: there is no such table.
-    token_types: key with the rows of an embedding of segments, of which row 0 is added to every token; empty: none.
+    token_types: key with the rows of an embedding of segments, of which that of its segment is added to a token; empty: none.
     encoder: the model sees every token of its sequence and has no head: its result is the last hidden state.
     class_heads: of models that tell classes, by the end of their architecture's name.
 
