@@ -15,8 +15,6 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
-from core.engine.pooling_input import NO_TOKENS
-from core.engine.text_pairs import TextPairs
 from core.formats.answer_plan import check_template
 from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
@@ -24,6 +22,7 @@ from core.serving.answer_plan import answer_plan
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.chat import FIELD_NAMES as MESSAGES_NAMES
 from core.serving.field_names import combined, own_names
+from core.serving.pooling_preparation import PoolingPreparation
 from core.serving.prepared import (
     CountedTokens,
     PreparationSettings,
@@ -48,12 +47,10 @@ from core.serving.protocol.messages import Conversation
 from core.serving.protocol.pooling import (
     ClassifyRequest,
     EmbeddingRequest,
-    PairBody,
     PoolingBody,
     PoolingRequest,
     RerankRequest,
     ScoreRequest,
-    Text,
 )
 from core.serving.protocol.responses import ResponsesRequest, unknown_fields
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
@@ -82,6 +79,7 @@ class Preparation:
         self.tokenizer = tokenizer
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         self.texts = TextTokens(tokenizer, settings.max_model_len)
+        self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._embedding = msgspec.json.Decoder(EmbeddingRequest)
@@ -171,98 +169,7 @@ class Preparation:
     def _pool(self, decoder: msgspec.json.Decoder[Any], data: Buffer, kind: type[PreparedPooling]) -> PreparedPooling:
         """A body of texts to pool. Raises RequestError."""
         body: PoolingBody = decode_body(decoder, data)
-        model = self.check_model(body.model)
-        params = body.params()
-        params.verify()
-        texts = self._given_texts(body)
-        names = {"prompt_token_ids": body.text_field, "prompt": body.text_field}
-        with own_names(names):
-            check_choices(self.settings, texts, 1)
-            pairs = self._pairs if isinstance(body, PairBody) else None
-            prompts = self._texts(body, texts) if pairs is None else self._joined(body, pairs)
-            check_amount(self.settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
-        pooling = self.settings.pooling
-        return kind(
-            body=_without_metadata(body),
-            model=model,
-            params=params,
-            prompts=prompts,
-            names=names,
-            pairs=pairs is not None,
-            labels=() if pooling is None else pooling.labels,
-        )
-
-    @functools.cached_property
-    def _pairs(self) -> TextPairs | None:
-        """What makes one prompt of two texts; None where they are pooled one by one. Raises RequestError."""
-        pooling = self.settings.pooling
-        if pooling is None or not pooling.classifies:
-            return None
-        if not pooling.scores_pairs:
-            raise RequestError(
-                f"This model tells {len(pooling.labels)} classes, which are no score; /classify and /pooling give their "
-                "numbers."
-            )
-        return TextPairs(pooling, self.tokenizer, self.settings.max_model_len, self.settings.pair_template)
-
-    def _given_texts(self, body: PoolingBody) -> list[Text]:
-        """The texts of a body, with the prompt in front that it names. Raises RequestError."""
-        texts = body.texts()
-        pooling = self.settings.pooling
-        if pooling is None:
-            return texts
-        named = body.prompt_named
-        front = pooling.prompt(named)
-        if front and named is not None and not all(isinstance(text, str) for text in texts):
-            raise RequestError("prompt_name is of texts, and token ids are given; leave it out.", param="prompt_name")
-        return [front + text if isinstance(text, str) else text for text in texts] if front else texts
-
-    def _texts(self, body: PoolingBody, texts: list[Text]) -> list[Prompt]:
-        """A prompt for each text."""
-        if isinstance(body, PairBody) and body.instruction is not None:
-            raise RequestError("instruction is of models with a template for pairs; leave it out.", param="instruction")
-        if isinstance(body, RerankRequest) and body.max_tokens_per_doc is not None:
-            texts = [*texts[:1], *(self._shortened(text, body.max_tokens_per_doc) for text in texts[1:])]
-        special = body.add_special_tokens is not False
-        cut = body.truncate_prompt_tokens is not None
-        return [self._text(text, special, cut=cut) for text in texts]
-
-    def _joined(self, body: PairBody, pairs: TextPairs) -> list[Prompt]:
-        """A prompt for each pair of texts."""
-        if body.add_special_tokens is not None:
-            raise RequestError(
-                "add_special_tokens is not of pairs of texts, which the model reads in one form; leave it out.",
-                param="add_special_tokens",
-            )
-        first, second = body.sides()
-        keep = body.truncate_prompt_tokens
-        most = body.max_tokens_per_doc if isinstance(body, RerankRequest) else None
-        found: list[Prompt] = []
-        for one, other in zip(first * len(second) if len(first) == 1 else first, second, strict=True):
-            if not isinstance(one, str) or not isinstance(other, str):
-                raise RequestError("This model reads pairs of texts, so both must be strings.", param=body.text_field)
-            document = self._shortened(other, most)
-            if keep is None:
-                self.texts.check_size(one)
-                self.texts.check_size(document)
-            else:
-                one, document = self.texts.first_part(one), self.texts.first_part(document)
-            pair = pairs.join(one, document, keep, body.instruction)
-            found.append(Prompt(*pair))
-        return found
-
-    def _shortened(self, text: Any, most: int | None) -> Any:
-        """The first tokens of a text; token ids are as they are."""
-        if most is None or not isinstance(text, str):
-            return text
-        return self.texts.first_tokens(text, most)
-
-    def _text(self, text: Text, special: bool, *, cut: bool) -> Prompt:
-        """One text with its tokens, of which only the first will be used where it is `cut`."""
-        if not isinstance(text, str):
-            return Prompt(None, text)
-        shown = self.texts.first_part(text) if cut else text
-        return Prompt(shown, self.texts.encode(shown, special))
+        return self._pooled.prepare(body, self.check_model(body.model), kind)
 
     def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
@@ -381,12 +288,6 @@ def _lean(body: Any) -> Any:
     """A body without the fields that are accepted and change nothing, which may hold anything."""
     for name in ("metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"):
         setattr(body, name, None)
-    return body
-
-
-def _without_metadata(body: PoolingBody) -> Any:
-    """A body without what may hold anything and changes nothing."""
-    body.metadata = None
     return body
 
 
