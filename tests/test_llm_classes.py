@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -35,7 +36,12 @@ SEQUENCES = [
     pytest.param("gpt2", marks=SLOW),
     pytest.param("gemma2", marks=SLOW),
 ]
-TOKENS = ["bert", pytest.param("qwen2", marks=SLOW), pytest.param("roberta", marks=SLOW), pytest.param("modernbert", marks=SLOW)]
+TOKENS = [
+    "bert",
+    pytest.param("qwen2", marks=SLOW),
+    pytest.param("roberta", marks=SLOW),
+    pytest.param("modernbert", marks=SLOW),
+]
 
 
 def _llm(path, **settings):
@@ -90,7 +96,9 @@ def test_classes_of_tokens_equal_transformers(tmp_path, model_type):
     model = _made(tmp_path, model_type, AutoModelForTokenClassification)
     with _llm(tmp_path) as llm:
         found = llm.reward(_given(), **NO_BAR)
-        with pytest.raises(RequestError, match="'classify', which this model does not serve: it serves 'token_classify'"):
+        with pytest.raises(
+            RequestError, match="'classify', which this model does not serve: it serves 'token_classify'"
+        ):
             llm.classify(_given(), **NO_BAR)
     for ids, output in zip(PROMPTS, found, strict=True):
         assert np.allclose(output.outputs.data, _logits(model, ids).softmax(-1), atol=1e-3)
@@ -157,14 +165,14 @@ def test_a_cross_encoder_reads_both_texts(tmp_path, model_type):
         cut = llm.score("What colour?", documents, truncate_prompt_tokens=30, **NO_BAR)
         with pytest.raises(RequestError, match="takes texts"):
             llm.score([[1, 2]], [[3]], **NO_BAR)
-        with pytest.raises(RequestError, match="The pair of texts has .* tokens, but the model takes at most"):
+        with pytest.raises(RequestError, match=r"The pair of texts has .* tokens, but the model takes at most"):
             llm.score("What colour?", "x" * 1000, **NO_BAR)
         with pytest.raises(RequestError, match="instruction is of models with a template"):
             llm.score("a", "b", instruction="c", **NO_BAR)
     for outputs, limit in ((found, None), (cut, 30)):
         for document, output in zip(documents, outputs, strict=True):
             known = {} if limit is None else {"truncation": "longest_first", "max_length": limit}
-            encoded = tokenizer("What colour?", document, **known)
+            encoded = tokenizer("What colour?", document, return_token_type_ids=True, **known)
             types = {"token_type_ids": torch.tensor([encoded["token_type_ids"]])} if model_type == "bert" else {}
             assert output.prompt_token_ids == encoded["input_ids"]
             expected = torch.sigmoid(_logits(model, encoded["input_ids"], **types))
@@ -185,6 +193,7 @@ def reranker(tmp_path_factory):
     torch.manual_seed(7)
     config = tiny_config("qwen3")
     config.vocab_size = 264
+    config.max_position_embeddings = 600
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
     randomize(model)
     model.save_pretrained(path)
@@ -196,7 +205,9 @@ def reranker(tmp_path_factory):
     return path, model.eval()
 
 
-def _rendered(query, document, instruction="Given a web search query, retrieve relevant passages that answer the query"):
+def _rendered(
+    query, document, instruction="Given a web search query, retrieve relevant passages that answer the query"
+):
     """As the model's card writes it."""
     return (
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct provided. "
@@ -212,12 +223,9 @@ def _likelier(model, path, text, wanted=262, other=260):
     return ids, float(torch.sigmoid(last[wanted] - last[other]))
 
 
-ROOMY = {"max_model_len": 600}
-
-
 def test_a_reranker_is_known_by_its_name(reranker):
     path, model = reranker
-    with _llm(path, runner="pooling", **ROOMY) as llm:
+    with _llm(path, runner="pooling") as llm:
         plain = llm.score("q", ["one", "another"], **NO_BAR)
         told = llm.score("q", "one", instruction="Look.", **NO_BAR)[0]
         written = llm.score(_rendered("q", "one")[:-60], _rendered("q", "one")[-60:], **NO_BAR)[0]
@@ -238,13 +246,13 @@ def test_a_reranker_is_known_by_its_name(reranker):
 def test_scripts_say_which_tokens_are_classes(reranker, tmp_path):
     path, model = reranker
     other = tmp_path / "other"
-    other.symlink_to(path)
+    shutil.copytree(path, other)
     overrides = {"architectures": ["Qwen3ForSequenceClassification"], "classifier_from_token": ["no", "yes"]}
     with _llm(other, hf_overrides=overrides | {"method": "from_2_way_softmax"}) as llm:
         joined = llm.score("qu", "ery", **NO_BAR)[0].outputs.score
     with _llm(other, hf_overrides=overrides | {"method": "no_post_processing"}) as llm:
         both = llm.classify("query", **NO_BAR)[0].outputs.probs
-    with _llm(other, hf_overrides=overrides | {"is_original_qwen3_reranker": True}, **ROOMY) as llm:
+    with _llm(other, hf_overrides=overrides | {"is_original_qwen3_reranker": True}) as llm:
         rendered = llm.score("q", "one", **NO_BAR)[0].outputs.score
     ids, expected = _likelier(model, path, "query")
     assert np.allclose(joined, expected, atol=1e-4)
@@ -254,11 +262,14 @@ def test_scripts_say_which_tokens_are_classes(reranker, tmp_path):
 
 def test_files_say_which_tokens_are_the_score(reranker, tmp_path):
     path, model = reranker
-    for source in path.iterdir():
-        (tmp_path / source.name).symlink_to(source)
+    shutil.copytree(path, tmp_path, dirs_exist_ok=True)
     modules = [
         {"idx": 0, "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
-        {"idx": 1, "path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"},
+        {
+            "idx": 1,
+            "path": "1_LogitScore",
+            "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore",
+        },
     ]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1_LogitScore").mkdir()
@@ -273,6 +284,12 @@ def test_files_say_which_tokens_are_the_score(reranker, tmp_path):
     assert np.allclose(1 / (1 + np.exp(-found)), expected, atol=1e-4)
 
 
+def test_a_decoder_with_a_head_for_classes_gives_no_text(tmp_path):
+    _made(tmp_path, "qwen3")
+    with pytest.raises(ConfigError, match="a model with a head for classes, which generates no text"):
+        _llm(tmp_path, runner="generate")
+
+
 def test_a_reranker_gives_text_when_nobody_says_otherwise(reranker):
     path, _ = reranker
     with _llm(path) as llm:
@@ -281,7 +298,7 @@ def test_a_reranker_gives_text_when_nobody_says_otherwise(reranker):
 
 
 REFUSED = {
-    "text": ({"runner": "generate"}, "a model with a head for classes, which generates no text"),
+    "text": ({"runner": "generate"}, "is an encoder .*, which generates no text"),
     "family": ({"hf_overrides": {"architectures": ["BertForRewardModel"]}}, "the heads of .* are served"),
     "problem": ({"hf_overrides": {"problem_type": "guessing"}}, "problem_type is 'guessing'"),
     "method": ({"hf_overrides": {"classifier_from_token": ["a", "b"]}}, "expected a method of from_2_way_softmax"),

@@ -150,7 +150,7 @@ def test_dense_modules_and_named_prompts(tmp_path):
         states = _vectors(llm, _given(known)[:1], task="token_embed")[0]
         prompted = [llm.embed("a text", prompt_name=name, **NO_BAR)[0].outputs.embedding for name in (None, "document")]
         plain = llm.embed("Query: a text", prompt_name="", **NO_BAR)[0].outputs.embedding
-        with pytest.raises(RequestError, match="knows query, document. Did you mean 'query'"):
+        with pytest.raises(RequestError, match=r"knows query, document\. Did you mean 'query'"):
             llm.embed("a text", prompt_name="querry", **NO_BAR)
         with pytest.raises(RequestError, match="vectors have 7 numbers"):
             _vectors(llm, _given(known)[:1], dimensions=8)

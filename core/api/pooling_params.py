@@ -41,7 +41,8 @@ class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Raises RequestError for values that no model can serve."""
         if self.task is not None and self.task not in TASKS:
             raise RequestError(
-                f"task is {self.task!r}; expected one of {', '.join(TASKS)}.{nearest(str(self.task), TASKS)}", param="task"
+                f"task is {self.task!r}; expected one of {', '.join(TASKS)}.{nearest(str(self.task), TASKS)}",
+                param="task",
             )
         _check_int("dimensions", self.dimensions, least=1)
         _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, least=-1)

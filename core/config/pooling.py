@@ -65,7 +65,9 @@ def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) ->
     elif convert != "embed" and classifies and files.kind is None:
         config = _class_config(settings, checkpoint, spec, files)
     elif convert == "classify":
-        raise UserError(f"--convert classify: '{ref}' has no head for classes; {WAY_TO_CLASSES}. For vectors: --convert embed.")
+        raise UserError(
+            f"--convert classify: '{ref}' has no head for classes; {WAY_TO_CLASSES}. For vectors: --convert embed."
+        )
     else:
         config = _vector_config(settings, checkpoint, files, spec, encodes=encodes)
     if config.classifies:
@@ -119,13 +121,13 @@ def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
         )
 
 
-def _token_config(
-    checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, tokens: TokenClasses
-) -> PoolingConfig:
+def _token_config(checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, tokens: TokenClasses) -> PoolingConfig:
     """Classes of the head for the next token."""
     for token in tokens.token_ids:
         if token >= spec.vocab_size:
-            raise UserError(f"model '{checkpoint.manifest.ref}': its score is of token {token}, beyond its {spec.vocab_size}.")
+            raise UserError(
+                f"model '{checkpoint.manifest.ref}': its score is of token {token}, beyond its {spec.vocab_size}."
+            )
     squash = files.squash
     if squash is None:
         squash = _usual_squash(checkpoint.manifest.config, len(tokens.labels))
@@ -143,9 +145,7 @@ def _token_config(
     )
 
 
-def _class_config(
-    settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles
-) -> PoolingConfig:
+def _class_config(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles) -> PoolingConfig:
     """Classes of the checkpoint's own head."""
     hf_config = checkpoint.manifest.config
     if not isinstance(spec, DecoderSpec) or spec.pooling_head is None:

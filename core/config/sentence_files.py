@@ -105,7 +105,9 @@ def _take(found: SentenceFiles, path: Path, module: Mapping[str, Any]) -> None:
             "Choose another model."
         )
     if found.normalize and name == "Dense":
-        raise CheckpointError(f"{path}: a Dense module behind Normalize is not served; expected Normalize to be the last.")
+        raise CheckpointError(
+            f"{path}: a Dense module behind Normalize is not served; expected Normalize to be the last."
+        )
     take(found, path.parent / str(module.get("path", "")))
 
 
@@ -147,7 +149,9 @@ def _take_dense(found: SentenceFiles, folder: Path) -> None:
     path = folder / "config.json"
     config = _object(path)
     if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
-        raise CheckpointError(f"{path}: module_input_name is {config['module_input_name']!r}; only vectors of texts are served.")
+        raise CheckpointError(
+            f"{path}: module_input_name is {config['module_input_name']!r}; only vectors of texts are served."
+        )
     sizes = []
     for name in ("out_features", "in_features"):
         size = config.get(name)
@@ -157,7 +161,9 @@ def _take_dense(found: SentenceFiles, folder: Path) -> None:
     named = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     activation = ACTIVATIONS.get(named.rpartition(".")[2])
     if activation is None:
-        raise CheckpointError(f"{path}: the activation {named!r} is not served; expected one of {', '.join(ACTIVATIONS)}.")
+        raise CheckpointError(
+            f"{path}: the activation {named!r} is not served; expected one of {', '.join(ACTIVATIONS)}."
+        )
     bias = config.get("bias", True) is True
     module = DenseModule(directory=str(folder), shape=(sizes[0], sizes[1]), bias=bias, activation=activation)
     found.dense.append(module)

@@ -42,7 +42,9 @@ def told_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker | N
     if texts is None:
         return None
     if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{FROM_TOKENS} is {texts!r}; expected a list of texts of one token each, such as ['no', 'yes'].")
+        raise UserError(
+            f"{FROM_TOKENS} is {texts!r}; expected a list of texts of one token each, such as ['no', 'yes']."
+        )
     if method in METHODS:
         contrast = METHODS[str(method)]
     elif known is not None:

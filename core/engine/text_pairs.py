@@ -178,6 +178,7 @@ def _find(ids: Sequence[int], part: Sequence[int], start: int) -> int:
         if list(ids[index : index + len(part)]) == list(part):
             return index
     raise RequestError(
-        "This model's tokenizer changes texts where it joins them, so the pair cannot be cut; leave truncate_prompt_tokens out.",
+        "This model's tokenizer changes texts where it joins them, so the pair cannot be cut; leave truncate_prompt_tokens "
+        "out.",
         param="truncate_prompt_tokens",
     )

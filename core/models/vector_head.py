@@ -78,9 +78,10 @@ class VectorHead:
         """float32 [R, outputs] of float32 rows [R, inputs]. Each row by itself: its bits do not depend on the others."""
         found = []
         for row in rows:
+            out = row
             for layer in self.layers:
-                row = layer(row)
-            found.append(row)
+                out = layer(out)
+            found.append(out)
         return torch.stack(found)
 
 

@@ -52,9 +52,7 @@ def usage_of(outputs: Outputs) -> Usage:
     return Usage(count, 0, count)
 
 
-def embedding_answer(
-    prepared: PreparedEmbedding, outputs: Outputs, answer_id: str
-) -> EmbeddingAnswer | Response:
+def embedding_answer(prepared: PreparedEmbedding, outputs: Outputs, answer_id: str) -> EmbeddingAnswer | Response:
     """Of /v1/embeddings."""
     body = prepared.body
     created = int(time.time())

@@ -107,16 +107,18 @@ class PoolingPreparation:
         most = body.max_tokens_per_doc if isinstance(body, RerankRequest) else None
         prompts: list[Prompt] = []
         for first, second in self._pairs_of(body):
-            document = self._shortened(second, most)
-            if keep is None:
-                self._texts.check_size(first)
-                self._texts.check_size(document)
-            else:
-                first = self._texts.first_part(first)
-                document = self._texts.first_part(document)
-            pair = pairs.join(first, document, keep, body.instruction)
+            query = self._bounded(first, keep)
+            document = self._bounded(self._shortened(second, most), keep)
+            pair = pairs.join(query, document, keep, body.instruction)
             prompts.append(Prompt(pair.text, pair.token_ids, pair.second))
         return prompts
+
+    def _bounded(self, text: str, keep: int | None) -> str:
+        """As much of a text as may count. Raises RequestError for one that cannot fit, where nothing is cut."""
+        if keep is not None:
+            return self._texts.first_part(text)
+        self._texts.check_size(text)
+        return text
 
     def _pairs_of(self, body: PairBody) -> list[tuple[str, str]]:
         """The pairs of a body, not too much text in all: one query may come with each of many documents."""

@@ -102,11 +102,23 @@ def test_only_what_is_needed_is_downloaded(stand_in, hub, options, weights):
         ({"a.gguf", "mmproj-a.gguf"}, {"a.gguf"}),
         ({"a.gguf", "b.gguf", "model.safetensors"}, {"model.safetensors"}),
         (
-            {"modules.json", "model.safetensors", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/pytorch_model.bin"},
+            {
+                "modules.json",
+                "model.safetensors",
+                "1_Pooling/config.json",
+                "2_Dense/config.json",
+                "2_Dense/pytorch_model.bin",
+            },
             {"model.safetensors", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/pytorch_model.bin"},
         ),
         (
-            {"modules.json", "model.safetensors", "2_Dense/model.safetensors", "2_Dense/pytorch_model.bin", "onnx/config.json"},
+            {
+                "modules.json",
+                "model.safetensors",
+                "2_Dense/model.safetensors",
+                "2_Dense/pytorch_model.bin",
+                "onnx/config.json",
+            },
             {"model.safetensors", "2_Dense/model.safetensors"},
         ),
     ],

@@ -18,7 +18,12 @@ from tests.serving.scripted_engine import PoolingClient
 PROMPTS = {"query": "aa", "document": ""}
 CONFIG = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE, prompts=PROMPTS)
 CLASSES = PoolingConfig(
-    kind="last", normalize=False, size=PoolingClient.SIZE, head="classes", labels=("as", "bs", "cs", "ds"), squash="softmax"
+    kind="last",
+    normalize=False,
+    size=PoolingClient.SIZE,
+    head="classes",
+    labels=("as", "bs", "cs", "ds"),
+    squash="softmax",
 )
 PAIRS = PoolingConfig(
     kind="last", normalize=False, size=1, head="classes", labels=("fits",), squash="sigmoid", joins_pairs=True
@@ -133,7 +138,7 @@ def test_vectors_as_bytes(server: RunningServer) -> None:
         part = answer.content[place["start"] : place["end"]]
         found.append(np.frombuffer(part, ">f2").reshape(place["shape"]).tolist())
     assert found == [[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
-    assert told["usage"]["prompt_tokens"] == 6
+    assert told["usage"]["prompt_tokens"] == sum(len(server.engine.tokenizer.encode(text)) for text in body["input"])
     bare = post(server, "/pooling", **body, encoding_format="bytes_only")
     assert "metadata" not in bare.headers
     assert bare.content == answer.content
@@ -204,7 +209,7 @@ def test_classes_of_texts() -> None:
         assert post(running, "/v1/classify", input="c", use_activation=False).status_code == 200
         seen = [request.pooling.squash for request in running.fake.seen]  # type: ignore[attr-defined]
         assert seen == ["softmax", "softmax", "none"]
-        assert len(post(running, "/pooling", input="abb", task="token_classify").json()["data"][0]["data"]) == 3
+        assert len(post(running, "/pooling", input="abb", task="token_classify").json()["data"][0]["data"]) == 4
         refused = post(running, "/score", text_1="a", text_2="b").json()["error"]["message"]
         assert "tells 4 classes" in refused
         assert "does not serve" in post(running, "/v1/embeddings", input="a").json()["error"]["message"]
@@ -216,9 +221,9 @@ def test_pairs_are_read_together() -> None:
         assert [entry["score"] for entry in scored["data"]] == [3.0, 1.0]
         ranked = post(running, "/v1/rerank", query="a", documents=["b", "aa", "a"], top_n=2).json()
         assert [(entry["index"], entry["relevance_score"]) for entry in ranked["results"]] == [(1, 3.0), (2, 2.0)]
-        assert ranked["usage"]["prompt_tokens"] == 2 + 3 + 2
+        assert ranked["usage"]["prompt_tokens"] == 3 + 4 + 3  # each pair with one special token
         cut = post(running, "/score", text_1="b", text_2="a" * 100, truncate_prompt_tokens=-1).json()
-        assert cut["data"][0]["score"] == 63.0
+        assert cut["data"][0]["score"] == 62.0
         long = post(running, "/score", text_1="b", text_2="a" * 100).json()["error"]
         assert (long["param"], long["code"]) == ("text_2", "context_length_exceeded")
         ids = post(running, "/score", text_1=[5], text_2=[6]).json()["error"]

@@ -62,7 +62,9 @@ def rerankers_may_generate(facts: Facts) -> Findings:
         return
     name = str(facts["model"])
     if known_reranker(name, facts.manifest.config) is not None:
-        yield Warn(f"'{name}' is a reranker by its name, and runs for text; --runner pooling serves /score and /rerank.")
+        yield Warn(
+            f"'{name}' is a reranker by its name, and runs for text; --runner pooling serves /score and /rerank."
+        )
 
 
 RULES: tuple[Rule, ...] = (

@@ -20,14 +20,21 @@ from core.api.pooling_head import HeadLayer, PoolingHead
 from core.models.configuration import Configuration, configuration
 
 SEQUENCE: Final = "ForSequenceClassification"
-TOKEN: Final = "ForTokenClassification"  # noqa: S105 - the end of a class's name
+TOKEN: Final = "ForTokenClassification"
 REWARD: Final = "ForRewardModel"
 ENDINGS: Final = (SEQUENCE, TOKEN, REWARD)
 """How the names of architectures end that have such a head."""
 FROM_TOKENS: Final = "classifier_from_token"
 """The key of a configuration by which rows of the head for the next token are the classes."""
 ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "silu": "silu", "tanh": "tanh"}
+    {
+        "gelu": "gelu",
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "relu": "relu",
+        "silu": "silu",
+        "tanh": "tanh",
+    }
 )
 """Names of activations in configurations, and what they are in `HeadLayer`."""
 POOLINGS: Final[Mapping[str, PoolingKind]] = MappingProxyType({"cls": "cls", "mean": "mean"})
@@ -99,7 +106,10 @@ OF_DISTILBERT: Final[Heads] = MappingProxyType(
 )
 _MODERN_LAYERS: Final = (
     LayerRow(
-        source=r"head\.dense", bias="classifier_bias", activation="=classifier_activation: gelu", norm_source=r"head\.norm"
+        source=r"head\.dense",
+        bias="classifier_bias",
+        activation="=classifier_activation: gelu",
+        norm_source=r"head\.norm",
     ),
     LayerRow(source="classifier"),
 )

@@ -46,8 +46,8 @@ from core.models.families import (
     scaled,
     sigmoid_moe,
 )
-from core.models.families.class_heads import class_head
 from core.models.families.build import class_defaults, configuration_of, spec_of
+from core.models.families.class_heads import class_head
 from core.models.families.row import Family
 from core.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
 from core.models.tensor_check import OWN_HEAD

@@ -216,7 +216,7 @@ class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
     documents: list[Any] | None = None
     top_n: Int32 | None = None
     return_documents: bool | None = None
-    max_tokens_per_doc: Annotated[Int32, msgspec.Meta(ge=1)] | None = None
+    max_tokens_per_doc: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] | None = None
 
     @property
     def text_field(self) -> str:

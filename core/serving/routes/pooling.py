@@ -70,13 +70,17 @@ async def rerank(request: Request) -> Response:
 @router.post("/v1/rerank")
 async def rerank_v1(request: Request) -> Response:
     """The same under the path of Jina's API, and of the first version of Cohere's."""
-    return await _answer(request, context_of(request).preparer.rerank, "rerank", partial(rerank_answer, api_version="1"))
+    return await _answer(
+        request, context_of(request).preparer.rerank, "rerank", partial(rerank_answer, api_version="1")
+    )
 
 
 @router.post("/v2/rerank")
 async def rerank_v2(request: Request) -> Response:
     """The same under the path of the second version of Cohere's API."""
-    return await _answer(request, context_of(request).preparer.rerank, "rerank", partial(rerank_answer, api_version="2"))
+    return await _answer(
+        request, context_of(request).preparer.rerank, "rerank", partial(rerank_answer, api_version="2")
+    )
 
 
 async def _answer(request: Request, prepare: Prepare, prefix: str, write: Write) -> Response:
