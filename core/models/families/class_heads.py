@@ -161,9 +161,7 @@ def class_head(hf_config: Mapping[str, Any], heads: Heads, spec: DecoderSpec) ->
                 norm_source=layer.norm_source,
             )
         )
-    kind = row.kind
-    if kind is None:
-        kind = config.choice("classifier_pooling", POOLINGS, "cls")
+    kind = row.kind or config.choice("classifier_pooling", POOLINGS, "cls")
     return PoolingHead(kind=kind, layers=tuple(layers))
 
 
