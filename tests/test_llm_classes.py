@@ -106,7 +106,7 @@ def test_classes_of_tokens_equal_transformers(tmp_path, model_type):
 
 @pytest.mark.slow
 def test_chunks_change_no_bit_of_classes(tmp_path):
-    _made(tmp_path, "qwen2", AutoModelForTokenClassification)
+    _made(tmp_path, "llama", AutoModelForTokenClassification)
     with _llm(tmp_path, enable_prefix_caching=False) as llm:
         expected = llm.reward(_given(), **NO_BAR)
     with _llm(tmp_path, enable_prefix_caching=False, max_num_batched_tokens=5, max_num_seqs=4) as llm:

@@ -78,7 +78,7 @@ class VectorHead:
         """float32 [R, outputs] of float32 rows [R, inputs]. Each row by itself: its bits do not depend on the others."""
         found = []
         for row in rows:
-            out = row
+            out = row.clone()  # where a row lies may change the order of a library's sums
             for layer in self.layers:
                 out = layer(out)
             found.append(out)
