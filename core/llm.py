@@ -16,6 +16,7 @@ from core.api.errors import RequestError
 from core.api.explanation import Source
 from core.api.logprobs_mode import shows_logits
 from core.api.outputs import RequestOutput
+from core.api.pooling import PoolingConfig
 from core.api.pooling_outputs import PooledOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import RequestOutputKind, SamplingParams
@@ -24,6 +25,7 @@ from core.engine.default_params import changed_names, default_sampling_params, s
 from core.engine.input_processor import ProcessedInput
 from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.request_terms import ExplainTerms, RequestTerms
+from core.engine.text_pairs import TextPairs
 from core.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
@@ -248,6 +250,19 @@ class LLM(PoolingMethods, LLMEngine):
         _check_count("priority", priority, len(batch))
         outputs = self._run(self._tokenize(batch), params, priority or [0] * len(batch), use_tqdm, None)
         return [output for output in outputs if isinstance(output, PooledOutput)]
+
+    @property
+    def _pooling_config(self) -> PoolingConfig:
+        config = self._config.model.pooling
+        if config is None:
+            raise RequestError(
+                "This model generates text (--runner generate); load it with --runner pooling for vectors."
+            )
+        return config
+
+    def _pairs(self, chat_template: str | None) -> TextPairs:
+        template = chat_template or self._chat_template
+        return TextPairs(self._pooling_config, self._need_tokenizer(), self._config.model.max_model_len, template)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""

@@ -1,4 +1,4 @@
-"""The methods of `LLM` that give vectors, and numbers made of them.
+"""The methods of `LLM` that give vectors and classes, and numbers made of them.
 
 Owns: `PoolingMethods`. Never does: run the engine (`LLM` does). Called by: users, through `LLM`.
 """
@@ -6,12 +6,15 @@ Owns: `PoolingMethods`. Never does: run the engine (`LLM` does). Called by: user
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from core.api.errors import RequestError
+from core.api.pooling import PoolingConfig
 from core.api.pooling_outputs import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
     EmbeddingOutput,
     EmbeddingRequestOutput,
     PooledOutput,
@@ -23,6 +26,7 @@ from core.api.pooling_outputs import (
 from core.api.pooling_params import PoolingParams, PoolingTask
 from core.engine.batch_run import Progress
 from core.engine.prompt_parser import PromptInput, as_batch
+from core.engine.text_pairs import TextPairs
 
 Prompts = PromptInput | Sequence[PromptInput]
 Params = PoolingParams | Sequence[PoolingParams] | None
@@ -37,6 +41,15 @@ class PoolingMethods:
     ) -> list[PooledOutput]:
         """Pool prompts; the outputs come in their order."""
 
+    @property
+    @abstractmethod
+    def _pooling_config(self) -> PoolingConfig:
+        """How the model pools. Raises RequestError for one that generates text."""
+
+    @abstractmethod
+    def _pairs(self, chat_template: str | None) -> TextPairs:
+        """What makes one prompt of two texts. Raises RequestError without a tokenizer."""
+
     def embed(
         self,
         prompts: Prompts,
@@ -45,17 +58,21 @@ class PoolingMethods:
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
         priority: Sequence[int] | None = None,
+        prompt_name: str | None = None,
     ) -> list[EmbeddingRequestOutput]:
         """One vector a text.
 
         prompts: as in `generate`.
         pooling_params: one for all, one for each, or None.
         truncate_prompt_tokens: see `PoolingParams`.
+        prompt_name: of the prompts that the checkpoint's files name, the one that is put in front of each text; None: their
+            default one, if they have one; empty: none.
         Raises RequestError before anything runs when any text or parameter is wrong.
         """
         params = _for_task("embed", pooling_params, truncate_prompt_tokens)
         found = []
-        for output in self._pool(prompts, params, use_tqdm, priority):
+        given = self._prompted(prompts, prompt_name)
+        for output in self._pool(given, params, use_tqdm, priority):
             whole = _finished(output)
             vector = EmbeddingOutput(whole.outputs.data.tolist())
             found.append(
@@ -72,13 +89,56 @@ class PoolingMethods:
         pooling_task: PoolingTask | None = None,
         truncate_prompt_tokens: int | None = None,
         priority: Sequence[int] | None = None,
+        prompt_name: str | None = None,
     ) -> list[PoolingRequestOutput]:
-        """The pooled hidden states as arrays.
+        """The pooled hidden states, or what the model's head makes of them, as arrays.
 
-        pooling_task: `embed` (the default; float32 [H]) or `token_embed` (float32 [T, H]).
+        pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]), of models with a head `classify` (float32 [N])
+            or `token_classify` (float32 [T, N]); None: the first of these that the model serves.
+        prompt_name: see `embed`.
         """
         params = _for_task(pooling_task, pooling_params, truncate_prompt_tokens)
-        return [_finished(output) for output in self._pool(prompts, params, use_tqdm, priority)]
+        given = self._prompted(prompts, prompt_name)
+        return [_finished(output) for output in self._pool(given, params, use_tqdm, priority)]
+
+    def classify(
+        self,
+        prompts: Prompts,
+        *,
+        use_tqdm: Progress = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[ClassificationRequestOutput]:
+        """A number for each class of a text: probabilities, or what the model was trained for (see docs/pooling.md)."""
+        params = _for_task("classify", pooling_params, truncate_prompt_tokens)
+        found = []
+        for output in self._pool(prompts, params, use_tqdm, priority):
+            whole = _finished(output)
+            classes = ClassificationOutput(whole.outputs.data.tolist())
+            found.append(
+                ClassificationRequestOutput(whole.request_id, classes, whole.prompt_token_ids, whole.num_cached_tokens)
+            )
+        return found
+
+    def reward(
+        self,
+        prompts: Prompts,
+        *,
+        use_tqdm: Progress = True,
+        pooling_params: Params = None,
+        truncate_prompt_tokens: int | None = None,
+        priority: Sequence[int] | None = None,
+    ) -> list[PoolingRequestOutput]:
+        """What a reward model says behind each token of a text, float32 [T, N]."""
+        return self.encode(
+            prompts,
+            pooling_params,
+            use_tqdm=use_tqdm,
+            pooling_task="token_classify",
+            truncate_prompt_tokens=truncate_prompt_tokens,
+            priority=priority,
+        )
 
     def score(
         self,
@@ -88,10 +148,14 @@ class PoolingMethods:
         use_tqdm: Progress = True,
         pooling_params: PoolingParams | None = None,
         truncate_prompt_tokens: int | None = None,
+        chat_template: str | None = None,
+        instruction: str | None = None,
     ) -> list[ScoringRequestOutput]:
-        """How near texts are: the cosine of the vectors of each pair, from -1 to 1.
+        """How well texts match: what a model says that reads both, else the cosine of their vectors, from -1 to 1.
 
         data_1: one text, which is compared with each of `data_2`, or as many as `data_2` has.
+        chat_template: Jinja source that writes a query and a document; None: as the model is made.
+        instruction: what a template tells the model to look for; None: what the template says.
         """
         first = as_batch(data_1)
         second = as_batch(data_2)
@@ -99,19 +163,53 @@ class PoolingMethods:
             raise RequestError(
                 f"data_1 has {len(first)} texts and data_2 {len(second)}; expected one, or as many.", param="data_1"
             )
+        config = self._pooling_config
+        if config.scores_pairs:
+            keep = truncate_prompt_tokens
+            if keep is None and pooling_params is not None:
+                keep = pooling_params.truncate_prompt_tokens
+            pairs = self._pairs(chat_template)
+            left = first * len(second) if len(first) == 1 else first
+            prompts: list[PromptInput] = []
+            for one, other in zip(left, second, strict=True):
+                pair = pairs.join(_text("data_1", one), _text("data_2", other), keep, instruction)
+                prompts.append(pair.as_prompt())
+            params = _for_task("classify", pooling_params, keep)
+            return [_pair_score(_finished(output)) for output in self._pool(prompts, params, use_tqdm, None)]
+        if config.classifies:
+            raise RequestError(
+                f"This model tells {len(config.labels)} classes, which are no score; classify and encode give their numbers."
+            )
+        for name, value in (("chat_template", chat_template), ("instruction", instruction)):
+            if value is not None:
+                raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
         params = _for_task("embed", pooling_params, truncate_prompt_tokens)
         outputs = [_finished(output) for output in self._pool([*first, *second], params, use_tqdm, None)]
-        left = outputs[: len(first)]
-        right = outputs[len(first) :]
-        if len(left) == 1:
-            left = left * len(right)
-        return [_score(*pair) for pair in zip(left, right, strict=True)]
+        vectors = outputs[: len(first)]
+        if len(vectors) == 1:
+            vectors = vectors * len(second)
+        return [_score(*pair) for pair in zip(vectors, outputs[len(first) :], strict=True)]
 
-    def classify(self, prompts: Prompts, **_: object) -> list[object]:
-        """Raises RequestError: classes are not served."""
-        raise RequestError(
-            "classify needs a model with a head for classes, which is not served yet; embed gives vectors."
-        )
+    def _prompted(self, prompts: Prompts, name: str | None) -> list[PromptInput]:
+        """Prompts with the named text in front. Raises RequestError where that cannot be."""
+        batch = as_batch(prompts)
+        config = self._pooling_config
+        front = config.prompt(name)
+        if not front:
+            return batch
+        found: list[PromptInput] = []
+        for prompt in batch:
+            text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+            has_ids = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is not None
+            if not isinstance(text, str) or has_ids:
+                if name is not None:
+                    raise RequestError("prompt_name is of texts, and this prompt is token ids.", param="prompt_name")
+                found.append(prompt)
+            elif isinstance(prompt, Mapping):
+                found.append({**prompt, "prompt": front + text})
+            else:
+                found.append(front + text)
+        return found
 
 
 def _for_task(task: PoolingTask | None, given: Params, truncate: int | None) -> PoolingParams | list[PoolingParams]:
@@ -155,3 +253,17 @@ def _score(left: PoolingRequestOutput, right: PoolingRequestOutput) -> ScoringRe
         left.prompt_token_ids + right.prompt_token_ids,
         left.num_cached_tokens + right.num_cached_tokens,
     )
+
+
+def _pair_score(whole: PoolingRequestOutput) -> ScoringRequestOutput:
+    """What the model says of a pair."""
+    score = ScoringOutput(float(whole.outputs.data[0]))
+    return ScoringRequestOutput(whole.request_id, score, whole.prompt_token_ids, whole.num_cached_tokens)
+
+
+def _text(name: str, given: PromptInput) -> str:
+    """A side of a pair. Raises RequestError for anything but text."""
+    text = given.get("prompt") if isinstance(given, Mapping) else given
+    if not isinstance(text, str):
+        raise RequestError(f"{name} holds a {type(given).__name__}; a model that reads pairs takes texts.", param=name)
+    return text

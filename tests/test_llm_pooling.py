@@ -8,9 +8,10 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from core import LLM, PoolingParams
-from core.api.errors import ConfigError, RequestError
+from core.api.errors import CheckpointError, ConfigError, RequestError
 from tests.families.oracle import load, reference
 
 pytestmark = pytest.mark.xdist_group("pooling")  # its checkpoints are made once
@@ -123,6 +124,53 @@ def test_files_of_sentence_transformers(tmp_path):
             llm.embed(_given(known), **NO_BAR)
 
 
+def _dense(directory, *, weight, bias, activation):
+    config = {"in_features": weight.shape[1], "out_features": weight.shape[0], "bias": bias is not None}
+    config["activation_function"] = f"torch.nn.modules.activation.{activation}"
+    directory.mkdir()
+    (directory / "config.json").write_text(json.dumps(config))
+    tensors = {"linear.weight": weight} | ({} if bias is None else {"linear.bias": bias})
+    save_file(tensors, directory / "model.safetensors")
+
+
+def test_dense_modules_and_named_prompts(tmp_path):
+    known = reference("bert")
+    further = ["Dense", "Dense", "Normalize"]
+    path = _with_modules(known.path, tmp_path / "model", {"pooling_mode": "mean"}, further=further)
+    generator = torch.Generator().manual_seed(3)
+    first = torch.randn(20, 48, generator=generator)
+    second = torch.randn(7, 20, generator=generator)
+    bias = torch.randn(20, generator=generator)
+    _dense(path / "2_Dense", weight=first, bias=bias, activation="Tanh")
+    _dense(path / "3_Dense", weight=second, bias=None, activation="Identity")
+    named = {"prompts": {"query": "Query: ", "document": ""}, "default_prompt_name": "query"}
+    (path / "config_sentence_transformers.json").write_text(json.dumps(named))
+    with _llm(path) as llm:
+        vector = np.array(llm.embed(_given(known)[:1], **NO_BAR)[0].outputs.embedding)
+        states = _vectors(llm, _given(known)[:1], task="token_embed")[0]
+        prompted = [llm.embed("a text", prompt_name=name, **NO_BAR)[0].outputs.embedding for name in (None, "document")]
+        plain = llm.embed("Query: a text", prompt_name="", **NO_BAR)[0].outputs.embedding
+        with pytest.raises(RequestError, match=r"knows query, document\. Did you mean 'query'"):
+            llm.embed("a text", prompt_name="querry", **NO_BAR)
+        with pytest.raises(RequestError, match="vectors have 7 numbers"):
+            _vectors(llm, _given(known)[:1], dimensions=8)
+    expected = torch.tanh(known.logits[0].mean(0) @ first.T + bias) @ second.T
+    assert np.allclose(vector, _unit(expected.numpy()), atol=1e-3)
+    assert states.shape == (len(known.prompts[0]), 48)
+    assert prompted[0] == plain and prompted[1] != plain
+
+
+def test_a_damaged_dense_module_is_refused(tmp_path):
+    path = _with_modules(reference("bert").path, tmp_path / "model", {"pooling_mode": "mean"}, further=["Dense"])
+    _dense(path / "2_Dense", weight=torch.ones(5, 47), bias=None, activation="Identity")
+    with pytest.raises(ConfigError, match="takes 47 numbers, but is given 48"):
+        _llm(path)
+    config = json.loads((path / "2_Dense" / "config.json").read_text())
+    (path / "2_Dense" / "config.json").write_text(json.dumps(config | {"in_features": 48}))
+    with pytest.raises(CheckpointError, match=r"expected linear.weight of shape \[5, 48\]"):
+        _llm(path)
+
+
 def test_dimensions_are_cut_before_the_length_is_made_1():
     known = reference("bert")
     given = _given(known)[:1]
@@ -150,7 +198,8 @@ REFUSED = {
     "nothing left": ({"truncate_prompt_tokens": 0}, "leaves no text"),
     "too much": ({"truncate_prompt_tokens": 10**6}, "the model takes at most"),
     "two names": ({"use_activation": True, "normalize": False}, "leave one out"),
-    "no task": ({"task": "token_embedd"}, "expected embed or token_embed"),
+    "no task": ({"task": "token_embedd"}, "expected one of embed, token_embed"),
+    "classes": ({"task": "classify"}, "serves 'embed' and 'token_embed'"),
 }
 
 
@@ -182,6 +231,7 @@ MODULES_REFUSED = {
     "two": ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, [], "cls and mean is not served"),
     "unheard": ({"pooling_mode": "swirl"}, [], "the pooling swirl is not served"),
     "module": ({"pooling_mode": "mean"}, ["Swirl"], "models.Swirl' is not served"),
+    "order": ({"pooling_mode": "mean"}, ["Normalize", "Dense"], "behind Normalize is not served"),
 }
 
 

@@ -27,6 +27,7 @@ from core.api.draft_input import DRAFT_TOKENS, DraftInput
 from core.api.local_spec import local_spec
 from core.api.mixer_parts import MixerParts, NormTensor, attention_parts, latent_parts, merged, state_parts
 from core.api.model_part import Part
+from core.api.pooling_head import PoolingHead
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
 
 __all__ = [
@@ -71,7 +72,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         of the head); None: they are equal.
     embed_norm: whether embeddings are normalized.
     positions: learned ones, or None.
-    token_types: rows of an embedding of segments, whose row 0 is added to every token; 0 without one.
+    token_types: rows of an embedding of segments; that of its segment, usually 0, is added to every token; 0 without one.
     final_norm: whether there is a norm in front of the head.
     causal_lm: whether the model has an output head; False for an encoder, whose result is the last hidden state.
     vocab_start: the first token of the `vocab_size` ones whose rows of embedding and head are held.
@@ -81,6 +82,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     taps: blocks (or `BEHIND_NORM`) behind which the residual stream is copied, side by side, for a draft.
     draft_input: of a draft that takes in hidden states of its target, or None.
     head_size: rows of a head that knows fewer tokens than the embedding, which then come with their ids; None: all.
+    pooling_head: what makes numbers for classes from hidden states, or None.
     """
 
     family: str
@@ -111,6 +113,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
     taps: tuple[int, ...] = ()
     draft_input: DraftInput | None = None
     head_size: int | None = None
+    pooling_head: PoolingHead | None = None
 
     def local(self, part: Part) -> DecoderSpec:
         """The smaller model that a rank holds: its heads, inner sizes, experts, vocabulary and blocks.
@@ -438,6 +441,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for norm in (*self.outer_norms().values(), *self.draft_norms().values()):
             shapes.update(norm.tensors())
         shapes.update(self.tables().values())
+        if self.pooling_head is not None:
+            shapes.update(self.pooling_head.tensors())
         return shapes
 
 

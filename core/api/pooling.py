@@ -10,8 +10,19 @@ from typing import Literal
 
 import msgspec
 
+from core.api.errors import RequestError, nearest
+
 PoolingKind = Literal["cls", "last", "mean", "all"]
 """Which hidden states count: the first token's, the last one's, the mean of all, or each by itself."""
+
+HeadKind = Literal["", "dense", "classes", "tokens"]
+"""What vectors go through: nothing, the Dense modules of sentence-transformers' files, the checkpoint's own layers that tell
+classes, or the rows of some tokens in the head for the next token."""
+
+Squash = Literal["none", "sigmoid", "softmax"]
+"""What is done to the numbers of classes."""
+
+PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
 
 
 class Pooling(msgspec.Struct, array_like=True, frozen=True):
@@ -20,11 +31,17 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
     kind:       which hidden states count.
     normalize:  whether vectors get the length 1, after they were cut.
     dimensions: numbers of a vector, the first ones; 0: all.
+    through_head: whether vectors go through the model's head.
+    squash:     what is done to the head's numbers.
+    second:     of a pair of texts, the first token of the second one; 0: it is one text.
     """
 
     kind: PoolingKind
     normalize: bool = False
     dimensions: int = 0
+    through_head: bool = False
+    squash: Squash = "none"
+    second: int = 0
 
     @property
     def needs_all(self) -> bool:
@@ -32,15 +49,40 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
         return self.kind != "last"
 
 
+class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
+    """A layer behind the pooling, in files of its own.
+
+    directory:  of its weights.
+    shape:      outputs and inputs.
+    bias:       whether there is one.
+    activation: `tanh`, or a name of `core.layers.activations`; empty: none.
+    """
+
+    directory: str
+    shape: tuple[int, int]
+    bias: bool
+    activation: str = ""
+
+
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a model that was loaded for pooling pools.
 
-    kind:         for one vector a text.
-    normalize:    vectors get the length 1 unless a request says otherwise.
-    size:         numbers of a vector.
-    max_tokens:   of the longest text that the model was trained for; None: nobody says.
-    dimensions:   sizes to which vectors may be cut; none: any.
-    source:       who says so, for people.
+    kind:          for one vector a text.
+    normalize:     vectors get the length 1 unless a request says otherwise.
+    size:          numbers of a vector, or of classes.
+    max_tokens:    of the longest text that the model was trained for; None: nobody says.
+    dimensions:    sizes to which vectors may be cut; none: any.
+    head:          what vectors go through.
+    dense:         the modules of a head of that kind.
+    labels:        names of the classes; none for vectors.
+    squash:        what is done to the numbers of classes, unless a request says otherwise.
+    token_ids:     of a head of tokens, the token of each class.
+    contrast:      of a head of two tokens: the one class is how much likelier the second is than the first.
+    prompts:       texts that are put in front of others, by name.
+    default_prompt: the name of the one that stands there when a request names none; empty: none does.
+    pair_template: Jinja source that makes one text of a query and a document; empty: the tokenizer joins them.
+    joins_pairs:   without a template, two texts are one, the second right behind the first.
+    source:        who says so, for people.
     """
 
     kind: PoolingKind
@@ -48,9 +90,60 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     max_tokens: int | None = None
     dimensions: tuple[int, ...] = ()
+    head: HeadKind = ""
+    dense: tuple[DenseModule, ...] = ()
+    labels: tuple[str, ...] = ()
+    squash: Squash = "none"
+    token_ids: tuple[int, ...] = ()
+    contrast: bool = False
+    prompts: dict[str, str] = {}
+    default_prompt: str = ""
+    pair_template: str = ""
+    joins_pairs: bool = False
     source: str = ""
 
     @property
+    def tasks(self) -> tuple[PoolingTask, ...]:
+        """What the model serves; the first one is meant when a request says nothing."""
+        if not self.classifies:
+            return ("embed", "token_embed")
+        if self.head == "tokens":
+            return ("classify",)
+        if self.kind == "all":
+            return ("token_classify",)
+        return ("classify", "token_classify")
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the answer is about classes."""
+        return self.head in ("classes", "tokens")
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether a pair of texts is read together, and the one class is how well they match."""
+        return self.classifies and len(self.labels) == 1 and self.kind != "all"
+
+    @property
     def usual(self) -> Pooling:
-        """One vector a text, when a request says nothing else."""
-        return Pooling(self.kind, self.normalize)
+        """One answer a text, when a request says nothing else."""
+        return self.of_task(self.tasks[0])
+
+    def of_task(self, task: PoolingTask) -> Pooling:
+        """What a task is when a request says nothing else."""
+        tokenwise = task in ("token_embed", "token_classify")
+        kind: PoolingKind = "all" if tokenwise else self.kind
+        if self.classifies:
+            return Pooling(kind, through_head=True, squash=self.squash)
+        return Pooling(kind, self.normalize, through_head=self.head == "dense" and not tokenwise)
+
+    def prompt(self, name: str | None) -> str:
+        """The text in front of others. name: None: the default one. Raises RequestError for an unknown name."""
+        wanted = self.default_prompt if name is None else name
+        if not wanted:
+            return ""
+        if wanted not in self.prompts:
+            known = ", ".join(self.prompts) or "none, as its files name no prompts"
+            raise RequestError(
+                f"prompt_name is {name!r}; the model knows {known}.{nearest(wanted, self.prompts)}", param="prompt_name"
+            )
+        return self.prompts[wanted]

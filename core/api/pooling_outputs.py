@@ -74,8 +74,31 @@ class EmbeddingRequestOutput:
 
 
 @dataclass(slots=True)
+class ClassificationOutput:
+    """probs: a number for each class."""
+
+    probs: list[float]
+
+    @property
+    def num_classes(self) -> int:
+        """How many."""
+        return len(self.probs)
+
+
+@dataclass(slots=True)
+class ClassificationRequestOutput:
+    """The classes of one text; other fields as in `PoolingRequestOutput`."""
+
+    request_id: str
+    outputs: ClassificationOutput
+    prompt_token_ids: list[int]
+    num_cached_tokens: int = 0
+    finished: bool = True
+
+
+@dataclass(slots=True)
 class ScoringOutput:
-    """score: of a pair of texts; the cosine of their vectors."""
+    """score: of a pair of texts: what a model says that reads both, or the cosine of their vectors."""
 
     score: float
 

@@ -6,15 +6,18 @@ server (from request bodies), the input processor, which resolves them to a `Poo
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.api.keyword_hints import HintedMeta
+from core.api.pooling import PoolingTask
 
-PoolingTask = Literal["embed", "token_embed"]
+__all__ = ["TASKS", "PoolingParams", "PoolingTask"]
+
 TASKS: tuple[str, ...] = get_args(PoolingTask)
+ACTIVATION_NAMES = ("use_activation", "normalize", "activation")
 
 
 class PoolingParams(
@@ -22,10 +25,11 @@ class PoolingParams(
 ):
     """How the hidden states of a text become an answer.
 
-    task: `embed` (one vector a text) or `token_embed` (one a token); None: what the method or route is for.
+    task: `embed` (one vector a text) or `token_embed` (one a token), `classify` or `token_classify` (the classes of either);
+        None: what the method or route is for.
     dimensions: numbers of a vector, the first ones of it; None: all.
-    use_activation: whether vectors get the length 1; None: as the model's files say.
-    normalize: the older name of the same.
+    use_activation: whether vectors get the length 1, and classes become probabilities; None: as the model's files say.
+    normalize, activation: older names of the same.
     truncate_prompt_tokens: of a longer text, this many first tokens count; -1: as many as the model takes; None: it is refused.
     """
 
@@ -33,13 +37,15 @@ class PoolingParams(
     dimensions: int | None = None
     use_activation: bool | None = None
     normalize: bool | None = None
+    activation: bool | None = None
     truncate_prompt_tokens: int | None = None
 
     def verify(self) -> None:
         """Raises RequestError for values that no model can serve."""
         if self.task is not None and self.task not in TASKS:
             raise RequestError(
-                f"task is {self.task!r}; expected {' or '.join(TASKS)}.{nearest(str(self.task), TASKS)}", param="task"
+                f"task is {self.task!r}; expected one of {', '.join(TASKS)}.{nearest(str(self.task), TASKS)}",
+                param="task",
             )
         _check_int("dimensions", self.dimensions, least=1)
         _check_int("truncate_prompt_tokens", self.truncate_prompt_tokens, least=-1)
@@ -48,20 +54,27 @@ class PoolingParams(
                 "truncate_prompt_tokens is 0, which leaves no text; use -1 for as many tokens as fit.",
                 param="truncate_prompt_tokens",
             )
-        for name in ("use_activation", "normalize"):
+        said: set[bool] = set()
+        for name in ACTIVATION_NAMES:
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
                 raise RequestError(f"{name} is {value!r}; expected true or false.", param=name)
-        if None not in (self.use_activation, self.normalize) and self.use_activation != self.normalize:
+            if value is not None:
+                said.add(value)
+        if len(said) > 1:
             raise RequestError(
-                f"use_activation is {self.use_activation} and normalize, its older name, {self.normalize}; leave one out.",
-                param="normalize",
+                "use_activation and its older names, normalize and activation, differ; leave one out.",
+                param="use_activation",
             )
 
     @property
     def activates(self) -> bool | None:
-        """`use_activation` under either name."""
-        return self.normalize if self.use_activation is None else self.use_activation
+        """`use_activation` under any of its names."""
+        for name in ACTIVATION_NAMES:
+            value: bool | None = getattr(self, name)
+            if value is not None:
+                return value
+        return None
 
 
 def _check_int(name: str, value: Any, least: int) -> None:

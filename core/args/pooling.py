@@ -20,26 +20,29 @@ class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
     seq_pooling_type: Annotated[
         str | None, Arg("Another name of pooling_type.", choices=("CLS", "LAST", "MEAN", "cls", "last", "mean"))
     ] = None
-    use_activation: Annotated[bool | None, Arg("Whether vectors get the length 1.")] = None
+    use_activation: Annotated[
+        bool | None, Arg("Whether vectors get the length 1, and the numbers of classes become probabilities.")
+    ] = None
     normalize: Annotated[bool | None, Arg("Older name of use_activation.")] = None
 
 
 class PoolingArgs(msgspec.Struct, frozen=True, kw_only=True):
-    """Pooling: embeddings instead of text."""
+    """Pooling: vectors and classes instead of text."""
 
     runner: Annotated[
         str,
         Arg(
-            "What the model is run for: text (generate) or vectors (pooling); auto pools with encoders and with checkpoints "
-            "that have sentence-transformers' files.",
+            "What the model is run for: text (generate), or vectors and classes (pooling); auto pools with encoders, heads for "
+            "classes and checkpoints that have sentence-transformers' files.",
             choices=("auto", "generate", "pooling"),
         ),
     ] = "auto"
     convert: Annotated[
         str,
         Arg(
-            "How a model that was made for text is adapted for pooling: embed makes vectors of hidden states; none refuses.",
-            choices=("auto", "none", "embed"),
+            "What a model is used for when it pools: embed makes vectors of hidden states, classify takes its head for classes "
+            "(or the tokens of classifier_from_token); auto goes by the checkpoint; none refuses models for text.",
+            choices=("auto", "none", "embed", "classify"),
         ),
     ] = "auto"
     pooler_config: Annotated[

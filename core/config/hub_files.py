@@ -22,6 +22,9 @@ SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
 SAFETENSORS = ("auto", "safetensors", "sharded_state", "bitsandbytes", "runai_streamer", "fastsafetensors")
 """Load formats that read safetensors files, or whatever there is."""
+MODULES = "modules.json"
+MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
+"""Of a module of sentence-transformers; of the two with weights the first is read."""
 PICKLES = ("pt", "npcache")
 """Load formats that read files of torch.save."""
 TRAINING = ("training_args*", "optimizer*", "scheduler*", "rng_state*")
@@ -78,7 +81,7 @@ class Wanted:
         has_gguf = any(name.lower().endswith(".gguf") for name in allowed)
         if not found and self.load_format == "auto" and has_gguf:
             return choose_model(allowed, None, self.subject)
-        return found
+        return [*found, *_modules(allowed)]
 
     def first_file(self, files: Sequence[str]) -> str | None:
         """The file that stands for the model, where a file does rather than the folder."""
@@ -87,6 +90,18 @@ class Wanted:
 
     def _is_ignored(self, name: str) -> bool:
         return any(fnmatch(name, pattern) for pattern in self.ignored)
+
+
+def _modules(names: Sequence[str]) -> list[str]:
+    """The files of sentence-transformers' modules, in folders of their own: what each is, and the weights of some."""
+    if MODULES not in names:
+        return []
+    found: dict[tuple[str, bool], str] = {}
+    for name in sorted(names, reverse=True):  # pytorch_model.bin, and then safetensors in its place
+        folder, _, file = name.rpartition("/")
+        if fnmatch(folder, "[0-9]*_*") and file in MODULE_FILES:
+            found[folder, file == "config.json"] = name
+    return sorted(found.values())
 
 
 def _of_format(load_format: str, names: Sequence[str], folder: Path) -> list[str]:

@@ -1,55 +1,40 @@
-"""Whether a model is run for its hidden states, and how they are pooled.
+"""Whether a model is run for its hidden states, and what becomes of them: vectors, or classes.
 
-Owns: the choice of the runner, and the reading of sentence-transformers' files (`modules.json`, `1_Pooling/config.json`,
-`sentence_bert_config.json`). Never does: read weights, compute. Called by: resolve.
+Owns: the choice of the runner, and the order of those who may say how a model pools: the user, the checkpoint's files, what is
+usual. Never does: read weights, compute. Called by: resolve.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+
+import msgspec
 
 from core.api.decoder_spec import DecoderSpec
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import UserError
 from core.api.module_spec import ModelSpec
-from core.api.pooling import PoolingConfig, PoolingKind
+from core.api.pooling import PoolingConfig, PoolingKind, Squash
 from core.config.checkpoint import Checkpoint
+from core.config.rerankers import known_reranker
 from core.config.rules import is_count
+from core.config.sentence_files import KINDS, MODULES, SentenceFiles, sentence_files, squash_named
 from core.config.settings import Settings, underscored
+from core.config.token_classes import TokenClasses, told_classes
+from core.models.families import without_head
+from core.models.families.class_heads import ending_of, labels_of
 
-MODULES = "modules.json"
-TEXT_FILES = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_distilbert_config.json")
-MAX_FILE = 1 << 20
-"""Bytes of such a file; more are not read."""
-
-KINDS: Mapping[str, PoolingKind] = {"cls": "cls", "lasttoken": "last", "mean": "mean", "last": "last"}
-"""Modes of sentence-transformers, and what they are here."""
-FLAGS: Mapping[str, str] = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
+PROBLEM_TYPES: Mapping[str, Squash] = {
+    "regression": "none",
+    "multi_label_classification": "sigmoid",
+    "single_label_classification": "softmax",
 }
-"""Switches of older files, and the modes that they stand for."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """What the files of a checkpoint say.
-
-    kind: None: they say nothing of it.
-    normalize: whether there is such a module.
-    max_tokens: of the longest text; None: nobody says.
-    """
-
-    kind: PoolingKind | None = None
-    normalize: bool = False
-    max_tokens: int | None = None
+"""What a configuration says of its classes, and what is done to their numbers; `softmax` of one class is `sigmoid`."""
+WAY_TO_CLASSES = (
+    "expected an architecture that ends with ForSequenceClassification or ForTokenClassification, or classifier_from_token in "
+    "--hf-overrides"
+)
 
 
 def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) -> PoolingConfig | None:
@@ -57,72 +42,210 @@ def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) ->
 
     checkpoint: as it was located.
     """
-    directory = Path(checkpoint.path)
+    ref = checkpoint.manifest.ref
     encodes = isinstance(spec, DecoderSpec) and not spec.causal_lm
-    has_files = (directory / MODULES).is_file()
-    runner = settings["runner"]
-    asks = settings.mapping("pooler_config") or settings["convert"] == "embed"
-    if runner == "auto" and encodes:
-        runner = "pooling"
-        settings.derive("runner", runner, "the model is an encoder")
-    elif runner == "auto" and has_files:
-        runner = "pooling"
-        settings.derive("runner", runner, f"the checkpoint has {MODULES} of sentence-transformers")
-    elif runner == "auto" and asks:
-        runner = "pooling"
-        settings.derive("runner", runner, "--convert or --pooler-config asks for vectors")
-    elif runner == "auto":
-        settings.derive("runner", "generate", "the model has a head for the next token")
-    if runner != "pooling":
-        if encodes:
+    classifies = ending_of(checkpoint.manifest.config) != ""
+    if _runner(settings, Path(checkpoint.path), encodes=encodes, classifies=classifies) != "pooling":
+        if encodes or classifies:
+            what = f"an encoder ({spec.family})" if encodes else "a model with a head for classes"
             raise UserError(
-                f"model '{checkpoint.manifest.ref}' is an encoder ({spec.family}), which generates no text: it serves "
-                "--runner pooling. Choose a model with a head for the next token, or leave --runner out."
+                f"model '{ref}' is {what}, which generates no text: it serves --runner pooling. Choose a model with a head "
+                "for the next token, or leave --runner out."
             )
         return None
-    if settings["convert"] == "none" and not encodes:
+    convert = settings["convert"]
+    if convert == "none" and not encodes and not classifies:
+        raise UserError(f"--runner pooling --convert none: '{ref}' is made for text; use --convert embed.")
+    files = sentence_files(Path(checkpoint.path))
+    known = known_reranker(checkpoint.path, checkpoint.manifest.config)
+    tokens = None if convert == "embed" else _token_classes(settings, checkpoint, files)
+    if tokens is not None:
+        _check_head(checkpoint, spec)
+        config = _token_config(checkpoint, spec, files, tokens)
+    elif convert != "embed" and classifies and files.kind is None:
+        config = _class_config(settings, checkpoint, spec, files)
+    elif convert == "classify":
         raise UserError(
-            f"--runner pooling --convert none: '{checkpoint.manifest.ref}' is made for text; use --convert embed."
+            f"--convert classify: '{ref}' has no head for classes; {WAY_TO_CLASSES}. For vectors: --convert embed."
         )
+    else:
+        config = _vector_config(settings, checkpoint, files, spec, encodes=encodes)
+    if config.classifies:
+        template = "" if known is None else known.template
+        config = msgspec.structs.replace(config, pair_template=template, joins_pairs=config.head == "tokens")
+        return _activated(settings, config)
+    return config
+
+
+def _runner(settings: Settings, directory: Path, *, encodes: bool, classifies: bool) -> str:
+    """The runner, settled."""
+    runner: str = settings["runner"]
+    asks = settings.mapping("pooler_config") or settings["convert"] in ("embed", "classify")
+    if runner != "auto":
+        return runner
+    runner = "pooling"
+    if encodes:
+        why = "the model is an encoder"
+    elif (directory / MODULES).is_file():
+        why = f"the checkpoint has {MODULES} of sentence-transformers"
+    elif classifies:
+        why = "the model has a head for classes"
+    elif asks:
+        why = "--convert or --pooler-config asks for it"
+    else:
+        runner = "generate"
+        why = "the model has a head for the next token"
+    settings.derive("runner", runner, why)
+    return runner
+
+
+def _token_classes(settings: Settings, checkpoint: Checkpoint, files: SentenceFiles) -> TokenClasses | None:
+    """Classes that are tokens; None: the model has none, or a head of its own."""
+    if files.score_tokens:
+        return TokenClasses(files.score_tokens, len(files.score_tokens) == 2, ("score",))
     hf_config = checkpoint.manifest.config
-    return _pooling(settings, directory, _read(directory), spec, hf_config, encodes=encodes)
+    known = known_reranker(checkpoint.path, hf_config)
+    has_own_head = ending_of(hf_config) != "" and "classifier_from_token" not in hf_config
+    if has_own_head or files.kind is not None:
+        return None
+    return told_classes(settings, checkpoint, known)
 
 
-def _pooling(
-    settings: Settings,
-    directory: Path,
-    files: _Files,
-    spec: ModelSpec,
-    hf_config: Mapping[str, Any],
-    *,
-    encodes: bool,
+def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
+    """Raises UserError where there is no head for the next token."""
+    manifest = checkpoint.manifest
+    if not isinstance(spec, DecoderSpec) or not without_head(spec, manifest).causal_lm:
+        raise UserError(
+            f"model '{manifest.ref}' has no head for the next token that the engine's own layers run, so its classes cannot "
+            "be tokens."
+        )
+
+
+def _token_config(checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, tokens: TokenClasses) -> PoolingConfig:
+    """Classes of the head for the next token."""
+    for token in tokens.token_ids:
+        if token >= spec.vocab_size:
+            raise UserError(
+                f"model '{checkpoint.manifest.ref}': its score is of token {token}, beyond its {spec.vocab_size}."
+            )
+    squash = files.squash
+    if squash is None:
+        squash = _usual_squash(checkpoint.manifest.config, len(tokens.labels))
+    return PoolingConfig(
+        kind="last",
+        normalize=False,
+        size=len(tokens.labels),
+        max_tokens=files.max_tokens,
+        head="tokens",
+        labels=tokens.labels,
+        squash=squash,
+        token_ids=tokens.token_ids,
+        contrast=tokens.contrast,
+        source="the head for the next token",
+    )
+
+
+def _class_config(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles) -> PoolingConfig:
+    """Classes of the checkpoint's own head."""
+    hf_config = checkpoint.manifest.config
+    if not isinstance(spec, DecoderSpec) or spec.pooling_head is None:
+        raise UserError(
+            f"model '{checkpoint.manifest.ref}': its head for classes is served by the engine's own layers alone, which do not "
+            "know its family."
+        )
+    head = spec.pooling_head
+    kind = _asked_kind(settings)
+    if kind is not None and head.kind == "all":
+        raise UserError("--pooler-config.pooling-type: the model classifies tokens, and has no one state to choose.")
+    squash = files.squash
+    if squash is None:
+        squash = _usual_squash(hf_config, head.num_labels)
+    return PoolingConfig(
+        kind=kind or head.kind,
+        normalize=False,
+        size=head.num_labels,
+        max_tokens=files.max_tokens,
+        head="classes",
+        labels=labels_of(hf_config),
+        squash=squash,
+        source="the head of the model's architecture",
+    )
+
+
+def _usual_squash(hf_config: Mapping[str, Any], num_labels: int) -> Squash:
+    """As the configuration says, in any of its ways. Raises UserError."""
+    section = hf_config.get("sentence_transformers")
+    named = section.get("activation_fn") if isinstance(section, Mapping) else None
+    named = named or hf_config.get("sbert_ce_default_activation_function")
+    if named:
+        return squash_named(named, "config.json")
+    problem = hf_config.get("problem_type")
+    if problem is not None and problem not in PROBLEM_TYPES:
+        raise UserError(f"problem_type is {problem!r}; expected one of {', '.join(PROBLEM_TYPES)}.")
+    squash = PROBLEM_TYPES.get(str(problem), "softmax")
+    return "sigmoid" if squash == "softmax" and num_labels == 1 else squash
+
+
+def _activated(settings: Settings, config: PoolingConfig) -> PoolingConfig:
+    """With what the user says of the activation."""
+    asked = _asked_activation(settings)
+    return msgspec.structs.replace(config, squash="none") if asked is False else config
+
+
+def _vector_config(
+    settings: Settings, checkpoint: Checkpoint, files: SentenceFiles, spec: ModelSpec, *, encodes: bool
 ) -> PoolingConfig:
-    """What the user says goes before what the files say, and that before what is usual."""
-    keys = underscored(settings.mapping("pooler_config"))
-    names = {str(keys[name]).lower() for name in ("pooling_type", "seq_pooling_type") if keys.get(name)}
-    if len(names) > 1:
-        raise UserError("--pooler-config: pooling_type and seq_pooling_type differ; leave one of them out.")
+    """Vectors. What the user says goes before what the files say, and that before what is usual."""
+    ref = Path(checkpoint.path)
     kind = files.kind
-    source = f"{MODULES} of {directory.name}"
-    if names:
-        kind = KINDS[names.pop()]
+    source = f"{MODULES} of {ref.name}"
+    asked = _asked_kind(settings)
+    if asked is not None:
+        kind = asked
         source = "--pooler-config"
     normalize = files.normalize
     if kind is None:
         kind = "cls" if encodes else "last"
         normalize = True
         source = f"usual for {'encoders' if encodes else 'decoders'}: the checkpoint has no {MODULES}"
-    for name in ("normalize", "use_activation"):
-        if keys.get(name) is not None:
-            normalize = bool(keys[name])
+    activation = _asked_activation(settings)
+    size = spec.hidden_size
+    for module in files.dense:
+        outputs, inputs = module.shape
+        if inputs != size:
+            raise UserError(f"{module.directory}: its Dense module takes {inputs} numbers, but is given {size}.")
+        size = outputs
     return PoolingConfig(
         kind=kind,
-        normalize=normalize,
-        size=spec.hidden_size,
+        normalize=normalize if activation is None else activation,
+        size=size,
         max_tokens=files.max_tokens,
-        dimensions=_dimensions(hf_config),
+        dimensions=_dimensions(checkpoint.manifest.config),
+        head="dense" if files.dense else "",
+        dense=tuple(files.dense),
+        prompts=files.prompts,
+        default_prompt=files.default_prompt,
         source=source,
     )
+
+
+def _asked_kind(settings: Settings) -> PoolingKind | None:
+    """The pooling that the user asks for. Raises UserError for two of them."""
+    keys = underscored(settings.mapping("pooler_config"))
+    names = {str(keys[name]).lower() for name in ("pooling_type", "seq_pooling_type") if keys.get(name)}
+    if len(names) > 1:
+        raise UserError("--pooler-config: pooling_type and seq_pooling_type differ; leave one of them out.")
+    return KINDS[names.pop()] if names else None
+
+
+def _asked_activation(settings: Settings) -> bool | None:
+    """Whether the user asks for vectors of length 1, or probabilities; None: they say nothing of it."""
+    keys = underscored(settings.mapping("pooler_config"))
+    asked: bool | None = None
+    for name in ("normalize", "use_activation"):
+        if keys.get(name) is not None:
+            asked = bool(keys[name])
+    return asked
 
 
 def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...]:
@@ -131,76 +254,3 @@ def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...]:
     if not isinstance(listed, list):
         return ()
     return tuple(size for size in listed if is_count(size))
-
-
-def _read(directory: Path) -> _Files:
-    """The files of sentence-transformers beside a checkpoint. Raises CheckpointError for what is not served."""
-    path = directory / MODULES
-    if not path.is_file():
-        return _Files()
-    kind: PoolingKind | None = None
-    normalize = False
-    modules = _json(path)
-    if not isinstance(modules, list):
-        raise CheckpointError(f"{path}: expected a list of modules, found a {type(modules).__name__}.")
-    for module in modules:
-        described = module if isinstance(module, dict) else {}
-        name = str(described.get("type", "")).rpartition(".")[2]
-        folder = directory / str(described.get("path", ""))
-        if name == "Pooling":
-            kind = _kind(folder / "config.json")
-        elif name == "Normalize":
-            normalize = True
-        elif name != "Transformer":
-            raise CheckpointError(
-                f"{path}: the module '{described.get('type')}' is not served; expected Transformer, Pooling and Normalize. "
-                "Choose another model."
-            )
-    return _Files(kind, normalize, _max_tokens(directory))
-
-
-def _kind(path: Path) -> PoolingKind:
-    """The one mode of pooling that a file switches on."""
-    config = _json(path)
-    if not isinstance(config, dict):
-        raise CheckpointError(f"{path}: expected an object, found a {type(config).__name__}.")
-    named = config.get("pooling_mode")
-    if isinstance(named, str):
-        modes = [named]
-    elif isinstance(named, list):
-        modes = [str(mode) for mode in named]
-    else:
-        modes = [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
-        modes += [
-            key for key, value in config.items() if key.startswith("pooling_mode_") and value and key not in FLAGS
-        ]
-    if config.get("include_prompt") is False:
-        raise CheckpointError(f"{path}: include_prompt is false, which is not served: every token of a text counts.")
-    kind = KINDS.get(modes[0]) if len(modes) == 1 else None
-    if kind is None:
-        raise CheckpointError(
-            f"{path}: the pooling {' and '.join(modes) or 'of no kind'} is not served; expected one of cls, mean and "
-            "lasttoken. Name another one with --pooler-config.pooling-type if the model may be used so."
-        )
-    return kind
-
-
-def _max_tokens(directory: Path) -> int | None:
-    """The longest text that the checkpoint was trained for, as its files say."""
-    for name in TEXT_FILES:
-        path = directory / name
-        if not path.is_file():
-            continue
-        config = _json(path)
-        most = config.get("max_seq_length") if isinstance(config, dict) else None
-        if isinstance(most, int) and most > 0:
-            return most
-    return None
-
-
-def _json(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            return cast(Any, json.loads(file.read(MAX_FILE)))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}.") from error

@@ -101,6 +101,8 @@ class InputProcessor:
                 param="structured_outputs",
             )
         parsed = self._prompts.parse(prompt)
+        if parsed.second:
+            raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
         check_unicode("cache_salt", parsed.cache_salt or "")
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)

@@ -5,6 +5,8 @@ Owns: every check of such a request against the model. Never does: tokenize, poo
 
 from __future__ import annotations
 
+import msgspec
+
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
 from core.api.messages import EngineRequest
@@ -43,7 +45,10 @@ class PoolingInput:
             raise RequestError(
                 "This model generates text (--runner generate); start it with --runner pooling for vectors."
             )
+        pooling = _resolved(params, config)
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
+        if prompt.second and prompt.second < len(token_ids):
+            pooling = msgspec.structs.replace(pooling, second=prompt.second)
         check_token_ids("prompt", token_ids, self._model)
         return EngineRequest(
             request_id=request_id,
@@ -58,7 +63,7 @@ class PoolingInput:
             deadline=deadline,
             tenant=terms.tenant,
             num_public_tokens=terms.num_public_tokens,
-            pooling=_resolved(params, config),
+            pooling=pooling,
         )
 
     def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
@@ -102,18 +107,42 @@ class PoolingInput:
 
 def _resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
     """What the worker is told."""
+    task = params.task or config.tasks[0]
+    if task not in config.tasks:
+        raise RequestError(f"task is {task!r}, which this model does not serve: {_served(config)}.", param="task")
+    usual = config.of_task(task)
+    _check_dimensions(params, config, usual)
+    activates = params.activates
+    if config.classifies:
+        return usual if activates is not False else msgspec.structs.replace(usual, squash="none")
+    normalize = usual.normalize if activates is None else activates
+    return msgspec.structs.replace(usual, normalize=normalize, dimensions=params.dimensions or 0)
+
+
+def _served(config: PoolingConfig) -> str:
+    """A half sentence about what the model serves."""
+    served = " and ".join(f"'{task}'" for task in config.tasks)
+    way = "; --convert embed makes vectors" if config.head == "classes" else ""
+    return f"it serves {served}{way}"
+
+
+def _check_dimensions(params: PoolingParams, config: PoolingConfig, usual: Pooling) -> None:
+    """Raises RequestError for a size that vectors cannot have."""
     dimensions = params.dimensions
-    if dimensions is not None and dimensions > config.size:
+    if dimensions is None:
+        return
+    if config.classifies:
+        raise RequestError("dimensions is of vectors, and this model gives classes; leave it out.", param="dimensions")
+    if config.head == "dense" and not usual.through_head:
+        raise RequestError("dimensions is of vectors of texts, not of tokens; leave it out.", param="dimensions")
+    if dimensions > config.size:
         raise RequestError(
             f"dimensions is {dimensions}; the model's vectors have {config.size} numbers. Ask for 1 to {config.size}.",
             param="dimensions",
         )
     served = config.dimensions
-    if dimensions is not None and served and dimensions not in served:
+    if served and dimensions not in served:
         raise RequestError(
             f"dimensions is {dimensions}; the model was trained for {', '.join(map(str, served))}. Choose one of them.",
             param="dimensions",
         )
-    kind = "all" if params.task == "token_embed" else config.kind
-    normalize = config.normalize if params.activates is None else params.activates
-    return Pooling(kind, normalize, dimensions or 0)

@@ -15,21 +15,23 @@ from core.api.errors import RequestError, nearest
 from core.engine.token_ids import check_token_ids
 from core.tokens.tokenizer import Tokenizer
 
-PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids")
 MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "prompt_embeds")
 """Keys that ask for what is not served: None or an empty mapping is the same as nothing."""
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`."""
+"""Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`; of a pair of texts with
+`token_type_ids`, 0 for each token of the first one and 1 for each of the second."""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt taken apart."""
+    """A prompt taken apart. second: of a pair of texts, the first token of the second one; 0: it is one text."""
 
     text: str | None
     token_ids: list[int]
     cache_salt: str | None = None
+    second: int = 0
 
 
 class PromptParser:
@@ -70,8 +72,12 @@ class PromptParser:
             raise RequestError(f"'prompt' is a {type(text).__name__}; expected a string.", param="prompt")
         if salt is not None and not (isinstance(salt, str) and salt):
             raise RequestError(f"cache_salt is {salt!r}; expected a non-empty string.", param="cache_salt")
+        types = prompt.get("token_type_ids")
         if token_ids is not None:
-            return Prompt(text, self._token_ids(token_ids), salt)
+            ids = self._token_ids(token_ids)
+            return Prompt(text, ids, salt, 0 if types is None else _second(types, len(ids)))
+        if types is not None:
+            raise RequestError("token_type_ids are of 'prompt_token_ids'; give both.", param="token_type_ids")
         if text is None:
             raise RequestError("The prompt has neither 'prompt' nor 'prompt_token_ids'; give one.", param="prompt")
         return Prompt(text, self._encode(text), salt)
@@ -98,6 +104,21 @@ def _refuse_media(key: str, value: Any) -> None:
         raise RequestError(
             f"The prompt has {key!r}, but prompts carry text or token ids only; leave it out.", param=key
         )
+
+
+def _second(types: Any, count: int) -> int:
+    """Where the second of two texts begins. Raises RequestError. types: of `count` tokens."""
+    if not isinstance(types, Sequence) or len(types) != count or any(kind not in (0, 1) for kind in types):
+        raise RequestError(
+            f"token_type_ids must be a list of 0 and 1, one for each of the {count} tokens.", param="token_type_ids"
+        )
+    ones = sum(types)
+    if any(types[: count - ones]):
+        raise RequestError(
+            "token_type_ids has 0 behind 1; expected the tokens of the second text behind those of the first.",
+            param="token_type_ids",
+        )
+    return count - ones if ones < count else 0
 
 
 def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:

@@ -24,7 +24,7 @@ from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass
 from core.executor.heads_pass import HeadsPass
 from core.executor.held_drafts import Drafts
-from core.executor.pooled import pool_step
+from core.executor.pooled import Pooler
 from core.executor.prompt_scores import score_prompts
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import ProposerInput, RequestFacts
@@ -42,6 +42,7 @@ class ModelRunner:
     tree: the shape of its drafts; None: they are chains.
     verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
+    pooler: of a model whose hidden states are the answer, or None.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class ModelRunner:
         drafting: DraftPass | HeadsPass | None = None,
         tree: DraftTree | None = None,
         verifies_trees: bool = False,
+        pooler: Pooler | None = None,
     ) -> None:
         self.forward = forward
         self.batch = batch
@@ -63,6 +65,7 @@ class ModelRunner:
         self.most_forced = most_forced
         self.tree = tree
         self.verifies_trees = verifies_trees
+        self.pooler = pooler
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
         self._shares_memory = batch.buffers.shared
@@ -140,13 +143,15 @@ class ModelRunner:
 
     def _run(self, step: StepInput, result: StepResult) -> None:
         """The forward pass and every row of logits."""
+        if self.pooler is not None:
+            self.pooler.begin(step, self.batch)
         self.forward.run(self.batch.views(step))
         if self.batch.scored and not step.continues:
             kernel = self.sampler.logprobs if self._on_cpu else None
             as_logits = shows_logits(self.sampler.mode)
             score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel, as_logits=as_logits)
-        if self.batch.pooled:
-            pool_step(step, self.batch, result, self.forward.hidden, self.max_logits)
+        if self.pooler is not None:
+            self.pooler.run(step, self.batch, result)
         num_rows = len(step.positions)
         for start in range(0, num_rows, self.max_logits):
             end = start + self.max_logits

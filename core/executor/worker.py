@@ -44,6 +44,7 @@ from core.executor.instance import (
 from core.executor.kept_weights import KeptWeights
 from core.executor.logits_processors import LogitsProcessors
 from core.executor.model_runner import ModelRunner
+from core.executor.pooled import pooler_of
 from core.executor.processor_loading import load_processors
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
@@ -166,6 +167,8 @@ class Worker:
         drafting = self._draft_pass(batch, sampler)
         proposer = self._proposer(model) if config.draft is None else None
         tree = None if proposer is None else proposer.tree
+        pooling = config.model.pooling
+        pooler = None if pooling is None else pooler_of(pooling, forward)
         return ModelRunner(
             forward,
             batch,
@@ -175,6 +178,7 @@ class Worker:
             drafting,
             tree=tree,
             verifies_trees=self._verifies_trees,
+            pooler=pooler,
         )
 
     def _logits_processors(self) -> LogitsProcessors | None:

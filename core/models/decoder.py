@@ -30,6 +30,7 @@ from core.models.needs import needs
 from core.models.norm import Norm
 from core.models.step_views import StepViews
 from core.models.taps import Taps
+from core.models.vector_head import VectorHead
 from core.plugin.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
 
 
@@ -61,6 +62,7 @@ class DecoderWeights:
     head: None where this part of the model does not hold it.
     blocks: the ones that this part of the model holds, in order.
     draft_input: of a draft that takes in hidden states of its target, or None.
+    pooling_head: makes classes of pooled vectors, or None.
     borrowed: kernels among these that another model holds.
     """
 
@@ -68,6 +70,7 @@ class DecoderWeights:
     head: HeadWeights | None
     blocks: list[BlockWeights]
     draft_input: DraftInputWeights | None = None
+    pooling_head: VectorHead | None = None
     borrowed: tuple[LinearKernel, ...] = ()
 
     @property
@@ -87,6 +90,8 @@ class DecoderWeights:
                 continue
             counted.append(kernel)
             total += kernel.nbytes
+        if self.pooling_head is not None:
+            total += self.pooling_head.nbytes
         return total
 
 
@@ -209,6 +214,11 @@ class Decoder:
         if self._taps is not None:
             self._taps.behind_blocks(views.residual)
         return views.residual
+
+    def tell_segments(self, segments: Tensor | None) -> None:
+        """The segment of each token of the next step, int64 [T]; None: all are of the first one."""
+        assert self._embedding is not None, "this part of the model has no embedding"
+        self._embedding.segments = segments
 
     def logits(self, rows: Tensor) -> Tensor:
         """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream.

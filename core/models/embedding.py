@@ -27,14 +27,14 @@ class EmbeddingWeights:
     tokens: the matrix, a row a token.
     project: from the embeddings' size to the hidden size, or None.
     positions: [positions, H] in the dtype of activations, whose row p + offset is added at position p, or None.
-    segment: [H], is added to every token, or None.
+    segments: [segments, H], of which the row of its segment is added to every token, or None.
     norm: behind everything, or None.
     """
 
     tokens: LinearKernel
     project: LinearKernel | None = None
     positions: Tensor | None = None
-    segment: Tensor | None = None
+    segments: Tensor | None = None
     norm: Norm | None = None
 
 
@@ -55,6 +55,7 @@ class Embedding:
     """The embedding of a model, or of the part of its vocabulary that a rank holds.
 
     reduce: adds up, in place, what every rank has computed a part of; None: this is the whole vocabulary.
+    segments: of each token of the next step, int64 [T]; None: all are of the first one.
     """
 
     def __init__(
@@ -68,11 +69,12 @@ class Embedding:
         self._weights = weights
         self._kernels = kernels
         self._reduce = reduce
+        self.segments: Tensor | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing but kernels computes."""
-        return self._weights.positions is None and self._weights.segment is None
+        return self._weights.positions is None and self._weights.segments is None
 
     @property
     def linears(self) -> list[LinearKernel]:
@@ -92,8 +94,8 @@ class Embedding:
             self._kernels.scale(out, self._spec.embed_scale)
         if weights.positions is not None and self._spec.positions is not None:
             out += weights.positions[positions + self._spec.positions.offset]
-        if weights.segment is not None:
-            out += weights.segment
+        if weights.segments is not None:
+            out += weights.segments[0] if self.segments is None else weights.segments[self.segments]
         if weights.norm is not None:
             weights.norm(out, out)
 

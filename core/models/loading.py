@@ -36,6 +36,7 @@ from core.models.prepared import PreparedWeights, Recorder
 from core.models.progress import loading_bar
 from core.models.row_order import row_order
 from core.models.tensor_check import OWN_HEAD, check_tensors
+from core.models.vector_head import VectorHead, head_of
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 
 WHOLE: Final = Part()
@@ -202,6 +203,8 @@ class WeightLoading:
         for norm in (*spec.outer_norms().values(), *spec.draft_norms().values()):
             names.update(norm.tensors())
         names.update(name for name, _ in spec.tables().values())
+        if spec.pooling_head is not None:
+            names.update(spec.pooling_head.tensors())
         vectors = self._read(loader, pending, names, progress=progress)
         if self._prepared is not None:
             self._prepared.finish()
@@ -213,7 +216,12 @@ class WeightLoading:
         way_in = self._embedding(rows, project.get("in"), vectors)
         way_out = self._head(own, project.get("out"), vectors)
         taken = self._draft_input({role: matrix.built for role, matrix in joining.items()}, vectors)
-        return DecoderWeights(way_in, way_out, built, taken)
+        return DecoderWeights(way_in, way_out, built, taken, self._pooling_head(vectors))
+
+    def _pooling_head(self, vectors: Mapping[str, Tensor]) -> VectorHead | None:
+        """What makes classes of pooled vectors; None where the checkpoint has no such head."""
+        spec = self.spec.pooling_head
+        return None if spec is None else head_of(spec, vectors, self.manifest.ref)
 
     def _draft_input(
         self, linears: Mapping[str, LinearKernel], vectors: Mapping[str, Tensor]
@@ -236,7 +244,7 @@ class WeightLoading:
             return None
         spec = self.spec
         tables = spec.tables()
-        positions = segment = norm = None
+        positions = segments = norm = None
         if "positions" in tables:
             name, _ = tables["positions"]
             positions = self.packing.as_activation(vectors[name])
@@ -244,11 +252,11 @@ class WeightLoading:
             positions = self.packing.as_activation(sinusoids(spec.positions, spec.hidden_size))
         if "token_types" in tables:
             name, _ = tables["token_types"]
-            segment = self.packing.as_activation(vectors[name][0])
+            segments = self.packing.as_activation(vectors[name])
         outer = spec.outer_norms()
         if "embed" in outer:
             norm = build_norm(self.packing, outer["embed"], vectors)
-        return EmbeddingWeights(rows, project, positions, segment, norm)
+        return EmbeddingWeights(rows, project, positions, segments, norm)
 
     def _head(
         self, tokens: LinearKernel | None, project: LinearKernel | None, vectors: Mapping[str, Tensor]

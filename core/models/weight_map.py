@@ -81,9 +81,11 @@ class WeightMap:
         num_experts: int,
         shapes: Mapping[str, Sequence[int]] | None = None,
         canonical_name: Callable[[str], str] | None = None,
+        settled: Mapping[str, str] | None = None,
     ) -> None:
         """num_experts: in flat stacks, where no shape tells it. shapes: of canonical tensors, for stacks of either layout.
-        canonical_name: in place of rules that rename."""
+        canonical_name: in place of rules that rename. settled: names in the checkpoint that no rule is about, and their
+        canonical ones."""
         self._original = manifest
         self._views: dict[str, TensorView] = {}
         self._rows: dict[str, dict[int, str]] = {}
@@ -95,7 +97,11 @@ class WeightMap:
         shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
         ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         tensors: dict[str, TensorInfo] = {}
+        known = settled or {}
         for source, info in manifest.tensors.items():
+            if source in known:
+                self._put(tensors, known[source], TensorView(source), info)
+                continue
             name = source if canonical_name is None else canonical_name(source)
             for pattern, to in renames:
                 name = pattern.sub(to, name)

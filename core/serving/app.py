@@ -169,6 +169,8 @@ def _context(
         format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
+        pooling=model.pooling,
+        pair_template=own,
     )
     preparer = Preparer(settings, tokenizer)
     metrics = ServerMetrics(

@@ -30,6 +30,8 @@ from core.serving.protocol.operation import (
     VersionAnswer,
 )
 from core.serving.protocol.pooling import (
+    ClassifyAnswer,
+    ClassifyRequest,
     EmbeddingAnswer,
     EmbeddingRequest,
     PoolingAnswer,
@@ -116,6 +118,8 @@ OPERATIONS: dict[str, Operation] = {
     "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
     "/v1/embeddings": Operation(EmbeddingAnswer, EmbeddingRequest, errors=(*BODY, 404, 429)),
     "/pooling": Operation(PoolingAnswer, PoolingRequest, errors=(*BODY, 404, 429)),
+    "/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
+    "/v1/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
     "/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
     "/v1/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
     "/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),

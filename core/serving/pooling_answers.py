@@ -9,27 +9,41 @@ import base64
 import time
 from collections.abc import Sequence
 
-import numpy as np
+import msgspec
+from fastapi import Response
 
 from core.api.pooling_outputs import Float32, PoolingRequestOutput, cosine
+from core.serving.prepared import (
+    PreparedClasses,
+    PreparedEmbedding,
+    PreparedHidden,
+    PreparedPooling,
+    PreparedRerank,
+    PreparedScore,
+)
 from core.serving.protocol.pooling import (
+    ApiVersion,
+    BilledUnits,
+    Classes,
+    ClassifyAnswer,
     Document,
     Embedding,
     EmbeddingAnswer,
     EmbeddingRequest,
     Pooled,
     PoolingAnswer,
-    PoolingRequest,
     Ranked,
     RerankAnswer,
-    RerankRequest,
+    RerankMeta,
     Score,
     ScoreAnswer,
-    ScoreRequest,
 )
 from core.serving.protocol.usage import Usage
+from core.serving.vector_bytes import packed
 
 Outputs = Sequence[PoolingRequestOutput]
+BYTES = "application/octet-stream"
+DOCUMENTS_A_UNIT = 100
 
 
 def usage_of(outputs: Outputs) -> Usage:
@@ -38,56 +52,121 @@ def usage_of(outputs: Outputs) -> Usage:
     return Usage(count, 0, count)
 
 
-def embedding_answer(body: EmbeddingRequest, outputs: Outputs, answer_id: str, model: str) -> EmbeddingAnswer:
+def embedding_answer(prepared: PreparedEmbedding, outputs: Outputs, answer_id: str) -> EmbeddingAnswer | Response:
     """Of /v1/embeddings."""
+    body = prepared.body
+    created = int(time.time())
+    if body.encoding_format in ("bytes", "bytes_only"):
+        return _bytes_answer(body, outputs, answer_id, prepared.model, created)
     data = []
     for index, output in enumerate(outputs):
-        data.append(Embedding("embedding", index, _written(output.outputs.data, body.encoding_format)))
-    created = int(time.time())
-    return EmbeddingAnswer(id=answer_id, created=created, model=model, data=data, usage=usage_of(outputs))
+        data.append(Embedding("embedding", index, _written(output.outputs.data, body)))
+    return EmbeddingAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
 
 
-def pooling_answer(body: PoolingRequest, outputs: Outputs, answer_id: str, model: str) -> PoolingAnswer:
+def pooling_answer(prepared: PreparedHidden, outputs: Outputs, answer_id: str) -> PoolingAnswer | Response:
     """Of /pooling."""
+    body = prepared.body
+    created = int(time.time())
+    if body.encoding_format in ("bytes", "bytes_only"):
+        return _bytes_answer(body, outputs, answer_id, prepared.model, created)
     data = []
     for index, output in enumerate(outputs):
-        data.append(Pooled("pooling", index, _written(output.outputs.data, body.encoding_format)))
-    created = int(time.time())
-    return PoolingAnswer(id=answer_id, created=created, model=model, data=data, usage=usage_of(outputs))
+        data.append(Pooled("pooling", index, _written(output.outputs.data, body)))
+    return PoolingAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
 
 
-def score_answer(body: ScoreRequest, outputs: Outputs, answer_id: str, model: str) -> ScoreAnswer:
-    """Of /score: the cosine of each pair."""
-    first, second = body.sides()
-    left = list(outputs[: len(first)])
-    right = outputs[len(first) :]
-    if len(left) == 1:
-        left = left * len(second)
+def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str) -> ClassifyAnswer:
+    """Of /classify."""
     data = []
-    for index, (one, other) in enumerate(zip(left, right, strict=True)):
-        data.append(Score("score", index, cosine(one.outputs.data, other.outputs.data)))
+    for index, output in enumerate(outputs):
+        numbers = output.outputs.data
+        label = prepared.labels[int(numbers.argmax())]
+        data.append(Classes(index, label, numbers.tolist(), len(numbers)))
     created = int(time.time())
-    return ScoreAnswer(id=answer_id, created=created, model=model, data=data, usage=usage_of(outputs))
+    return ClassifyAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
 
 
-def rerank_answer(body: RerankRequest, outputs: Outputs, answer_id: str, model: str) -> RerankAnswer:
-    """Of /rerank: documents by the cosine of their vectors and the query's; equal ones in their order."""
-    query, *documents = outputs
-    _, *texts = body.texts()
+def score_answer(prepared: PreparedScore, outputs: Outputs, answer_id: str) -> ScoreAnswer:
+    """Of /score."""
+    num_second = len(outputs)
+    if not prepared.pairs:
+        _, second = prepared.body.sides()
+        num_second = len(second)
+    scores = _scores(prepared, outputs, num_second)
+    data = [Score("score", index, score) for index, score in enumerate(scores)]
+    created = int(time.time())
+    return ScoreAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+
+
+def rerank_answer(
+    prepared: PreparedRerank, outputs: Outputs, answer_id: str, api_version: str | None = None
+) -> RerankAnswer:
+    """Of /rerank: the best documents first, equal ones in their order. api_version: of Cohere's API; None: another's."""
+    body = prepared.body
+    _, texts = body.sides()
+    scores = _scores(prepared, outputs, len(texts))
     ranked: list[Ranked] = []
-    for index, (document, text) in enumerate(zip(documents, texts, strict=True)):
-        entry = Ranked(index, cosine(query.outputs.data, document.outputs.data))
+    for index, (score, text) in enumerate(zip(scores, texts, strict=True)):
+        entry = Ranked(index, score)
         if body.return_documents is not False:
             entry.document = Document(str(text))
         ranked.append(entry)
     ranked.sort(key=lambda entry: -entry.relevance_score)
     best = ranked[: body.top_n] if body.top_n else ranked
-    return RerankAnswer(id=answer_id, model=model, usage=usage_of(outputs), results=best)
+    answer = RerankAnswer(id=answer_id, model=prepared.model, usage=usage_of(outputs), results=best)
+    if api_version is not None:
+        units = -(-len(texts) // DOCUMENTS_A_UNIT)
+        answer.meta = RerankMeta(ApiVersion(api_version), BilledUnits(units))
+    return answer
 
 
-def _written(numbers: Float32, encoding: str | None) -> list[float] | str:
-    """Numbers as JSON has them, or base64 of float32, little-endian."""
-    if encoding == "base64":
-        return base64.b64encode(numbers.astype(np.dtype("<f4")).tobytes()).decode()
+def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> list[float]:
+    """Of each pair: what the model says, or the cosine of both vectors. num_second: texts of the second side."""
+    if prepared.pairs:
+        return [float(output.outputs.data[0]) for output in outputs]
+    num_first = len(outputs) - num_second
+    left = list(outputs[:num_first])
+    if num_first == 1:
+        left = left * num_second
+    found = []
+    for one, other in zip(left, outputs[num_first:], strict=True):
+        found.append(cosine(one.outputs.data, other.outputs.data))
+    return found
+
+
+def _written(numbers: Float32, body: EmbeddingRequest) -> list[float] | str:
+    """Numbers as JSON has them, or base64 of them."""
+    if body.encoding_format == "base64":
+        return base64.b64encode(_packed(numbers, body)).decode()
     plain: list[float] = numbers.tolist()
     return plain
+
+
+def _packed(numbers: Float32, body: EmbeddingRequest) -> bytes:
+    return packed(numbers, body.embed_dtype or "float32", body.endianness or "little")
+
+
+def _bytes_answer(body: EmbeddingRequest, outputs: Outputs, answer_id: str, model: str, created: int) -> Response:
+    """All vectors one behind the other; a header says where each lies."""
+    parts: list[bytes] = []
+    places = []
+    start = 0
+    for index, output in enumerate(outputs):
+        part = _packed(output.outputs.data, body)
+        parts.append(part)
+        place = {
+            "index": index,
+            "embed_dtype": body.embed_dtype or "float32",
+            "endianness": body.endianness or "little",
+            "start": start,
+            "end": start + len(part),
+            "shape": list(output.outputs.data.shape),
+        }
+        places.append(place)
+        start += len(part)
+    headers = {}
+    if body.encoding_format == "bytes":
+        metadata = {"id": answer_id, "created": created, "model": model, "data": places, "usage": usage_of(outputs)}
+        headers["metadata"] = msgspec.json.encode(metadata).decode("latin-1")
+    return Response(b"".join(parts), media_type=BYTES, headers=headers)

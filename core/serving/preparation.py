@@ -15,7 +15,6 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
-from core.engine.pooling_input import NO_TOKENS
 from core.formats.answer_plan import check_template
 from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
@@ -23,10 +22,12 @@ from core.serving.answer_plan import answer_plan
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.chat import FIELD_NAMES as MESSAGES_NAMES
 from core.serving.field_names import combined, own_names
+from core.serving.pooling_preparation import PoolingPreparation
 from core.serving.prepared import (
     CountedTokens,
     PreparationSettings,
     PreparedChat,
+    PreparedClasses,
     PreparedCompletion,
     PreparedEmbedding,
     PreparedHidden,
@@ -44,6 +45,7 @@ from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
 from core.serving.protocol.pooling import (
+    ClassifyRequest,
     EmbeddingRequest,
     PoolingBody,
     PoolingRequest,
@@ -80,10 +82,12 @@ class Preparation:
         self.names = ServedNames(settings.served_names, settings.served_names_file)
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         self.texts = TextTokens(tokenizer, settings.max_model_len)
+        self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._embedding = msgspec.json.Decoder(EmbeddingRequest)
         self._pooling = msgspec.json.Decoder(PoolingRequest)
+        self._classify = msgspec.json.Decoder(ClassifyRequest)
         self._score = msgspec.json.Decoder(ScoreRequest)
         self._rerank = msgspec.json.Decoder(RerankRequest)
         self._response = msgspec.json.Decoder(ResponsesRequest)
@@ -100,6 +104,7 @@ class Preparation:
             "completion": self.completion,
             "embedding": lambda given: self._pool(self._embedding, given, PreparedEmbedding),
             "pooling": lambda given: self._pool(self._pooling, given, PreparedHidden),
+            "classify": lambda given: self._pool(self._classify, given, PreparedClasses),
             "score": lambda given: self._pool(self._score, given, PreparedScore),
             "rerank": lambda given: self._pool(self._rerank, given, PreparedRerank),
             "response": self.response,
@@ -167,24 +172,7 @@ class Preparation:
     def _pool(self, decoder: msgspec.json.Decoder[Any], data: Buffer, kind: type[PreparedPooling]) -> PreparedPooling:
         """A body of texts to pool. Raises RequestError."""
         body: PoolingBody = decode_body(decoder, data)
-        model = self.check_model(body.model)
-        params = body.params()
-        params.verify()
-        texts = body.texts()
-        names = {"prompt_token_ids": body.text_field, "prompt": body.text_field}
-        with own_names(names):
-            check_choices(self.settings, texts, 1)
-            special = body.add_special_tokens is not False
-            prompts = [self._text(text, special, cut=params.truncate_prompt_tokens is not None) for text in texts]
-            check_amount(self.settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
-        return kind(body=_without_metadata(body), model=model, params=params, prompts=prompts, names=names)
-
-    def _text(self, text: str | list[int], special: bool, *, cut: bool) -> Prompt:
-        """One text with its tokens, of which only the first will be used where it is `cut`."""
-        if not isinstance(text, str):
-            return Prompt(None, text)
-        shown = self.texts.first_part(text) if cut else text
-        return Prompt(shown, self.texts.encode(shown, special))
+        return self._pooled.prepare(body, self.check_model(body.model), kind)
 
     def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it (see `kept_items`). Raises RequestError."""
@@ -303,12 +291,6 @@ def _lean(body: Any) -> Any:
     """A body without the fields that are accepted and change nothing, which may hold anything."""
     for name in NEUTRAL:
         setattr(body, name, None)
-    return body
-
-
-def _without_metadata(body: PoolingBody) -> Any:
-    """A body without what may hold anything and changes nothing."""
-    body.metadata = None
     return body
 
 

@@ -13,14 +13,23 @@ from typing import Any
 import msgspec
 
 from core.api.config import ServerLimits
+from core.api.pooling import PoolingConfig
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.engine.text_pairs import TextPair
 from core.formats.selection import AnswerFormat
 from core.formats.tool_spec import ToolSpec
 from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
-from core.serving.protocol.pooling import EmbeddingRequest, PoolingBody, PoolingRequest, RerankRequest, ScoreRequest
+from core.serving.protocol.pooling import (
+    ClassifyRequest,
+    EmbeddingRequest,
+    PoolingBody,
+    PoolingRequest,
+    RerankRequest,
+    ScoreRequest,
+)
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.serving.responses.conversation import Item
@@ -41,6 +50,8 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_template:       Jinja source for conversations with tools; None: the same.
     format:              how the model writes reasoning and calls.
     auto_tool_choice:    whether the model may decide on calls.
+    pooling:             how hidden states become the answer; None: the model generates text.
+    pair_template:       Jinja source that the user gave for pairs of texts, or None.
     """
 
     served_names: tuple[str, ...]
@@ -56,16 +67,25 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_tool_choice: bool = True
     served_names_file: str | None = None
     limits: ServerLimits
+    pooling: PoolingConfig | None = None
+    pair_template: str | None = None
 
 
 class Prompt(msgspec.Struct):
-    """One prompt. text: None when the client sent token ids."""
+    """One prompt.
+
+    text: None when the client sent token ids.
+    second: of a pair of texts, the first token of the second one; 0: it is one text.
+    """
 
     text: str | None
     token_ids: list[int]
+    second: int = 0
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
         """The form that the engine takes."""
+        if self.second:
+            return TextPair(self.text, self.token_ids, self.second).as_prompt(cache_salt)
         return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
 
 
@@ -117,6 +137,8 @@ class PreparedPooling(msgspec.Struct):
     body: as it was decoded.
     model: the name to report.
     names: as for a chat.
+    pairs: whether each prompt is a pair of texts.
+    labels: names of the classes that the model tells.
     """
 
     body: PoolingBody
@@ -124,6 +146,8 @@ class PreparedPooling(msgspec.Struct):
     params: PoolingParams
     prompts: list[Prompt]
     names: dict[str, str] = {}
+    pairs: bool = False
+    labels: tuple[str, ...] = ()
 
 
 class PreparedEmbedding(PreparedPooling):
@@ -136,6 +160,12 @@ class PreparedHidden(PreparedPooling):
     """Of /pooling."""
 
     body: PoolingRequest
+
+
+class PreparedClasses(PreparedPooling):
+    """Of /classify."""
+
+    body: ClassifyRequest
 
 
 class PreparedScore(PreparedPooling):
@@ -194,6 +224,7 @@ RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "completion": PreparedCompletion,
         "embedding": PreparedEmbedding,
         "pooling": PreparedHidden,
+        "classify": PreparedClasses,
         "score": PreparedScore,
         "rerank": PreparedRerank,
         "response": PreparedResponse,

@@ -27,6 +27,10 @@ from core.tokens.tokenizer import Tokenizer
 SMALL_BODY = 16 * 1024
 """Bytes of a body that takes some milliseconds at most, whatever is in it: other clients only see
 that short delay."""
+SMALL_PAIRS = 1024
+"""The same of a body whose texts are read in pairs: a query is tokenized once for each document."""
+PAIRED = ("score", "rerank")
+"""Kinds of such bodies."""
 TURN_SECONDS = 0.005
 """Time that small bodies may take in one turn of the event loop; once it is spent, each waits for a turn of its own."""
 
@@ -39,6 +43,7 @@ class Preparer:
         self._helper = PreparationHelper(settings, tokenizer)
         self._turn = asyncio.Lock()
         self._spent_s = 0.0
+        self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
     async def chat(self, data: Buffer) -> PreparedChat:
         """A body of /v1/chat/completions."""
@@ -57,6 +62,10 @@ class Preparer:
     async def pooling(self, data: Buffer) -> PreparedPooling:
         """A body of /pooling."""
         return await self._pooling("pooling", data)
+
+    async def classify(self, data: Buffer) -> PreparedPooling:
+        """A body of /classify."""
+        return await self._pooling("classify", data)
 
     async def score(self, data: Buffer) -> PreparedPooling:
         """A body of /score."""
@@ -100,7 +109,8 @@ class Preparer:
         await self._helper.close()
 
     async def _prepare(self, kind: str, data: Buffer) -> Any:
-        if len(data) > SMALL_BODY:
+        small = SMALL_PAIRS if self._reads_pairs and kind in PAIRED else SMALL_BODY
+        if len(data) > small:
             return await self._helper.run(kind, data)
         if self._spent_s < TURN_SECONDS:
             return self._run(kind, data)

@@ -42,9 +42,18 @@ class TextTokens:
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """Token ids of a text. Raises RequestError when it cannot fit the context, whatever its tokens."""
+        self.check_size(text)
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def check_size(self, text: str) -> None:
+        """Raises RequestError for a text that cannot fit the context, whatever its tokens."""
         if len(text) > SHORT_TEXT and len(text) > self._most_characters():
             raise self._too_long(f"has {len(text)} characters, more than any {self.max_model_len} tokens stand for")
-        return self.tokenizer.encode(text, add_special_tokens)
+
+    def first_tokens(self, text: str, count: int) -> str:
+        """The part of a text that its first tokens stand for."""
+        ids = self.tokenizer.encode(self.first_part(text), add_special_tokens=False)
+        return text if len(ids) <= count else self.tokenizer.decode(ids[:count])
 
     def first_part(self, text: str) -> str:
         """As much of the text's beginning as the context could hold at most."""

@@ -70,6 +70,19 @@ async def test_results_are_the_servers_answers_in_the_files_order(tmp_path):
     assert rows[1]["response"]["request_id"] == bodies[1]["id"]
 
 
+async def test_vectors_and_scores_of_texts(tmp_path):
+    embedded = request("e", "/v1/embeddings", input=["abba", "c"])
+    ranked = request("r", "/v1/rerank", query="a", documents=["b", "ab"])
+    for line in (embedded, ranked):
+        del line["body"]["prompt"], line["body"]["max_tokens"]
+    source = write(tmp_path / "in", embedded, ranked)
+    config = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE)
+    assert await run(source, tmp_path / "out", engine=make_engine(client=PoolingClient, pooling=config)) == 0
+    vectors, documents = (row["response"]["body"] for row in read(tmp_path / "out"))
+    assert [entry["embedding"] for entry in vectors["data"]] == [[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
+    assert [entry["index"] for entry in documents["results"]] == [1, 0]
+
+
 BROKEN = [
     ("{", "invalid_json", None),
     ("[]", "invalid_json", None),
@@ -83,6 +96,7 @@ BROKEN = [
     ({**request("m"), "method": "GET"}, "invalid_method", "m"),
     (request("u", "/v1/completion"), "invalid_url", "u"),
     (request("e", "/v1/moderations"), "invalid_url", "e"),
+    (request("y", "/v1/embeddings", input="a", encoding_format="bytes"), "invalid_body", "y"),
     ({"custom_id": "n", "body": {}}, "invalid_url", "n"),
     ({"custom_id": "b", "url": "/v1/completions"}, "invalid_body", "b"),
     ({"custom_id": "l", "url": "/v1/completions", "body": [1]}, "invalid_body", "l"),

@@ -101,6 +101,26 @@ def test_only_what_is_needed_is_downloaded(stand_in, hub, options, weights):
         ({"model.pt", "scheduler.pt"}, {"model.pt"}),
         ({"a.gguf", "mmproj-a.gguf"}, {"a.gguf"}),
         ({"a.gguf", "b.gguf", "model.safetensors"}, {"model.safetensors"}),
+        (
+            {
+                "modules.json",
+                "model.safetensors",
+                "1_Pooling/config.json",
+                "2_Dense/config.json",
+                "2_Dense/pytorch_model.bin",
+            },
+            {"model.safetensors", "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/pytorch_model.bin"},
+        ),
+        (
+            {
+                "modules.json",
+                "model.safetensors",
+                "2_Dense/model.safetensors",
+                "2_Dense/pytorch_model.bin",
+                "onnx/config.json",
+            },
+            {"model.safetensors", "2_Dense/model.safetensors"},
+        ),
     ],
 )
 def test_weights_without_an_index(tmp_path, files, weights):

@@ -60,6 +60,7 @@ KV = {"=kv_cache_memory_bytes": 1000}
 POOLS = PoolingConfig(kind="mean", normalize=True, size=64, max_tokens=256, source="modules.json of m")
 USUAL_POOLS = PoolingConfig(kind="cls", normalize=True, size=64, source="usual for encoders: there is no file")
 BERT = model(model_type="bert", type_vocab_size=2)
+QWEN3 = model(model_type="qwen3", num_key_value_heads=4)
 LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
 SPECULATOR = {"speculators_model_type": "eagle3"}
 SPECULATOR["speculators_config"] = {
@@ -299,6 +300,8 @@ CASES = [
     ("pooling_nobody_said", [{}, {"pooling": POOLS}], [{}, {"pooling": USUAL_POOLS}], "Say otherwise with --pooler-config"),
     ("keys_of_the_pooler_pool", [{"pooler_config": {"pooling_type": "CLS"}}, {**BERT, "pooling": POOLS}],
      [{"pooler_config": {"pooling_type": "CLS"}}, model()], "--pooler-config has no effect"),
+    ("rerankers_may_generate", [{"model": "Qwen/Qwen3-4B"}, QWEN3], [{"model": "Qwen/Qwen3-Reranker-4B"}, QWEN3],
+     "--runner pooling serves /score"),
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -14,7 +15,19 @@ from core.api.pooling import PoolingConfig
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.scripted_engine import PoolingClient
 
-CONFIG = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE)
+PROMPTS = {"query": "aa", "document": ""}
+CONFIG = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE, prompts=PROMPTS)
+CLASSES = PoolingConfig(
+    kind="last",
+    normalize=False,
+    size=PoolingClient.SIZE,
+    head="classes",
+    labels=("as", "bs", "cs", "ds"),
+    squash="softmax",
+)
+PAIRS = PoolingConfig(
+    kind="last", normalize=False, size=1, head="classes", labels=("fits",), squash="sigmoid", joins_pairs=True
+)
 MODEL = "fake-model"
 
 
@@ -87,6 +100,52 @@ def test_documents_come_back_by_their_scores(server: RunningServer, path: str) -
     assert "document" not in bare["results"][0]
 
 
+def test_scores_under_other_names(server: RunningServer) -> None:
+    for one, other in (("data_1", "data_2"), ("queries", "documents"), ("queries", "items")):
+        answer = post(server, "/score", **{one: "a", other: ["b", "a"]}).json()
+        assert [entry["score"] for entry in answer["data"]] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("path, version", [("/rerank", None), ("/v1/rerank", "1"), ("/v2/rerank", "2")])
+def test_answers_tell_what_coheres_clients_read(server: RunningServer, path: str, version: str | None) -> None:
+    answer = post(server, path, query="a", documents=["a"] * 101).json()
+    if version is None:
+        assert "meta" not in answer
+    else:
+        assert answer["meta"] == {"api_version": {"version": version}, "billed_units": {"search_units": 2}}
+
+
+def test_documents_are_cut_as_asked(server: RunningServer) -> None:
+    long = "a" * 20 + "b" * 20
+    answer = post(server, "/rerank", query="a", documents=[long], max_tokens_per_doc=20).json()
+    assert answer["results"][0]["relevance_score"] == 1.0
+    assert answer["results"][0]["document"] == {"text": long}
+
+
+def test_a_named_prompt_stands_in_front(server: RunningServer) -> None:
+    answer = post(server, "/v1/embeddings", input=["b", "a"], prompt_name="query").json()
+    assert [entry["embedding"][:2] for entry in answer["data"]] == [[2.0, 1.0], [3.0, 0.0]]
+    plain = post(server, "/v1/embeddings", input="b", prompt_name="document").json()
+    assert plain["data"][0]["embedding"][:2] == [0.0, 1.0]
+
+
+def test_vectors_as_bytes(server: RunningServer) -> None:
+    body = {"input": ["abba", "cd"], "embed_dtype": "float16", "endianness": "big"}
+    answer = post(server, "/v1/embeddings", **body, encoding_format="bytes")
+    told = json.loads(answer.headers["metadata"])
+    found = []
+    for place in told["data"]:
+        part = answer.content[place["start"] : place["end"]]
+        found.append(np.frombuffer(part, ">f2").reshape(place["shape"]).tolist())
+    assert found == [[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
+    assert told["usage"]["prompt_tokens"] == sum(len(server.engine.tokenizer.encode(text)) for text in body["input"])
+    bare = post(server, "/pooling", **body, encoding_format="bytes_only")
+    assert "metadata" not in bare.headers
+    assert bare.content == answer.content
+    text = post(server, "/v1/embeddings", input="a", encoding_format="base64", embed_dtype="bfloat16").json()
+    assert base64.b64decode(text["data"][0]["embedding"]) == bytes.fromhex("803f000000000000")
+
+
 REFUSED = {
     "no input": ("/v1/embeddings", {}, "input", "'input' is missing"),
     "empty list": ("/v1/embeddings", {"input": []}, "input", "is empty"),
@@ -101,6 +160,15 @@ REFUSED = {
     "pairs": ("/score", {"text_1": ["a", "b"], "text_2": ["a"]}, "text_1", "text_1 has 2 texts and text_2 1"),
     "no query": ("/rerank", {"documents": ["a"]}, "query", "'query' is missing"),
     "no documents": ("/rerank", {"query": "a", "documents": []}, "documents", "at least one"),
+    "classes": ("/classify", {"input": "a"}, "task", "does not serve"),
+    "no prompt": ("/v1/embeddings", {"input": "a", "prompt_name": "querry"}, "prompt_name", "Did you mean 'query'"),
+    "prompt of ids": ("/v1/embeddings", {"input": [5], "prompt_name": "query"}, "prompt_name", "token ids are given"),
+    "dtype": ("/v1/embeddings", {"input": "a", "embed_dtype": "float16"}, "embed_dtype", "base64 and bytes"),
+    "no such dtype": ("/v1/embeddings", {"input": "a", "embed_dtype": "int4"}, "embed_dtype", "int4"),
+    "mixture": ("/score", {"text_1": "a", "documents": ["b"]}, "documents", "are names of the same"),
+    "instruction": ("/score", {"text_1": "a", "text_2": "b", "instruction": "c"}, "instruction", "template for pairs"),
+    "empty document": ("/rerank", {"query": "a", "documents": ["a", ""]}, "documents", "none of them empty"),
+    "empty query": ("/rerank", {"query": "", "documents": ["a"]}, "query", "query is empty"),
     "top_n": ("/rerank", {"query": "a", "documents": ["a"], "top_n": -1}, "top_n", "from 0 on"),
 }
 
@@ -130,3 +198,33 @@ def test_a_model_does_one_of_both() -> None:
 def test_a_model_for_vectors_gives_no_text(server: RunningServer) -> None:
     answer = post(server, "/v1/completions", prompt="a")
     assert answer.status_code == 400 and "--runner generate" in answer.json()["error"]["message"]
+
+
+def test_classes_of_texts() -> None:
+    with run_server(client=PoolingClient, pooling=CLASSES, max_model_len=64) as running:
+        answer = post(running, "/classify", input=["abb", "c"]).json()
+        first, second = answer["data"]
+        assert first == {"index": 0, "label": "bs", "probs": [1.0, 2.0, 0.0, 0.0], "num_classes": 4}
+        assert second["label"] == "cs"
+        assert post(running, "/v1/classify", input="c", use_activation=False).status_code == 200
+        seen = [request.pooling.squash for request in running.fake.seen]  # type: ignore[attr-defined]
+        assert seen == ["softmax", "softmax", "none"]
+        assert len(post(running, "/pooling", input="abb", task="token_classify").json()["data"][0]["data"]) == 4
+        refused = post(running, "/score", text_1="a", text_2="b").json()["error"]["message"]
+        assert "tells 4 classes" in refused
+        assert "does not serve" in post(running, "/v1/embeddings", input="a").json()["error"]["message"]
+
+
+def test_pairs_are_read_together() -> None:
+    with run_server(client=PoolingClient, pooling=PAIRS, max_model_len=64) as running:
+        scored = post(running, "/score", text_1="a", text_2=["aa", "b"]).json()
+        assert [entry["score"] for entry in scored["data"]] == [3.0, 1.0]
+        ranked = post(running, "/v1/rerank", query="a", documents=["b", "aa", "a"], top_n=2).json()
+        assert [(entry["index"], entry["relevance_score"]) for entry in ranked["results"]] == [(1, 3.0), (2, 2.0)]
+        assert ranked["usage"]["prompt_tokens"] == 3 + 4 + 3  # each pair with one special token
+        cut = post(running, "/score", text_1="b", text_2="a" * 100, truncate_prompt_tokens=-1).json()
+        assert cut["data"][0]["score"] == 62.0
+        long = post(running, "/score", text_1="b", text_2="a" * 100).json()["error"]
+        assert (long["param"], long["code"]) == ("text_2", "context_length_exceeded")
+        ids = post(running, "/score", text_1=[5], text_2=[6]).json()["error"]
+        assert "both must be strings" in ids["message"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from core.api.specs import AttentionSpec
 from core.args.schema import flag_of
+from core.config.rerankers import known_reranker
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 
@@ -57,10 +58,22 @@ def keys_of_the_pooler_pool(facts: Facts) -> Findings:
         yield Warn("--pooler-config has no effect with --runner generate.")
 
 
+def rerankers_may_generate(facts: Facts) -> Findings:
+    """A model that is known to rank documents is run for text when nobody says otherwise, as its own scripts do."""
+    if facts.spec is None or facts.pooling is not None or facts.given("runner") or facts.manifest is None:
+        return
+    name = str(facts["model"])
+    if known_reranker(name, facts.manifest.config) is not None:
+        yield Warn(
+            f"'{name}' is a reranker by its name, and runs for text; --runner pooling serves /score and /rerank."
+        )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(texts_are_as_long_as_trained, "model"),
     Rule(encoders_see_whole_texts, "model"),
     Rule(nobody_drafts_vectors, "model"),
     Rule(pooling_nobody_said, "model"),
     Rule(keys_of_the_pooler_pool, "model"),
+    Rule(rerankers_may_generate, "model"),
 )

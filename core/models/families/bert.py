@@ -13,10 +13,11 @@ import msgspec
 from core.api.block_spec import BlockSpec, HeadsSpec, PositionsSpec
 from core.api.decoder_spec import DecoderSpec
 from core.models.configuration import Configuration, configuration
+from core.models.families.class_heads import OF_BERT, OF_DISTILBERT, OF_MODERNBERT, OF_ROBERTA
 from core.models.families.row import Family
 from core.models.weight_rules import Ignored, Rename, WeightRule, modules
 
-HEADS = "of a head: vectors are made of hidden states"
+HEADS = "of a head that the model does not use: vectors are made of hidden states"
 NO_DECODER = {
     'position_embedding_type = "absolute"': "the only way",
     "use_cache": "an encoder computes its sequence once",
@@ -104,6 +105,7 @@ ROWS: tuple[Family, ...] = (
         neutral=NO_DECODER,
         usual=_encoder_only,
         encoder=True,
+        class_heads=OF_BERT,
         order="residual_post",
         norm="layer",
         norm_bias=True,
@@ -130,10 +132,13 @@ ROWS: tuple[Family, ...] = (
             "XLMRobertaForTokenClassification",
             "CamembertModel",
             "CamembertForMaskedLM",
+            "CamembertForSequenceClassification",
+            "CamembertForTokenClassification",
         ),
         neutral=NO_DECODER,
         usual=_encoder_only,
         encoder=True,
+        class_heads=OF_ROBERTA,
         order="residual_post",
         norm="layer",
         norm_bias=True,
@@ -150,10 +155,16 @@ ROWS: tuple[Family, ...] = (
     Family(
         name="distilbert",
         model_types=("distilbert",),
-        architectures=("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification"),
+        architectures=(
+            "DistilBertModel",
+            "DistilBertForMaskedLM",
+            "DistilBertForSequenceClassification",
+            "DistilBertForTokenClassification",
+        ),
         keys={"intermediate_size": "hidden_dim"},
         neutral={"sinusoidal_pos_embds": "checkpoints have the table", "tie_weights_": "of a head"},
         encoder=True,
+        class_heads=OF_DISTILBERT,
         order="residual_post",
         norm="layer",
         norm_bias=True,
@@ -186,7 +197,12 @@ ROWS: tuple[Family, ...] = (
     Family(
         name="modernbert",
         model_types=("modernbert",),
-        architectures=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
+        architectures=(
+            "ModernBertModel",
+            "ModernBertForMaskedLM",
+            "ModernBertForSequenceClassification",
+            "ModernBertForTokenClassification",
+        ),
         keys={"rope_theta": "global_rope_theta", "rope_local_base_freq": "local_rope_theta"},
         defaults={"sliding_window": None},
         neutral={
@@ -200,6 +216,7 @@ ROWS: tuple[Family, ...] = (
         },
         usual=_modern_usual,
         encoder=True,
+        class_heads=OF_MODERNBERT,
         norm="layer",
         eps_default=1e-5,
         embed_norm=True,
@@ -228,6 +245,7 @@ ROWS: tuple[Family, ...] = (
         model_types=("nomic_bert",),
         architectures=("NomicBertModel", "NomicBertForMaskedLM"),
         encoder=True,
+        class_heads={},
         order="residual_post",
         norm="layer",
         norm_bias=True,

@@ -14,6 +14,7 @@ import msgspec
 from core.api.block_spec import BlockSpec, HeadsSpec
 from core.api.decoder_spec import BlockOrder, DecoderSpec
 from core.api.specs import RoutingSpec, StateSpec
+from core.models.families.class_heads import OF_DECODERS, Heads
 from core.models.weight_rules import WeightRule
 
 Keys = str | tuple[str, ...]
@@ -69,8 +70,9 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     scale_embedding: whether embeddings are multiplied with the root of the hidden size.
     embed_norm: whether embeddings are normalized.
     learned_positions: the first row of the table of positions that a token takes; None: there is no such table.
-    token_types: key with the rows of an embedding of segments, of which row 0 is added to every token; empty: none.
+    token_types: key with the rows of an embedding of segments, of which that of its segment is added to a token; empty: none.
     encoder: the model sees every token of its sequence and has no head: its result is the last hidden state.
+    class_heads: of models that tell classes, by the end of their architecture's name.
 
     Biases and scalars
     qkv_bias: whether queries, keys and values have a bias, unless `attention_bias` says otherwise.
@@ -138,6 +140,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     learned_positions: int | None = None
     token_types: str = ""
     encoder: bool = False
+    class_heads: Heads = OF_DECODERS
 
     qkv_bias: bool = False
     biases: Mapping[str, str | bool] = {}

@@ -17,7 +17,7 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
-from core.models.configuration import configuration
+from core.models.configuration import Configuration, configuration
 from core.models.families import (
     alibi,
     bert,
@@ -47,6 +47,7 @@ from core.models.families import (
     sigmoid_moe,
 )
 from core.models.families.build import class_defaults, configuration_of, spec_of
+from core.models.families.class_heads import class_head
 from core.models.families.row import Family
 from core.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
 from core.models.tensor_check import OWN_HEAD
@@ -160,7 +161,8 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
         rules = [BODY_ALONE, *rules]
     if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
-    return WeightMap(manifest, rules, num_experts, shapes)
+    settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
+    return WeightMap(manifest, rules, num_experts, shapes, settled=settled)
 
 
 def without_head(spec: DecoderSpec, manifest: CheckpointManifest) -> DecoderSpec:
@@ -220,7 +222,7 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
         some row knows.
     """
     if family is not None:
-        return spec_of(configuration_of(text_config(hf_config), family, strict=False), family)
+        return _whole(configuration_of(text_config(hf_config), family, strict=False), family)
     return row_spec(hf_config, family_for(hf_config))
 
 
@@ -234,7 +236,7 @@ def row_spec(hf_config: Mapping[str, Any], row: Family) -> DecoderSpec:
 def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
     """The model's shape, and which keys say it. Raises UserError for missing or impossible values."""
     config = configuration_of(text_config(hf_config), row, strict=True)
-    spec = spec_of(config, row)
+    spec = _whole(config, row)
     known = class_defaults(config, row)
     defaults = {} if known is None else known.defaults
     model_types: list[str] = []
@@ -248,6 +250,13 @@ def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
         neutral = {**outside.neutral, **inside.neutral}
         inside = Unread(inside.known, [*inside.unknown, *outside.unknown], neutral)
     return Reading(row, spec, frozenset(config.reads), inside)
+
+
+def _whole(config: Configuration, row: Family) -> DecoderSpec:
+    """The model's shape with the head for classes that its architecture has."""
+    spec = spec_of(config, row)
+    head = class_head(config.values_given, row.class_heads, spec)
+    return spec if head is None else msgspec.structs.replace(spec, pooling_head=head)
 
 
 def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""/v1/embeddings, /pooling, /score and /rerank: vectors of texts, and numbers made of them.
+"""/v1/embeddings, /pooling, /classify, /score and /rerank: vectors and classes of texts, and numbers made of them.
 
 Owns: the order of these steps. Never does: write answers (`pooling_answers` does).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,14 +19,20 @@ from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.generation import run_prompts
 from core.serving.intake import intake
-from core.serving.pooling_answers import embedding_answer, pooling_answer, rerank_answer, score_answer
+from core.serving.pooling_answers import (
+    classify_answer,
+    embedding_answer,
+    pooling_answer,
+    rerank_answer,
+    score_answer,
+)
 from core.serving.prepared import PreparedPooling
 from core.serving.prompt_output import PromptOutput
 
 router = APIRouter(tags=["pooling"])
 
 Prepare = Callable[[bytearray], Coroutine[Any, Any, PreparedPooling]]
-Write = Callable[[Any, list[PoolingRequestOutput], str, str], msgspec.Struct]
+Write = Callable[[Any, list[PoolingRequestOutput], str], msgspec.Struct | Response]
 
 
 @router.post("/v1/embeddings")
@@ -36,23 +43,44 @@ async def create_embedding(request: Request) -> Response:
 
 @router.post("/pooling")
 async def pool(request: Request) -> Response:
-    """One vector a text, or one a token."""
+    """One vector a text, or one a token; the classes of either."""
     return await _answer(request, context_of(request).preparer.pooling, "pool", pooling_answer)
+
+
+@router.post("/classify")
+@router.post("/v1/classify")
+async def classify(request: Request) -> Response:
+    """The classes of texts."""
+    return await _answer(request, context_of(request).preparer.classify, "classify", classify_answer)
 
 
 @router.post("/score")
 @router.post("/v1/score")
 async def score(request: Request) -> Response:
-    """How near the texts of each pair are."""
+    """How well the texts of each pair match."""
     return await _answer(request, context_of(request).preparer.score, "score", score_answer)
 
 
 @router.post("/rerank")
-@router.post("/v1/rerank")
-@router.post("/v2/rerank")
 async def rerank(request: Request) -> Response:
-    """Documents by how near they are to a query."""
+    """Documents by how well they match a query."""
     return await _answer(request, context_of(request).preparer.rerank, "rerank", rerank_answer)
+
+
+@router.post("/v1/rerank")
+async def rerank_v1(request: Request) -> Response:
+    """The same under the path of Jina's API, and of the first version of Cohere's."""
+    return await _answer(
+        request, context_of(request).preparer.rerank, "rerank", partial(rerank_answer, api_version="1")
+    )
+
+
+@router.post("/v2/rerank")
+async def rerank_v2(request: Request) -> Response:
+    """The same under the path of the second version of Cohere's API."""
+    return await _answer(
+        request, context_of(request).preparer.rerank, "rerank", partial(rerank_answer, api_version="2")
+    )
 
 
 async def _answer(request: Request, prepare: Prepare, prefix: str, write: Write) -> Response:
@@ -62,7 +90,8 @@ async def _answer(request: Request, prepare: Prepare, prefix: str, write: Write)
         answer_id = response_id(request, prefix, body.request_id)
         outputs = run_prompts(context, prepared, answer_id, user_of(request, body.user), arrival)
         whole = await until_disconnect(request.receive, _all(outputs))
-        return json_response(write(body, whole, answer_id, prepared.model))
+        answer = write(prepared, whole, answer_id)
+        return answer if isinstance(answer, Response) else json_response(answer)
 
 
 async def _all(outputs: AsyncGenerator[PromptOutput, None]) -> list[PoolingRequestOutput]:
