@@ -46,7 +46,7 @@ from core.plugin.contracts.kernels import (
     SavesKernels,
     SumsInSegments,
 )
-from core.plugin.contracts.loader import Loader
+from core.plugin.contracts.loader import Loader, ResolvesTensors
 from core.plugin.contracts.model import HasRow, ModelFamily
 from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
 from core.plugin.contracts.quantization import QuantizationMethod
@@ -120,6 +120,7 @@ __all__ = [
     "Recordable",
     "RecordableBackend",
     "RequestFacts",
+    "ResolvesTensors",
     "ResponseFormats",
     "RouteKernel",
     "Runtime",

@@ -104,7 +104,11 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
 
 
 class CompletionResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer, and every chunk of a stream. explain: a list, one each, when there are several prompts."""
+    """The whole answer, and every chunk of a stream.
+
+    explain: a list, one each, when there are several prompts.
+    system_fingerprint: the version of replaced weights.
+    """
 
     id: str
     object: str
@@ -113,3 +117,4 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
