@@ -110,6 +110,11 @@ class Lifecycle:
             self._wake(woken)
         self._settle()
 
+    def tell_again(self) -> None:
+        """Somebody has come who does not know of earlier changes, if there were any."""
+        if self._halted_by or self.weights.version:
+            self.has_news = True
+
     def utilities(self) -> dict[str, Callable[..., Any]]:
         """What clients may call, by name."""
         return {
