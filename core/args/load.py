@@ -11,7 +11,8 @@ class WeightTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of `--weight-transfer-config`."""
 
     backend: Annotated[
-        str, Arg("Where new weights come from: files, shared memory, or both.", choices=("file", "shared_memory", "any"))
+        str,
+        Arg("Where new weights come from: files, shared memory, or both.", choices=("file", "shared_memory", "any")),
     ] = "any"
     directory: Annotated[str | None, Arg("Directory that checkpoints must lie below. Unset: anywhere.")] = None
 
@@ -67,8 +68,8 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
     weight_transfer_config: Annotated[
         dict[str, Any] | None,
         Arg(
-            "Let clients replace weights while the server runs (POST /update_weights and its like, /pause, /resume). `{}` takes "
-            "all defaults. Unset: there are no such paths.",
+            "Let clients replace weights while the server runs (POST /update_weights and its like, /pause, /resume). `{}` "
+            "takes all defaults. Unset: there are no such paths.",
             keys=WeightTransferKeys,
         ),
     ] = None

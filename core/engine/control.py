@@ -1,7 +1,7 @@
 """An engine paused, put to sleep and given new weights, as a server or a program in asyncio asks for it.
 
-Owns: `EngineControl`: the calls, and waiting for requests that are to end first. Never does: know what a call does (the engine's
-lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the server's routes.
+Owns: `EngineControl`: the calls, and waiting for requests that are to end first. Never does: know what a call does (the
+engine's lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the server's routes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Callee(Protocol):
 class EngineControl:
     """client: of the engine that lives; raises what it raises when none does. stats: what is known of the engine.
 
-    Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is being
-    started again. What it says is known to `stats` from then on.
+    Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
+    being started again. What it says is known to `stats` from then on.
     """
 
     def __init__(self, client: Callable[[], Callee], stats: Callable[[], SchedulerStats]) -> None:

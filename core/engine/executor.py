@@ -122,7 +122,10 @@ class Reloader(Protocol):
     state: WeightsState
 
     def release(self, level: int) -> None:
-        """Give weights and cache back, whole or not at all. level: 1 writes prepared weights to a file first. Raises OSError."""
+        """Give weights and cache back, whole or not at all. Raises OSError.
+
+        level: 1 writes prepared weights to a file first.
+        """
         ...
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:

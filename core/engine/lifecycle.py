@@ -1,7 +1,8 @@
 """What an engine does besides steps: it pauses, sleeps and takes new weights.
 
-Owns: `Lifecycle`: why nothing is computed at the moment, who came meanwhile, and the order of each change. Never does: schedule,
-or touch a weight (the executor's reloader does). Called by: the engine core, for its utilities and for requests that come.
+Owns: `Lifecycle`: why nothing is computed at the moment, who came meanwhile, and the order of each change. Never does:
+schedule, or touch a weight (the executor's reloader does). Called by: the engine core, for its utilities and for requests
+that come.
 
 While the engine is halted, requests that come wait here. Those that the scheduler has stay where they are: halting is no more
 than not planning a step. A change that takes the cache away has all of them start over, with the tokens that they have.
@@ -20,7 +21,7 @@ from core.api.decoding import UNREADABLE
 from core.api.errors import CoreError, UtilityError, nearest
 from core.api.messages import EngineRequest
 from core.api.step_plan import SequenceKey
-from core.api.weights import MemoryPart, PauseMode, Version, WeightsState, WeightSource, WeightUpdate
+from core.api.weights import MemoryPart, PauseMode, Version, WeightSource, WeightsState, WeightUpdate
 from core.engine import lasting
 from core.engine.executor import Executor, Reloader, ReloadingExecutor
 from core.engine.lasting import Lasting

@@ -310,9 +310,7 @@ class ZmqClient:
 def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
     """With the descriptors of what outlives an engine."""
     weights = files.weights if config.keep_weights is not None else None
-    return msgspec.structs.replace(
-        config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors
-    )
+    return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)
 
 
 def _messages(requests: Sequence[EngineRequest]) -> list[AddRequest]:

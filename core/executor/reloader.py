@@ -178,7 +178,9 @@ class Reloader:
         loader = worker.open_loader(WeightsState())
         model = worker.config.model.model
         if isinstance(loader, HasPrepared):
-            raise UserError(f"weight update: {model} is a converted model; start the engine with the checkpoint itself.")
+            raise UserError(
+                f"weight update: {model} is a converted model; start the engine with the checkpoint itself."
+            )
         return loader, worker.open_loader(self.state).resolve(model)
 
     def _check_base(self) -> None:
@@ -216,9 +218,7 @@ class Reloader:
         return WeightSource(names=tuple(wanted), kept=kept, digest=digest)
 
 
-def _from_files(
-    loader: Loader, base: CheckpointManifest, path: str, names: Sequence[str] | None
-) -> WeightSource:
+def _from_files(loader: Loader, base: CheckpointManifest, path: str, names: Sequence[str] | None) -> WeightSource:
     absolute = str(Path(path).expanduser().absolute())
     found = resolve_source(loader, absolute)
     check_same_shape(base, found)

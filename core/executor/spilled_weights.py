@@ -40,7 +40,7 @@ class SpilledWeights:
         """Write all kernels, unless they were written before, or there are none. Raises OSError; then nothing was written."""
         if self._file is not None or not self._kernels:
             return
-        file = tempfile.TemporaryFile(prefix="core-sleep-")  # noqa: SIM115: it stays open
+        file = tempfile.TemporaryFile(prefix="core-sleep-")  # noqa: SIM115
         try:
             self._index = written_kernels(file, self._kernels, self._made_for, self._manifest)
             file.flush()

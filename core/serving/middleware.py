@@ -1,4 +1,5 @@
-"""Plain ASGI middleware: request ids, versions of weights, HEAD, the path that a proxy adds; and sets of paths, which other middleware asks.
+"""Plain ASGI middleware: request ids, versions of weights, HEAD, the path that a proxy adds; and sets of paths, which other
+middleware asks.
 
 Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`.
 """

@@ -25,7 +25,9 @@ def flag_of(name: str, text: str) -> bool:
 def level_of(text: str) -> int:
     """The level of a sleep. Raises RequestError."""
     if text not in ("1", "2"):
-        raise RequestError(f"level is {text!r}; expected 1 or 2. To compute nothing for a while: POST /pause.", param="level")
+        raise RequestError(
+            f"level is {text!r}; expected 1 or 2. To compute nothing for a while: POST /pause.", param="level"
+        )
     return int(text)
 
 

@@ -23,7 +23,14 @@ from tests.new_weights import mixed, weights_of
 from tests.serving.conftest import run_server
 from tests.tiny_models import save_checkpoint
 
-PROMPT = {"model": "m", "prompt": [7, 100, 3, 55], "max_tokens": 12, "temperature": 0, "logprobs": 2, "ignore_eos": True}
+PROMPT = {
+    "model": "m",
+    "prompt": [7, 100, 3, 55],
+    "max_tokens": 12,
+    "temperature": 0,
+    "logprobs": 2,
+    "ignore_eos": True,
+}
 SETTINGS = {"max_model_len": 64, "num_gpu_blocks_override": 24, "max_num_seqs": 4, "served_model_name": ["m"]}
 
 
@@ -113,7 +120,11 @@ async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_p
         answer = await posted(http, "/update_weights", {"update_info": {"path": str(newer), "names": ["no"]}}, 400)
         assert "has no tensor 'no'" in answer.json()["error"]["message"]
         assert (await posted(http, "/update_weights", {"update_info": {"path": "/etc"}}, 403)).json()
-        for path, told in (("/sleep?level=3", "level"), ("/sleep?mode=x", "mode"), ("/pause?clear_cache=x", "clear_cache")):
+        for path, told in (
+            ("/sleep?level=3", "level"),
+            ("/sleep?mode=x", "mode"),
+            ("/pause?clear_cache=x", "clear_cache"),
+        ):
             assert (await posted(http, path, status=400)).json()["error"]["param"] == told
         assert (await posted(http, "/wake_up?tags=x", status=200)).json() == {"status": "awake"}
         running = asyncio.create_task(posted(http, "/v1/completions", {**PROMPT, "max_tokens": 50}))

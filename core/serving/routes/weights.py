@@ -84,9 +84,7 @@ async def collective_rpc(request: Request) -> Response:
     """Call the method `reload_weights`: the weights are read again, as their files are now."""
     body = await _body(request, RpcRequest)
     if body.method != "reload_weights" or body.args or body.kwargs:
-        raise RequestError(
-            f"method is {body.method!r}; expected 'reload_weights' without arguments.", param="method"
-        )
+        raise RequestError(f"method is {body.method!r}; expected 'reload_weights' without arguments.", param="method")
     version = await context_of(request).engine.control.reload_weights()
     return json_response(RpcAnswer([version]))
 

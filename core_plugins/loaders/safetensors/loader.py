@@ -85,7 +85,5 @@ def _names_of(directory: Path) -> list[str]:
     names = sorted(path.name for path in directory.glob("*.safetensors"))
     first = [name for name in names if not name.startswith(SECOND_COPY)]
     if not names:
-        raise CheckpointError(
-            f"{directory}: there is no .safetensors file. Is the download complete?"
-        )
+        raise CheckpointError(f"{directory}: there is no .safetensors file. Is the download complete?")
     return first or names
