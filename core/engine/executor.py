@@ -122,7 +122,7 @@ class Reloader(Protocol):
     state: WeightsState
 
     def release(self, level: int) -> None:
-        """Give weights and cache back, whole or not at all. Raises OSError.
+        """Give weights and cache back, whole or not at all. Raises UserError, OSError.
 
         level: 1 writes prepared weights to a file first.
         """

@@ -9,7 +9,6 @@ A change happens whole or not at all: new models are built beside those that com
 from __future__ import annotations
 
 import dataclasses
-import gc
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ import msgspec
 from core.api.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError, UserError
 from core.api.weights import MemoryPart, TensorPlace, WeightSource, WeightsState, WeightUpdate
-from core.executor.host_memory import release_unused_memory
-from core.executor.instance import ModelInstance
+from core.executor.host_memory import release_dropped_models, release_unused_memory, set_aside, trim_memory
+from core.executor.instance import Checkpoint, ModelInstance
 from core.executor.kept_tensors import DTYPES, shared_memory
 from core.executor.overlay import (
     check_fit,
@@ -49,14 +48,16 @@ class Reloader:
         self._worker = worker
         self._missing: set[MemoryPart] = set()
         self._base_files = known_states(worker.base_files)
+        self._checkpoint: Checkpoint | None = None  # opened while the engine sleeps, so that it wakes sooner
 
     def release(self, level: int) -> None:
         """Give weights, cache and device back.
 
         level: 1 writes the prepared weights to a file first, 2 drops them.
-        Raises OSError when they cannot be written; then nothing has changed.
+        Raises OSError when they cannot be written, CheckpointError when they could not be read again; then nothing has changed.
         """
         worker = self._worker
+        checkpoint = None if worker.is_foreign else worker.open_checkpoint(self.state)
         spilled = worker.spilled
         if spilled is not None:
             if level == 1:
@@ -64,9 +65,10 @@ class Reloader:
             else:
                 spilled.close()
             spilled.forget_kernels()
+        self._checkpoint = checkpoint
         worker.drop_models()
         self._missing = set(PARTS)
-        _collect()
+        release_dropped_models()
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
         """Bring parts back; the cache, whose size follows from the models, not before the weights are there.
@@ -86,7 +88,7 @@ class Reloader:
         if worker.instances and "kv_cache" not in left:
             worker.allocate_cache()
         self._missing = left
-        release_unused_memory()
+        set_aside()
 
     def stage(self, update: WeightUpdate) -> WeightSource:
         """Check an update against the weights, and copy what cannot be read again. Nothing changes yet.
@@ -159,18 +161,26 @@ class Reloader:
             before.close()
         worker.spilled = fresh
         self.state = state
-        _collect()
+        self._checkpoint = None
+        release_dropped_models()
 
     def _built(self) -> list[ModelInstance]:
         """The models, from what was written when they went, or from the checkpoint."""
         worker = self._worker
         spilled = worker.spilled
         self._check_base()
-        checkpoint = worker.open_checkpoint(self.state)
+        for source in self.state.sources:
+            check_unchanged(source.files)
+        checkpoint = self._checkpoint or worker.open_checkpoint(self.state)
         prepared = None if spilled is None or checkpoint.prepared is not None else spilled.find()
         if prepared is not None:
-            return worker.build_models(dataclasses.replace(checkpoint, prepared=prepared), None)
-        return worker.build_models(checkpoint, None if spilled is None else spilled.note)
+            models = worker.build_models(dataclasses.replace(checkpoint, prepared=prepared), None)
+            trim_memory()
+        else:
+            models = worker.build_models(checkpoint, None if spilled is None else spilled.note)
+            release_unused_memory()
+        self._checkpoint = None
+        return models
 
     def _opened(self) -> tuple[Loader, CheckpointManifest]:
         """The checkpoint's own loader, and its tensors as they are now. Raises UserError where none can be replaced."""
@@ -255,12 +265,3 @@ def _compact(sources: Sequence[WeightSource]) -> tuple[tuple[WeightSource, ...],
             together.append(msgspec.structs.replace(source, names=names, kept=kept))
     together.reverse()
     return tuple(together), replaced
-
-
-def _collect() -> None:
-    """Give back what nobody refers to any more, also of objects that were put aside as lasting."""
-    num_frozen = gc.get_freeze_count()
-    gc.unfreeze()
-    release_unused_memory()
-    if num_frozen:
-        gc.freeze()

@@ -169,7 +169,7 @@ class Worker:
         """Raises UserError where weights cannot be kept."""
         config = self.config
         unfit = None
-        if config.model.implementation == "transformers":
+        if self.is_foreign:
             unfit = "layers of transformers"
         elif self.runtime.device.type != "cpu":
             unfit = f"--device {config.device}"
@@ -245,6 +245,11 @@ class Worker:
             padding=self._padding,
             verifies_trees=self._verifies_trees,
         )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the layers are those of transformers, which a checkpoint brings with it once."""
+        return self.config.model.implementation == "transformers"
 
     @property
     def spec(self) -> ModelSpec:
