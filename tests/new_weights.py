@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,7 +32,13 @@ def answers(llm: LLM, params: SamplingParams = PARAMS) -> Answer:
 
 
 def answers_of(path: Path, **settings: Any) -> Answer:
-    """Those of an engine that starts with a checkpoint and ends."""
+    """Those of an engine that starts with a checkpoint and ends. Asked again, it is not started again."""
+    return _answers_of(path, tuple(sorted(settings.items())))
+
+
+@functools.cache
+def _answers_of(path: Path, given: tuple[tuple[str, Any], ...]) -> Answer:
+    settings = dict(given)
     with LLM(str(path), **{**SETTINGS, **settings}) as llm:
         return answers(llm)
 

@@ -396,7 +396,7 @@ class Lifecycle:
 def _as_version(given: object) -> str | None:
     """Raises UtilityError for what cannot stand in a header."""
     try:
-        return msgspec.convert(given, Version | None)  # type: ignore[arg-type, no-any-return]
+        return msgspec.convert(given, Version | None)
     except UNREADABLE as error:
         raise UtilityError(f"weight_version {given!r}: {error}.") from error
 

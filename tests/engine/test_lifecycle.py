@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
-from fakes import EOS, FakeExecutor, make_config, reference
+from engine.sleeping import SleepingExecutor
+from fakes import EOS, make_config, reference
 
 from core.anonymous_file import anonymous_file
-from core.api.config import EngineConfig
 from core.api.errors import UserError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.api.step_plan import StepPlan, StepResult
-from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from core.engine import lasting
 from core.engine.core import EngineCore
 from core.engine.inproc import InprocClient
@@ -24,56 +21,6 @@ from core.engine.lasting import Lasting
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}
 NUM_TOKENS = 8
-
-
-class FakeReloader:
-    """Notes what is asked of it."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        self.state = config.weights
-        self.present = True
-        self.calls: list[str] = []
-        self.failure: Exception | None = None
-
-    def release(self, level: int) -> None:
-        self._note(f"release {level}")
-        self.present = False
-
-    def restore(self, parts: Sequence[MemoryPart]) -> None:
-        self._note("restore " + ",".join(parts))
-        self.present = True
-
-    def stage(self, update: WeightUpdate) -> WeightSource:
-        self._note(f"stage {update.path}")
-        return WeightSource(path=update.path or "", names=("a",))
-
-    def discard(self, source: WeightSource) -> None:
-        self.calls.append(f"discard {source.path}")
-
-    def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
-        self._note("apply " + ",".join(source.path for source in sources))
-        number = self.state.number + 1
-        self.state = WeightsState(version=version or str(number), number=number, sources=tuple(sources))
-
-    def reload(self) -> None:
-        self._note("reload")
-
-    def _note(self, call: str) -> None:
-        if self.failure is not None:
-            raise self.failure
-        self.calls.append(call)
-
-
-class SleepingExecutor(FakeExecutor):
-    """Refuses steps while it sleeps."""
-
-    def __init__(self, config: EngineConfig) -> None:
-        super().__init__(config)
-        self.reloader = FakeReloader(config)
-
-    def execute(self, plan: StepPlan) -> StepResult:
-        assert self.reloader.present, "a step came while the engine slept"
-        return super().execute(plan)
 
 
 def client(*, lasting_file: int | None = None, **scheduler: Any) -> InprocClient:

@@ -20,15 +20,16 @@ def engine(path: Path, **settings: Any) -> LLM:
     return LLM(str(path), enable_sleep_mode=True, **{**SETTINGS, **settings})
 
 
-@pytest.mark.parametrize("level", [1, 2])
 @pytest.mark.parametrize(
-    "settings",
+    ("level", "settings"),
     [
-        {},
-        {"quantization": "int8", "async_scheduling": True},
-        {"quantization": "mxfp4", "speculative_config": NGRAM},
-        pytest.param({"model_impl": "transformers"}, marks=pytest.mark.slow),
-        pytest.param({"kv_offloading_size": 0.01}, marks=pytest.mark.slow),
+        (1, {"quantization": "mxfp4", "speculative_config": NGRAM}),
+        (2, {"quantization": "int8", "async_scheduling": True}),
+        pytest.param(1, {}, marks=pytest.mark.slow),
+        pytest.param(2, {}, marks=pytest.mark.slow),
+        pytest.param(1, {"model_impl": "transformers"}, marks=pytest.mark.slow),
+        pytest.param(2, {"model_impl": "transformers"}, marks=pytest.mark.slow),
+        pytest.param(1, {"kv_offloading_size": 0.01}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -48,7 +49,9 @@ def test_it_wakes_with_the_same_bits(level: int, settings: dict[str, Any], tiny_
         assert llm.stats().prefix_hits == hits, "what was cached went with the cache"
 
 
-@pytest.mark.parametrize("order", [["weights", "kv_cache"], ["kv_cache", "weights"]])
+@pytest.mark.parametrize(
+    "order", [["kv_cache", "weights"], pytest.param(["weights", "kv_cache"], marks=pytest.mark.slow)]
+)
 def test_parts_are_woken_in_any_order(order: list[str], tiny_llama: Path) -> None:
     with engine(tiny_llama) as llm:
         before = answers(llm)
@@ -61,7 +64,8 @@ def test_parts_are_woken_in_any_order(order: list[str], tiny_llama: Path) -> Non
         assert answers(llm) == before
 
 
-@pytest.mark.parametrize("family", ["mixtral", pytest.param("lfm2", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["mixtral", "lfm2"])
 def test_other_families_too(family: str, tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path / family, family=family)
     with engine(path) as llm:
@@ -71,7 +75,7 @@ def test_other_families_too(family: str, tmp_path: Path) -> None:
         assert answers(llm) == before
 
 
-@pytest.mark.parametrize("level", [1, 2])
+@pytest.mark.parametrize("level", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_new_weights_come_while_it_sleeps(level: int, tiny_llama: Path, tmp_path: Path) -> None:
     newer = save_checkpoint(tmp_path / "newer", seed=11)
     with engine(tiny_llama) as llm:

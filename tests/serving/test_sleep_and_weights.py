@@ -13,12 +13,19 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from engine.fakes import byte_source, make_config, reference
+from engine.mortal import MortalSource, mortal_engine
+from engine.sleeping import SleepingExecutor
 
 from core import SharedTensors
 from core.api.config import ServerConfig, WeightTransferConfig
+from core.api.errors import RequestError
+from core.api.weights import WeightUpdate
 from core.config.resolve import resolve
 from core.engine.async_engine import AsyncEngine
 from core.serving.app import create_app
+from core.serving.routes.weights import _checked
+from core.tokens.tokenizer import Tokenizer
 from tests.new_weights import mixed, weights_of
 from tests.serving.conftest import run_server
 from tests.tiny_models import save_checkpoint
@@ -63,6 +70,7 @@ async def metric(http: httpx.AsyncClient, line: str) -> bool:
     return line in (await http.get("/metrics")).text
 
 
+@pytest.mark.slow
 async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_path: Path) -> None:
     newer = save_checkpoint(tmp_path / "newer", seed=11)
     Q = "model.layers.1.self_attn.q_proj.weight"
@@ -126,7 +134,7 @@ async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_p
             ("/pause?clear_cache=x", "clear_cache"),
         ):
             assert (await posted(http, path, status=400)).json()["error"]["param"] == told
-        assert (await posted(http, "/wake_up?tags=x", status=200)).json() == {"status": "awake"}
+        assert "tag 'x' is unknown" in (await posted(http, "/wake_up?tags=x", status=400)).text
         running = asyncio.create_task(posted(http, "/v1/completions", {**PROMPT, "max_tokens": 50}))
         await asyncio.sleep(0)
         await posted(http, "/pause?mode=abort")
@@ -138,6 +146,64 @@ async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_p
         assert await completed(http) == of_both
 
 
+async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
+    config = make_config(max_model_len=64)
+    transfer = WeightTransferConfig(directory=str(tmp_path))
+    config = msgspec.structs.replace(config, sleeps=True, weight_transfer=transfer)
+    tokenizer = Tokenizer.from_source(byte_source(), None)
+    engine = mortal_engine(MortalSource(config, SleepingExecutor), tokenizer)
+    app = create_app(engine, ServerConfig(), engine.model_config)
+    body = {"model": "fake", "prompt": [5, 6], "max_tokens": 8, "return_token_ids": True}
+
+    async def token_ids() -> list[int]:
+        choice = (await posted(http, "/v1/completions", body)).json()["choices"][0]
+        assert choice["finish_reason"] == "length"
+        found: list[int] = choice["token_ids"]
+        return found
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as http:
+        for begin, end, asked in (("/sleep?mode=keep", "/wake_up", "is_sleeping"), ("/pause", "/resume", "is_paused")):
+            await posted(http, begin)
+            assert (await http.get(f"/{asked}")).json() == {asked: True}
+            waiting = asyncio.create_task(token_ids())
+            await asyncio.sleep(0.02)
+            assert not waiting.done()
+            await posted(http, end)
+            assert await waiting == reference([5, 6], 8)
+            assert (await http.get(f"/{asked}")).json() == {asked: False}
+        running = asyncio.create_task(token_ids())
+        await asyncio.sleep(0.002)
+        await posted(http, "/sleep?level=2&mode=wait")
+        assert await running == reference([5, 6], 8)
+        assert await metric(http, 'core:engine_sleep_state{model_name="fake",sleep_state="discard_all"} 1.0')
+        await posted(http, "/wake_up")
+        running = asyncio.create_task(posted(http, "/v1/completions", {**body, "max_tokens": 60}))
+        while not engine.num_live:
+            await asyncio.sleep(0)
+        await posted(http, "/pause?mode=abort")
+        assert (await running).json()["choices"][0]["finish_reason"] == "abort"
+        await posted(http, "/resume")
+        assert (await http.get("/version")).json().keys() == {"version"}
+        update = {"update_info": {"path": "step-1", "weight_version": "v1"}, "mode": "wait"}
+        answer = await posted(http, "/update_weights", update)
+        assert answer.json() == {"message": "Weights updated", "weight_version": "v1"}
+        answer = await posted(http, "/v1/completions", body)
+        assert answer.json()["system_fingerprint"] == answer.headers["x-weight-version"] == "v1"
+        for path, status, told in (
+            ("/sleep?level=3", 400, "level"),
+            ("/sleep?mode=x", 400, "mode"),
+            ("/pause?clear_cache=x", 400, "clear_cache"),
+            ("/wake_up?tags=x", 400, None),
+            ("/update_weights", 400, "body"),
+            ("/finish_weight_update", 400, None),
+        ):
+            answer = await posted(http, path, status=status)
+            assert told is None or answer.json()["error"]["param"] == told
+        assert (await http.get("/openapi.json")).status_code == 200
+    await app.state.context.close()
+    await engine.close()
+
+
 @pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/pause", "/resume", "/update_weights", "/collective_rpc"])
 def test_a_server_that_did_not_ask_for_it_has_no_such_path(path: str) -> None:
     with run_server() as running:
@@ -145,10 +211,6 @@ def test_a_server_that_did_not_ask_for_it_has_no_such_path(path: str) -> None:
 
 
 def test_the_operator_says_where_weights_come_from(tmp_path: Path) -> None:
-    from core.api.errors import RequestError
-    from core.api.weights import WeightUpdate
-    from core.serving.routes.weights import _checked
-
     only = WeightTransferConfig(backend="shared_memory", directory=str(tmp_path))
     with pytest.raises(RequestError, match="from shared_memory only"):
         _checked(WeightUpdate(path="x"), only)
