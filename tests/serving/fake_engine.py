@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ProfilerConfig, SchedulerConfig
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    PluginChoices,
+    ProfilerConfig,
+    SchedulerConfig,
+    WeightTransferConfig,
+)
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
 from core.api.pooling import PoolingConfig
@@ -170,6 +178,7 @@ def make_engine(
     plugins: PluginChoices | None = None,
     profiler: ProfilerConfig | None = None,
     pooling: PoolingConfig | None = None,
+    changes: bool = False,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine.
 
@@ -177,6 +186,7 @@ def make_engine(
     client, make_client: make another client than the one with fixed texts.
     plugins: chosen for a real model, so that grammars are compiled.
     pooling: how a model pools that gives vectors.
+    changes: whether there are paths that have the engine sleep, or replace its weights.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -197,6 +207,8 @@ def make_engine(
         plugins=plugins or PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
         profiler=profiler,
+        sleeps=changes,
+        weight_transfer=WeightTransferConfig() if changes else None,
     )
     served = tokenizer if texts else Tokenizer.absent()
     chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)

@@ -24,7 +24,7 @@ def document(server: RunningServer) -> dict[str, Any]:
 def whole_document() -> dict[str, Any]:
     """Of a server that has every route."""
     config = ServerConfig(uvicorn_log_level="warning", enable_server_load_tracking=True)
-    with run_server(config, profiler=ProfilerConfig(directory="/traces")) as running:
+    with run_server(config, profiler=ProfilerConfig(directory="/traces"), changes=True) as running:
         return running.http.get("/openapi.json").json()
 
 
