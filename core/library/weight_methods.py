@@ -7,14 +7,16 @@ Called by: users.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from core.api.decoding import UNREADABLE
 from core.api.errors import RequestError
 from core.api.weights import PauseMode, WeightUpdate
-from core.engine.inproc import InprocClient
+
+if TYPE_CHECKING:
+    from core.engine.inproc import InprocClient
 
 
 class WeightMethods:
