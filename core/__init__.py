@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from core.library.engine_args import AsyncEngineArgs, EngineArgs
     from core.library.inputs import PromptType, TextPrompt, TokensPrompt
     from core.library.llm_engine import LLMEngine
+    from core.library.shared_tensors import SharedTensors
     from core.llm import LLM
     from core.version import __version__
 
@@ -47,6 +48,7 @@ __all__ = [
     "RequestOutput",
     "SamplingParams",
     "ScoringRequestOutput",
+    "SharedTensors",
     "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
@@ -70,6 +72,7 @@ def __getattr__(name: str) -> Any:
         "EmbeddingRequestOutput": "core.api.pooling_outputs",
         "PoolingRequestOutput": "core.api.pooling_outputs",
         "ScoringRequestOutput": "core.api.pooling_outputs",
+        "SharedTensors": "core.library.shared_tensors",
         "StructuredOutputsParams": "core.api.structured_outputs",
         "TextPrompt": "core.library.inputs",
         "TokensPrompt": "core.library.inputs",

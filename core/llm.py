@@ -209,7 +209,11 @@ class LLM(PoolingMethods, LLMEngine):
         return outputs
 
     def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
-        """What a function makes of the model, in a list of one. func: is called with the engine's own model object."""
+        """What a function makes of the model, in a list of one. func: is called with the engine's own model object.
+
+        Raises RequestError while the engine sleeps.
+        """
+        self._check_awake()
         return [func(self._live_client().worker.instances[0].model)]
 
     def collective_rpc(
@@ -221,10 +225,13 @@ class LLM(PoolingMethods, LLMEngine):
     ) -> list[Any]:
         """Call something on the worker; its answer in a list of one.
 
-        method: a function, which is called with the worker first, or the name of one of the worker's methods.
+        method: a function, which is called with the worker first, or the name of one of the worker's methods;
+                `reload_weights` is our own method of that name.
         timeout: no effect: the worker is in this thread.
         Raises RequestError for a name that the worker does not have.
         """
+        if method == "reload_weights":
+            return [self.reload_weights(*args, **(kwargs or {}))]
         worker = self._live_client().worker
         if callable(method):
             return [method(worker, *args, **(kwargs or {}))]
@@ -392,6 +399,7 @@ class LLM(PoolingMethods, LLMEngine):
         marks_specials: bool = False,
     ) -> list[RequestOutput]:
         client = self._live_client()
+        self._check_awake()
         if self.has_unfinished_requests():
             raise RequestError(
                 "Requests of add_request or enqueue are unfinished; call step until they end, call wait_for_completion, or "

@@ -15,6 +15,7 @@ from core.api.explanation import Scope
 from core.api.logprobs_mode import LogprobsMode
 from core.api.pooling import PoolingConfig
 from core.api.specs import KVGroup
+from core.api.weights import WeightsState
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,6 +300,17 @@ class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True):
     with_memory: bool = False
 
 
+class WeightTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """From where weights may be replaced over HTTP.
+
+    backend:   `file`, `shared_memory` or `any`.
+    directory: that checkpoints must lie below; None: anywhere.
+    """
+
+    backend: str = "any"
+    directory: str | None = None
+
+
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine that died is started again.
 
@@ -333,6 +345,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     profiler:          None: nothing can be profiled.
     log_steps:         whether each step is a line of log.
     log_config:        for `logging.config.dictConfig`, in the engine process; empty: our own.
+    sleeps:            whether weights and cache may be given back for a while.
+    weight_transfer:   None: weights are not replaced over HTTP.
+    weights:           what was laid over the checkpoint before this engine started.
+    lasting_file:      the descriptor, in the engine process, of the file that tells the next engine; None: there is none.
+    tensors_file:      the same of the file in which tensors from memory are kept.
     """
 
     model: ModelConfig
@@ -355,6 +372,11 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     profiler: ProfilerConfig | None = None
     log_steps: bool = False
     log_config: dict[str, Any] = {}
+    sleeps: bool = False
+    weight_transfer: WeightTransferConfig | None = None
+    weights: WeightsState = WeightsState()
+    lasting_file: int | None = None
+    tensors_file: int | None = None
 
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -175,6 +175,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_steps_on: steps that ordered drafts, by the most for a sequence. spec_steps_off: steps that ordered none, by cause.
     spec_off: why the proposer was switched off, as a sentence; empty while it is not.
     step_sizes: steps by the number of their tokens, see `core.api.step_sizes`.
+    weight_version: of the weights; empty for those of the checkpoint that the engine was started with.
+    sleep_level: 0 while the engine is awake. is_paused: whether requests wait because somebody asked for that.
     """
 
     num_running: int = 0
@@ -200,6 +202,9 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     spec_off: str = ""
     num_deferred: int = 0
     step_sizes: list[int] = []
+    weight_version: str = ""
+    sleep_level: int = 0
+    is_paused: bool = False
 
     @property
     def num_for_room(self) -> int:

@@ -7,6 +7,16 @@ import msgspec
 from core.args.arg import Arg
 
 
+class WeightTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of `--weight-transfer-config`."""
+
+    backend: Annotated[
+        str,
+        Arg("Where new weights come from: files, shared memory, or both.", choices=("file", "shared_memory", "any")),
+    ] = "any"
+    directory: Annotated[str | None, Arg("Directory that checkpoints must lie below. Unset: anywhere.")] = None
+
+
 class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
     """Loading of weights."""
 
@@ -46,5 +56,20 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
             "them: by a copy, which takes their size again, or mapped as they lie there, which takes it only until the first "
             "replacement, but in small pages, which are slower. On the CPU.",
             choices=("copy", "map"),
+        ),
+    ] = None
+    enable_sleep_mode: Annotated[
+        bool,
+        Arg(
+            "Let the engine sleep: weights and KV cache are given back until it is woken (LLM.sleep, POST /sleep, /wake_up, "
+            "/pause, /resume)."
+        ),
+    ] = False
+    weight_transfer_config: Annotated[
+        dict[str, Any] | None,
+        Arg(
+            "Let clients replace weights while the server runs (POST /update_weights and its like, /pause, /resume). `{}` "
+            "takes all defaults. Unset: there are no such paths.",
+            keys=WeightTransferKeys,
         ),
     ] = None

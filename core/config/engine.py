@@ -33,6 +33,7 @@ from core.config.profiler import profiler_config
 from core.config.settings import Settings, underscored
 from core.config.structured_outputs import structured_outputs_config
 from core.plugin.discovery import ENGINE
+from core.config.weight_transfer import weight_transfer_config
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
@@ -92,6 +93,8 @@ def engine_config(
         profiler=profiler_config(settings["profiler_config"], problems),
         log_steps=settings["enable_logging_iteration_details"],
         log_config=log_config(settings["log_config_file"]),
+        sleeps=settings["enable_sleep_mode"],
+        weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),
     )
 
 

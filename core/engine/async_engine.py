@@ -21,6 +21,7 @@ from core.api.outputs import RequestOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.child import EngineProcess
+from core.engine.control import EngineControl
 from core.engine.deadlines import alarm, overdue_sentence
 from core.engine.health import check_pause, check_silence
 from core.engine.intake import Intake
@@ -58,6 +59,7 @@ class AsyncEngine:
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
     on_death:     called once when the engine dies and is not started again.
     restarts:     deaths after which it was started again.
+    control:      pauses it, puts it to sleep, gives it new weights.
     source:       gives further engines; None: the first death is final.
     """
 
@@ -74,6 +76,7 @@ class AsyncEngine:
         self._closed = False
         self._live = LiveRequests(config, tokenizer)
         self._totals = StatTotals()
+        self.control = EngineControl(self._live_client, lambda: self.stats)
         self._intake = Intake(config, tokenizer, self._live.queue, self._totals)
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self._killers = Killers()

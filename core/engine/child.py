@@ -83,7 +83,7 @@ class EngineProcess:
                 stdout=pipe,
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
-                pass_fds=(inherited.steps, inherited.weights),
+                pass_fds=inherited.all,
                 process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
             )
         except BaseException:

@@ -22,6 +22,8 @@ from core.engine.canary import Canary
 from core.engine.executor import CheckingExecutor, Executor, ProfiledExecutor, Profiler
 from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
+from core.engine.lasting import Lasting
+from core.engine.lifecycle import Lifecycle
 from core.engine.scheduling import build_scheduler
 from core.engine.step_counts import StepCounts
 from core.engine.step_log import StepLog
@@ -54,11 +56,19 @@ class EngineCore:
     A request can never stop the loop: one that cannot be added, whose step fails, or that breaks an invariant ends with
     finish reason `error`, and no number of such requests ends the engine (see `Faults`).
 
+    lifecycle: pauses, sleeps, takes new weights.
+
     trace: is told of each step; None: nobody is.
+    before: what the engine before this one was when it died.
     """
 
     def __init__(
-        self, config: EngineConfig, executor: Executor, epoch: int = 0, trace: StepTrace | None = None
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        epoch: int = 0,
+        trace: StepTrace | None = None,
+        before: Lasting | None = None,
     ) -> None:
         self.config = config
         self.executor = executor
@@ -74,6 +84,7 @@ class EngineCore:
         self._begun: list[Begun] = []
         self._step_counts = StepCounts()
         self._step_log = StepLog() if config.log_steps else None
+        self.lifecycle = Lifecycle(self, config, executor)
         self._canary = Canary.open(config, executor)
         if self._canary is not None:
             try:
@@ -81,6 +92,9 @@ class EngineCore:
             except CoreError:
                 self.close()
                 raise
+        self._tell_lifecycle()
+        if before is not None:
+            self.lifecycle.go_on_as(before)
 
     def _compute(self, request: EngineRequest) -> list[EngineOutput]:
         """All outputs of a request of the engine's own, while there are no others."""
@@ -93,7 +107,9 @@ class EngineCore:
     def add(self, requests: Iterable[EngineRequest]) -> None:
         """Queue sequences. One that the scheduler refuses comes back from the next step as an error output."""
         for request in requests:
-            if request.grammar is None or not self._held.hold(request):
+            if self.lifecycle.holds:
+                self.lifecycle.hold(request)
+            elif request.grammar is None or not self._held.hold(request):
                 self._schedule(request)
 
     def _schedule(self, request: EngineRequest) -> None:
@@ -113,17 +129,56 @@ class EngineCore:
         """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
         request_ids = list(request_ids)
         self._held.abort(request_ids)
+        self.lifecycle.forget(request_ids)
         self._guard(lambda: self.scheduler.abort(request_ids))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Forget single choices; unknown ones are ignored; nothing is reported."""
         keys = list(keys)
         self._held.abort_choices(keys)
+        self.lifecycle.forget_choices(keys)
         self._guard(lambda: self.scheduler.abort_choices(keys))
 
     def has_work(self) -> bool:
         """Whether another step would do something."""
-        return bool(self._refused) or self.scheduler.has_unfinished() or len(self._held) > 0
+        lifecycle = self.lifecycle
+        if self._refused or lifecycle.has_news:
+            return True
+        return not lifecycle.is_halted and self.has_requests()
+
+    def has_requests(self) -> bool:
+        """Whether any request has not ended, besides those that came while the engine was halted."""
+        return self.scheduler.has_unfinished() or len(self._held) > 0
+
+    def end_all(self) -> None:
+        """End these requests with finish reason `abort`, which the next step tells."""
+        held = self._held.take_all()
+        for request in held:
+            output = EngineOutput(*request.key, 0, [], finish_reason="abort", handle=request.handle)
+            self._refused.append(output)
+        outputs = self._guard(self.scheduler.end_all)
+        if outputs is not None:
+            self._refused += outputs
+
+    def start_over(self) -> None:
+        """Have these requests wait again, with their tokens; what was cached for them is gone."""
+        self._queue.give_up()
+        self._refused += self.scheduler.start_over().records
+        for observer in self.kv_services.observers:
+            observer.cleared()
+
+    def drop_host_pages(self) -> None:
+        """Forget what host memory has of the cache."""
+        self.kv_services.drop_host_pages()
+
+    def use_weights(self, config: EngineConfig) -> None:
+        """From now on cached keys and values are those of the weights of `config`."""
+        self.config = config
+        self.kv_services.use_weights(config, self.executor.numerics, self.executor.page_bytes)
+
+    def beside(self, call: Callable[[], T]) -> T:
+        """Call something between two steps, in the thread that computes them."""
+        return self._queue.beside(call)
 
     @property
     def waits_for_kv(self) -> bool:
@@ -141,9 +196,11 @@ class EngineCore:
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
+        if self.lifecycle.has_news:
+            self._tell_lifecycle()
         if self._held:
             self._release()
-        outputs = self._advance()
+        outputs = StepOutputs() if self.lifecycle.is_halted else self._advance()
         if self._refused:
             outputs.records[:0] = self._refused
             self._refused = []
@@ -169,14 +226,16 @@ class EngineCore:
         """State of scheduler and KV cache now."""
         stats = self.scheduler.stats()
         self.kv_services.report(stats)
-        stats.num_waiting += len(self._held)
-        stats.num_deferred += len(self._held)
+        num_held = len(self._held) + len(self.lifecycle.arrivals)
+        stats.num_waiting += num_held
+        stats.num_deferred += num_held
         stats.step_sizes = list(self._step_counts.row)
         return stats
 
     def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
         """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None),
-        `check_params` (what is wrong with a request's), `start_profile`, `stop_profile` and `written_profile` (see `Profiler`).
+        `check_params` (what is wrong with a request's), `start_profile`, `stop_profile` and `written_profile` (see `Profiler`),
+        and those of the lifecycle.
 
         Raises UtilityError for an unknown method or argument.
         """
@@ -188,6 +247,7 @@ class EngineCore:
             "start_profile": lambda: self._queue.beside(self._profiler().start),
             "stop_profile": lambda: self._queue.beside(self._profiler().stop),
             "written_profile": lambda: self._profiler().written(),
+            **self.lifecycle.utilities(),
         }
         return call_utility(utilities, method, arguments or {})
 
@@ -199,6 +259,13 @@ class EngineCore:
         wanted = params if isinstance(params, SamplingParams) else msgspec.convert(params, SamplingParams)
         found = self._queue.beside(lambda: executor.check_params(wanted))
         return str(found)
+
+    def _tell_lifecycle(self) -> None:
+        """Have the next message say what the engine is now, as all later ones do."""
+        lifecycle = self.lifecycle
+        lifecycle.has_news = False
+        lifecycle.drained()
+        self.scheduler.describe(lifecycle.weights.version, lifecycle.level, is_paused=lifecycle.is_paused)
 
     def _profiler(self) -> Profiler:
         """Raises UtilityError where there is none."""

@@ -1,16 +1,19 @@
 """What the engine needs of whoever computes its steps.
 
 Owns: the contract of an executor, and its optional parts. Never does: compute. Called by: the step queue (asks for steps),
-held requests (have grammars prepared), the engine process (builds one).
+held requests (have grammars prepared), the lifecycle (has memory given back and weights replaced), the engine process (builds
+one).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
+from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 
 
 class Executor(Protocol):
@@ -118,3 +121,46 @@ class ProfiledExecutor(Executor, Protocol):
     """An executor whose steps can be recorded. profiler: None where none is configured."""
 
     profiler: Profiler | None
+
+
+class Reloader(Protocol):
+    """Gives memory back and replaces weights. Called by the thread that computes steps, between two of them.
+
+    state: what the weights are made of.
+    """
+
+    state: WeightsState
+
+    def release(self, level: int) -> None:
+        """Give weights and cache back, whole or not at all. Raises UserError, OSError.
+
+        level: 1 writes prepared weights to a file first.
+        """
+        ...
+
+    def restore(self, parts: Sequence[MemoryPart]) -> None:
+        """Bring parts back. Raises UserError when that cannot be."""
+        ...
+
+    def stage(self, update: WeightUpdate) -> WeightSource:
+        """Check an update, and copy what cannot be read again. Raises UserError, OSError."""
+        ...
+
+    def discard(self, source: WeightSource) -> None:
+        """What was staged will not be applied."""
+        ...
+
+    def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
+        """Use staged updates, all or none; plans after it name no sequence of one before. Raises UserError."""
+        ...
+
+    def reload(self) -> None:
+        """Read all weights again, as their files are now. Raises UserError."""
+        ...
+
+
+@runtime_checkable
+class ReloadingExecutor(Executor, Protocol):
+    """An executor that sleeps, and takes new weights."""
+
+    reloader: Reloader

@@ -73,6 +73,12 @@ class HeldRequests:
         """Wait until some sequence may go on, for a while."""
         wait([held.prepared for held in self._held], timeout=seconds, return_when="FIRST_COMPLETED")
 
+    def take_all(self) -> list[EngineRequest]:
+        """All that wait, which do so no longer."""
+        waiting = [held.request for held in self._held]
+        self._held = []
+        return waiting
+
     def abort(self, request_ids: Iterable[str]) -> None:
         """Forget all choices of these requests."""
         if self._held:

@@ -90,6 +90,7 @@ class EngineLoop:
 
     def _welcome(self, client: Client) -> None:
         self._send(client, msgspec.structs.replace(self._ready, client=client.number))
+        self._core.lifecycle.tell_again()
 
     def _send(self, client: Client, message: msgspec.Struct) -> None:
         if not self._clients.send(client, message):

@@ -27,7 +27,7 @@ import zmq
 from core.api.config import EngineConfig
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineReady
-from core.engine import wire
+from core.engine import lasting, wire
 from core.engine.breadcrumbs import Breadcrumbs
 from core.engine.clients import Clients
 from core.engine.core import EngineCore
@@ -105,8 +105,10 @@ def build(
     config: EngineConfig, epoch: int, factory: ExecutorFactory, import_s: float, trace: StepTrace | None = None
 ) -> tuple[EngineCore, list[tuple[str, float]]]:
     """The engine core with its executor, and the phases of the start."""
+    before = lasting.read(config.lasting_file)
+    config = msgspec.structs.replace(config, weights=before.weights)
     executor = factory(config)
-    core = EngineCore(config, executor, epoch, trace)
+    core = EngineCore(config, executor, epoch, trace, before)
     gc.freeze()
     gc.enable()
     return core, [("import", import_s), *executor.phases]

@@ -9,9 +9,11 @@ Nothing of them is left once nobody has them open, however the processes end.
 from __future__ import annotations
 
 import os
-import tempfile
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
 from typing import Self
+
+from core.anonymous_file import anonymous_file
 
 STEPS_NBYTES = 1 << 20
 
@@ -22,47 +24,37 @@ class SharedFiles:
 
     steps:   of `STEPS_NBYTES`, in which the engine tells of its steps (see `core.engine.breadcrumbs`).
     weights: of weights that outlive the engine; empty until some are kept.
+    lasting: in which the engine notes what the next one has to know (see `core.engine.lasting`).
+    tensors: that came from memory, so that nobody could read them again.
     """
 
     steps: int
     weights: int
+    lasting: int
+    tensors: int
 
     @classmethod
     def new(cls) -> Self:
         """Files that nobody has. Raises OSError."""
-        steps = anonymous_file("core-engine-steps", STEPS_NBYTES)
-        try:
-            return cls(steps, anonymous_file("core-engine-weights", 0))
-        except OSError:
-            os.close(steps)
-            raise
+        sizes = {"steps": STEPS_NBYTES, "weights": 0, "lasting": 0, "tensors": 0}
+        with ExitStack() as undo:
+            made: dict[str, int] = {}
+            for name, nbytes in sizes.items():
+                made[name] = anonymous_file(f"core-engine-{name}", nbytes)
+                undo.callback(os.close, made[name])
+            undo.pop_all()
+        return cls(**made)
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """All descriptors."""
+        return astuple(self)
 
     def again(self) -> Self:
         """The same files, to be closed on their own."""
-        return type(self)(os.dup(self.steps), os.dup(self.weights))
+        return type(self)(*map(os.dup, self.all))
 
     def close(self) -> None:
         """To be called once."""
-        os.close(self.steps)
-        os.close(self.weights)
-
-
-def anonymous_file(name: str, nbytes: int) -> int:
-    """The descriptor of a new file of `nbytes` zeros, which take memory when they are written; the caller closes it.
-
-    name: what tools such as lsof show. Raises OSError.
-    """
-    descriptor = _create(name)
-    try:
-        os.ftruncate(descriptor, nbytes)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _create(name: str) -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with tempfile.TemporaryFile(prefix=name) as file:
-        return os.dup(file.fileno())
+        for descriptor in self.all:
+            os.close(descriptor)

@@ -14,7 +14,17 @@ import msgspec
 
 from core.api.messages import SchedulerStats
 
-STATES = ("num_running", "num_waiting", "num_deferred", "kv_cache_usage", "kv_residency", "spec_off")
+STATES = (
+    "num_running",
+    "num_waiting",
+    "num_deferred",
+    "kv_cache_usage",
+    "kv_residency",
+    "spec_off",
+    "weight_version",
+    "sleep_level",
+    "is_paused",
+)
 """What is of the present engine alone. All other fields are totals: numbers, rows of them, or numbers by name."""
 
 

@@ -39,6 +39,7 @@ from core.engine.child import EngineProcess
 from core.engine.connection import EngineConnection
 from core.engine.ledger import Ledger
 from core.engine.owned_engine import OwnedEngine
+from core.engine.shared_file import SharedFiles
 
 logger = logging.getLogger(__name__)
 
@@ -92,8 +93,8 @@ class ZmqClient:
         """
         if process is None:
             process = EngineProcess.spawn(executor)
-        if config.keep_weights is not None and process.files is not None:
-            config = msgspec.structs.replace(config, weights_file=process.files.weights)
+        if process.files is not None:
+            config = _with_files(config, process.files)
         engine = OwnedEngine(process)
         log_level = logging.getLogger("core").getEffectiveLevel()
         ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
@@ -304,6 +305,12 @@ class ZmqClient:
         self._calls.fail(error)
         if self._on_death is not None:
             self._on_death(error)
+
+
+def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
+    """With the descriptors of what outlives an engine."""
+    weights = files.weights if config.keep_weights is not None else None
+    return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)
 
 
 def _messages(requests: Sequence[EngineRequest]) -> list[AddRequest]:

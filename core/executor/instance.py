@@ -329,11 +329,16 @@ def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: 
     groups = cache.groups or single_group(len(layer_bytes))
     num_blocks = num_blocks_of(cache, groups, layer_bytes)
     memory = KVMemory(device, groups, layer_bytes, num_blocks)
+    bind_cache(instances, memory)
+    return memory
+
+
+def bind_cache(instances: Sequence[ModelInstance], memory: KVMemory) -> None:
+    """Give all layers of all models, numbered through in the order of `instances`, their places in a memory."""
     first_layer = 0
     for instance in instances:
         instance.bind(memory, first_layer)
         first_layer += len(instance.model.mixers)
-    return memory
 
 
 def max_step_tokens(config: EngineConfig) -> int:

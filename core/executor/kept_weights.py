@@ -19,11 +19,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from core.api.checkpoint import CheckpointManifest, TokenizerSource
+from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.executor.instance import made_for
-from core.executor.prepared_writer import PreparedWriter
-from core.models.prepared import VERSION, PreparedIndex, PreparedWeights, Source
+from core.executor.prepared_writer import NotedKernel, written_kernels
+from core.models.prepared import PreparedIndex, PreparedWeights
 from core.plugin.contracts import SavedKernel
 from core.version import __version__
 
@@ -50,7 +50,7 @@ class KeptWeights:
         self._config = config
         self._descriptor = descriptor
         self._manifest = manifest
-        self._kernels: list[tuple[str, set[str], str, SavedKernel]] = []
+        self._kernels: list[NotedKernel] = []
         self._thread: threading.Thread | None = None
 
     def find(self) -> PreparedWeights | None:
@@ -98,19 +98,7 @@ class KeptWeights:
             self._kernels.clear()
 
     def _write_all(self, file: BinaryIO) -> None:
-        writer = PreparedWriter(file)
-        for name, reads, layout, saved in self._kernels:
-            writer.kernel(name, reads, layout, saved)
-        index = PreparedIndex(
-            version=VERSION,
-            engine=__version__,
-            made_for=made_for(self._config),
-            source=Source(self._manifest.ref, {}, ""),
-            manifest=msgspec.structs.replace(self._manifest, config={}, tensors={}, tokenizer=TokenizerSource()),
-            kernels=writer.kernels,
-            stored=[],
-            data_nbytes=file.tell(),
-        )
+        index = written_kernels(file, self._kernels, made_for(self._config), self._manifest)
         raw = msgspec.msgpack.encode(Kept(self._key(), index))
         file.write(raw)
         file.write(len(raw).to_bytes(LENGTH_BYTES, "little"))

@@ -1,18 +1,25 @@
 """Prepared kernels, written to a data file as they are made.
 
 Owns: `PreparedWriter`: the places of blocks in the file, and the entries of an index. Never does: prepare a weight, or open a
-file. Called by: the conversion (a file on disk), kept weights (a file in memory).
+file. Called by: the conversion (a file on disk), kept weights (a file in memory), spilled weights (a file without a name).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import BinaryIO
 
+import msgspec
 import torch
 from torch import Tensor
 
-from core.models.prepared import PAGE, Block, PreparedKernel
+from core.api.checkpoint import CheckpointManifest, TokenizerSource
+from core.models.prepared import PAGE, VERSION, Block, MadeFor, PreparedIndex, PreparedKernel, Source
 from core.plugin.contracts import SavedKernel
+from core.version import __version__
+
+NotedKernel = tuple[str, set[str], str, SavedKernel]
+"""What a `Recorder` was told."""
 
 TYPES = {
     torch.float64: "F64",
@@ -60,3 +67,22 @@ class PreparedWriter:
         raw = tensor.contiguous().flatten().view(torch.uint8)
         self._data.write(memoryview(raw.numpy()))
         return Block(offset, tensor.nbytes, TYPES.get(tensor.dtype, "U8"), tuple(tensor.shape))
+
+
+def written_kernels(
+    file: BinaryIO, kernels: Iterable[NotedKernel], made_for: MadeFor, manifest: CheckpointManifest
+) -> PreparedIndex:
+    """Write kernels to the beginning of an empty file; returns their index. manifest: of the checkpoint. Raises OSError."""
+    writer = PreparedWriter(file)
+    for name, reads, layout, saved in kernels:
+        writer.kernel(name, reads, layout, saved)
+    return PreparedIndex(
+        version=VERSION,
+        engine=__version__,
+        made_for=made_for,
+        source=Source(manifest.ref, {}, ""),
+        manifest=msgspec.structs.replace(manifest, config={}, tensors={}, tokenizer=TokenizerSource()),
+        kernels=writer.kernels,
+        stored=[],
+        data_nbytes=file.tell(),
+    )

@@ -10,6 +10,7 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core.executor.profiling import StepProfiler
+from core.executor.reloader import Reloader
 from core.executor.worker import Worker
 
 
@@ -19,6 +20,7 @@ class UniprocExecutor:
     num_blocks, page_bytes: of KV blocks.
     numerics, phases, state: see `Worker`.
     profiler: records steps; None where none is configured.
+    reloader: gives weights and cache back, and replaces weights.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -28,6 +30,7 @@ class UniprocExecutor:
         self.numerics = self.worker.numerics
         self.phases = self.worker.phases
         self.state = self.worker.state
+        self.reloader = Reloader(self.worker)
         self.profiler = None if config.profiler is None else StepProfiler(config.profiler)
 
     def execute(self, plan: StepPlan) -> StepResult:

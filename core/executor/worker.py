@@ -19,6 +19,7 @@ from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
 from core.api.step_plan import MOST_FORCED, StepPlan, StepResult
+from core.api.weights import WeightsState
 from core.executor.batch import PersistentBatch
 from core.executor.canary import state_of
 from core.executor.checked_proposer import CheckedProposer
@@ -33,6 +34,8 @@ from core.executor.heads_pass import HeadsPass
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
     Checkpoint,
+    ModelInstance,
+    bind_cache,
     build,
     load_plugin,
     max_step_tokens,
@@ -41,16 +44,20 @@ from core.executor.instance import (
     share_cache,
     shared_parts,
 )
+from core.executor.kept_tensors import KeptTensors
 from core.executor.kept_weights import KeptWeights
 from core.executor.logits_processors import LogitsProcessors
 from core.executor.model_runner import ModelRunner
+from core.executor.overlay import overlaid
 from core.executor.pooled import pooler_of
 from core.executor.processor_loading import load_processors
+from core.executor.spilled_weights import SpilledWeights
 from core.executor.step_buffers import StepBuffers
 from core.models.decoder import Decoder
 from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import Proposer, Uploads
+from core.models.prepared import Recorder
+from core.plugin.contracts import Loader, Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.acceptance import acceptance_rule
 from core.sampling.sampler import Sampler
@@ -65,6 +72,9 @@ class Worker:
     instances: the models; the first one is asked for tokens.
     kv_memory: the cache that they share.
     runner: runs the steps.
+    base_files: of the checkpoint.
+    kept_tensors: those of updates that nobody could read again.
+    spilled: the weights in use, as a sleep of level 1 writes them; None: this engine never sleeps.
     grammars: the grammars of sequences, which another thread may have prepared.
     processors: what changes logits of requests; None: nothing does.
     phases: (name, seconds) of the start.
@@ -76,48 +86,95 @@ class Worker:
         self.phases: list[tuple[str, float]] = []
         drafts = () if config.draft is None else config.draft.plugins.table
         self.plugins = PluginTable(config.plugins.table + drafts)
+        self.kept_tensors = KeptTensors(config.tensors_file)
+        self.spilled = SpilledWeights(config) if config.sleeps else None
+        self._guessing: CheckedProposer | None = None
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
-                self.runtime = open_runtime(config, self.plugins)
+                self.open_device()
                 undo.callback(self.runtime.close)
-            self.device = Device(self.runtime)
             if config.weights_file is not None:
                 self._check_keeping()
             self.processors = self._logits_processors()
             with self._phase("read checkpoint"):
-                checkpoint = self._open_checkpoint()
+                checkpoint = self.open_checkpoint(config.weights)
+                self.base_files = checkpoint.manifest.files
                 self._kept = self._kept_weights(checkpoint)
                 if self._kept is not None:
                     checkpoint = dataclasses.replace(checkpoint, prepared=self._kept.find())
             with self._phase("load weights"):
-                limits = config.scheduler
-                rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
-                recorder = None if self._kept is None else self._kept.note
-                model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder)
-                self.instances = [model]
+                self.instances = self.build_models(checkpoint, self._recorder())
                 del checkpoint
-                if config.draft is not None and config.draft.spec.decoder is not None:
-                    draft = build_draft(config, config.draft, model, self.device, self.plugins)
-                    self.instances.append(draft)
-                self.state = state_of({"weights": model.model.weights}) if config.state_canary else None
+                weights = self.instances[0].model.weights
+                self.state = state_of({"weights": weights}) if config.state_canary else None
                 release_unused_memory()
             with self._phase("allocate KV cache"):
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)
-            self.runner = self._runner(model.model)
+            self.grammars = self._grammars()
+            self.runner = self._runner(self.instances[0].model)
             if self._kept is not None:
                 self._kept.keep()
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
-    def _open_checkpoint(self) -> Checkpoint:
-        """The configured checkpoint."""
+    def open_loader(self, state: WeightsState) -> Loader:
+        """The loader of the checkpoint with what was laid over it."""
+        loader: Loader = load_plugin(self.config, self.plugins, "loader", self.config.plugins.loader)
+        return overlaid(state, self.kept_tensors)(loader) if state.sources else loader
+
+    def open_checkpoint(self, state: WeightsState) -> Checkpoint:
+        """The configured checkpoint with what was laid over it; no tensor is read. Raises CheckpointError."""
         dtype = self.runtime.activation_dtype(self.config.model.dtype)
-        return open_checkpoint(self.config, self.plugins, dtype)
+        wrap = overlaid(state, self.kept_tensors) if state.sources else None
+        return open_checkpoint(self.config, self.plugins, dtype, wrap)
+
+    def build_models(self, checkpoint: Checkpoint, recorder: Recorder | None) -> list[ModelInstance]:
+        """The models without a cache: the one that is asked for tokens, and its draft. recorder: see `Packing`."""
+        config = self.config
+        limits = config.scheduler
+        rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
+        model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder)
+        if config.draft is None or config.draft.spec.decoder is None:
+            return [model]
+        return [model, build_draft(config, config.draft, model, self.device, self.plugins)]
+
+    def use_models(self, instances: list[ModelInstance]) -> None:
+        """Compute with other models of the same shapes from now on, on the cache that is there.
+
+        No sequence of an earlier plan is known afterwards.
+        """
+        self._end_proposer()
+        bind_cache(instances, self.kv_memory)
+        self.instances = instances
+        self.runner = self._runner(instances[0].model)
+
+    def drop_models(self) -> None:
+        """Give models, cache and device back; `open_device` and what follows it at the start bring them back."""
+        self._end_proposer()
+        self.runtime.close()  # first: it may still touch pages of the cache
+        self.instances = []
+        del self.runner, self.kv_memory
+
+    def open_device(self) -> None:
+        """Open the device, at the start or after `drop_models`."""
+        self.runtime = open_runtime(self.config, self.plugins)
+        self.device = Device(self.runtime)
+
+    def allocate_cache(self) -> None:
+        """The cache of the models, and what runs steps."""
+        self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
+        self.runner = self._runner(self.instances[0].model)
+
+    def _recorder(self) -> Recorder | None:
+        """Who wants to know of prepared kernels."""
+        if self._kept is not None:
+            return self._kept.note
+        return None if self.spilled is None else self.spilled.note
 
     def _check_keeping(self) -> None:
         """Raises UserError where weights cannot be kept."""
         config = self.config
         unfit = None
-        if config.model.implementation == "transformers":
+        if self.is_foreign:
             unfit = "layers of transformers"
         elif self.runtime.device.type != "cpu":
             unfit = f"--device {config.device}"
@@ -147,16 +204,12 @@ class Worker:
             self.runtime if isinstance(self.runtime, Uploads) else None,
         )
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
-        vocab_size = config.model.vocab_size or self.spec.vocab_size
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        backends = GrammarBackends(config, self.plugins, vocab_size)
-        texts = ForcedTexts(backends.encode, backends.token_bytes)
-        grammars = self.grammars = Grammars(backends.load, texts, vocab_size)
-        batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars, self.processors)
+        batch = PersistentBatch(buffers, config.cache.block_size, self.groups, self.grammars, self.processors)
         kernels = model.kernels
         rule = acceptance_rule(config.acceptance)
         sampler = Sampler(
-            vocab_size,
+            self._vocab_size,
             kernels.race,
             kernels.logprobs,
             kernels.masked_race,
@@ -165,7 +218,7 @@ class Worker:
             custom=self.processors,
         )
         drafting = self._draft_pass(batch, sampler)
-        proposer = self._proposer(model) if config.draft is None else None
+        proposer = self._guessing = self._proposer(model) if config.draft is None else None
         tree = None if proposer is None else proposer.tree
         pooling = config.model.pooling
         pooler = None if pooling is None else pooler_of(pooling, forward)
@@ -187,6 +240,15 @@ class Worker:
             return None
         return LogitsProcessors(load_processors(self.config, self.plugins))
 
+    @property
+    def _vocab_size(self) -> int:
+        return self.config.model.vocab_size or self.spec.vocab_size
+
+    def _grammars(self) -> Grammars:
+        backends = GrammarBackends(self.config, self.plugins, self._vocab_size)
+        texts = ForcedTexts(backends.encode, backends.token_bytes)
+        return Grammars(backends.load, texts, self._vocab_size)
+
     def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """The passes of the draft or of draft heads; None without either."""
         config = self.config
@@ -205,6 +267,11 @@ class Worker:
             padding=self._padding,
             verifies_trees=self._verifies_trees,
         )
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the layers are those of transformers, which a checkpoint brings with it once."""
+        return self.config.model.implementation == "transformers"
 
     @property
     def spec(self) -> ModelSpec:
@@ -283,11 +350,17 @@ class Worker:
         """Give threads and memory back."""
         if self._kept is not None:
             self._kept.close()
-        if self.runner.proposer is not None:
-            self.runner.proposer.close()
+        self._end_proposer()
         if self.processors is not None:
             self.processors.close()
-        self.runtime.close()
+        if self.instances:
+            self.runtime.close()
+
+    def _end_proposer(self) -> None:
+        """Give what guesses by itself back; there is none without a runner."""
+        if self._guessing is not None:
+            self._guessing.close()
+            self._guessing = None
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:

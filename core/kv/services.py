@@ -50,20 +50,21 @@ class KVServices:
 
         Raises ConfigError.
         """
-        cache = config.cache
-        if not cache.enable_prefix_caching:
-            return cls(cache)
-        checked = config.state_canary is not None
-        host = HostTier(cache.host_bytes, checked=checked) if cache.host_bytes else None
-        if cache.disk_path:
-            name = fingerprint(config, numerics)
-            disk = DiskTier(cache.disk_path, name, cache.disk_bytes, page_bytes)
-            tiers = KVTiers(host, disk)
-            saver = BlockSaver(tiers, disk, page_bytes)
-            return cls(cache, tiers, saver)
-        if host is not None:
-            return cls(cache, KVTiers(host))
-        return cls(cache)
+        return cls(config.cache, *_open_tiers(config, numerics, page_bytes))
+
+    def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
+        """From now on blocks are those of other weights: no tier has any of them, unless such weights were in use before.
+
+        A manager that was made before must not be used any more. Arguments: as for `open`.
+        """
+        if self.tiers is not None:
+            self.tiers.close(LAST_WRITES_S)
+            self.tiers, self.saver = _open_tiers(config, numerics, page_bytes)
+
+    def drop_host_pages(self) -> None:
+        """Forget what lies in host memory."""
+        if self.tiers is not None and self.tiers.host is not None:
+            self.tiers.host.clear()
 
     @property
     def observers(self) -> list[CacheObserver]:
@@ -106,3 +107,18 @@ class KVServices:
             self.tiers.close(LAST_WRITES_S)
         if self.publisher is not None:
             self.publisher.close()
+
+
+def _open_tiers(config: EngineConfig, numerics: str, page_bytes: int) -> tuple[KVTiers | None, BlockSaver | None]:
+    """The tiers that the configuration asks for, and what fills a disk. Raises ConfigError."""
+    cache = config.cache
+    if not cache.enable_prefix_caching:
+        return None, None
+    checked = config.state_canary is not None
+    host = HostTier(cache.host_bytes, checked=checked) if cache.host_bytes else None
+    if cache.disk_path:
+        name = fingerprint(config, numerics)
+        disk = DiskTier(cache.disk_path, name, cache.disk_bytes, page_bytes)
+        tiers = KVTiers(host, disk)
+        return tiers, BlockSaver(tiers, disk, page_bytes)
+    return (None if host is None else KVTiers(host)), None

@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from core.api.errors import EngineDeadError
+from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
+from core.api.weights import PauseMode
 from core.config.resolve import Resolution, resolve
 from core.engine.async_engine import AsyncEngine
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.library.keywords import refuse_keywords
 from core.library.processor_names import with_paths
+from core.library.weight_methods import as_update, check_format, check_init
 from core.tokens.script_tokenizer import ScriptTokenizer
 
 logger = logging.getLogger(__name__)
@@ -110,6 +112,91 @@ class AsyncLLM:
         """Forget all cached prefixes; False when running requests still hold blocks."""
         engine = await self._running()
         return await engine.reset_prefix_cache()
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Give the memory of weights and cache back until `wake_up`; requests that come wait. Needs `enable_sleep_mode=True`.
+
+        level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
+        mode: of requests that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
+        Raises RequestError when the engine refuses, as all that follow here do.
+        """
+        await (await self._running()).control.sleep(level, mode)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it."""
+        await (await self._running()).control.wake_up(tags)
+
+    async def is_sleeping(self) -> bool:
+        """Whether some of the memory is not there."""
+        return await (await self._running()).control.is_sleeping()
+
+    async def pause_generation(
+        self, *, mode: PauseMode = "abort", wait_for_inflight_requests: bool | None = None, clear_cache: bool = True
+    ) -> None:
+        """Compute nothing until `resume_generation`; requests that come wait.
+
+        mode: see `sleep`.
+        wait_for_inflight_requests: the older way to say `wait`.
+        clear_cache: whether cached prefixes are forgotten.
+        """
+        control = (await self._running()).control
+        await control.pause("wait" if wait_for_inflight_requests else mode, clear_cache=clear_cache)
+
+    async def resume_generation(self) -> None:
+        """End a pause."""
+        await (await self._running()).control.resume()
+
+    async def is_paused(self) -> bool:
+        """Whether generation is paused."""
+        return await (await self._running()).control.is_paused()
+
+    @property
+    def weight_version(self) -> str:
+        """Of the weights in use, as far as is known here; empty for those of the checkpoint."""
+        return self.stats().weight_version
+
+    async def init_weight_transfer_engine(self, request: Any = None) -> None:
+        """Nothing is to be prepared; see `LLM.init_weight_transfer_engine`."""
+        check_init(request)
+
+    async def update_weights(self, request: Any = None, *, mode: PauseMode = "keep", **fields: Any) -> str:
+        """Replace some or all weights; returns the version of those in use. See `LLM.update_weights`. mode: see `sleep`."""
+        update = as_update(request, fields)
+        return await (await self._running()).control.update_weights(update, mode)
+
+    async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
+        """Gather updates until `finish_weight_update`."""
+        check_format(is_checkpoint_format)
+        await (await self._running()).control.start_weight_update()
+
+    async def finish_weight_update(self, weight_version: str | None = None, *, mode: PauseMode = "keep") -> str:
+        """Apply what was gathered; returns the version of the weights in use."""
+        return await (await self._running()).control.finish_weight_update(weight_version, mode)
+
+    async def reload_weights(self) -> str:
+        """Read the weights again, as their files are now; returns their version."""
+        return await (await self._running()).control.reload_weights()
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call something by name where the model is; its answer in a list of one.
+
+        method: `reload_weights`; the engine is another process, so nothing else is called there.
+        timeout: seconds; None: any time.
+        Raises RequestError for another name or for arguments, TimeoutError.
+        """
+        if method != "reload_weights" or args or kwargs:
+            raise RequestError(
+                f"collective_rpc({method!r}): expected 'reload_weights' without arguments; the engine is another process. "
+                "`LLM` calls any function on its worker.",
+                param="method",
+            )
+        return [await asyncio.wait_for(self.reload_weights(), timeout)]
 
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long."""

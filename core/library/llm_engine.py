@@ -32,6 +32,7 @@ from core.grammars.compiler import GrammarCompiler
 from core.library.keywords import refuse_keywords
 from core.library.metrics import Metric, metrics_of
 from core.library.processor_names import with_paths
+from core.library.weight_methods import WeightMethods
 from core.tokens.script_tokenizer import ScriptTokenizer
 from core.tokens.tokenizer import Tokenizer
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class LLMEngine:
+class LLMEngine(WeightMethods):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.
@@ -116,9 +117,11 @@ class LLMEngine:
     def step(self) -> list[RequestOutput]:
         """Run one step. Returns the outputs of requests with news, as their `output_kind` says; the last one is `finished`.
 
-        Raises EngineDeadError when the engine is broken.
+        Raises EngineDeadError when the engine is broken, RequestError while it sleeps.
         """
         client = self._live_client()
+        if not client.has_work():
+            self._check_awake()
         processed = self._output.process(client.step())
         if processed.stopped:
             client.abort_choices(processed.stopped)
@@ -208,6 +211,11 @@ class LLMEngine:
         if self._client is None:
             raise EngineDeadError("This engine was closed; build another one.")
         return self._client
+
+    def _check_awake(self) -> None:
+        """Raises RequestError when no step would compute anything."""
+        if self._live_client().core.lifecycle.is_halted:
+            raise RequestError("The engine sleeps; call wake_up first.", status=409, code="engine_sleeps")
 
     def _need_tokenizer(self) -> Tokenizer:
         if self._tokenizer is None:

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from core.api.config import CacheConfig
 from core.api.messages import SchedulerStats
-from core.observe import draft_metrics, kv_metrics, step_metrics
+from core.observe import draft_metrics, kv_metrics, lifecycle_metrics, step_metrics
 from core.observe.request_families import FINISH_REASONS, Families, RequestSizes, RequestTimes, TokenCounts
 from core.observe.shared_metrics import AskOthers, merged, page
 from core.observe.shared_metrics import families as as_messages
@@ -136,6 +136,7 @@ class _SchedulerCollector(Collector):
             yield counter
         yield from step_metrics.waiting(PREFIX, self.model_name, stats)
         yield from step_metrics.sizes(PREFIX, self.model_name, stats.step_sizes)
+        yield from lifecycle_metrics.lifecycle(PREFIX, self.model_name, stats)
         yield from draft_metrics.drafts(PREFIX, self.model_name, stats)
         yield from kv_metrics.residency(PREFIX, self.model_name, stats.kv_residency)
         if self.cache is not None:

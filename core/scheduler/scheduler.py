@@ -240,14 +240,37 @@ class Scheduler:
         The cache starts empty and every sequence waits again; tokens already given are kept, so clients only
         see a delay. The worker is told to forget every slot.
         """
+        self._state.stats.num_violations += 1
+        return self._begin_anew(self._state.at_work, error)
+
+    def start_over(self) -> StepOutputs:
+        """What the executor held is gone: everybody waits again, with an empty cache and the tokens that they have."""
+        return self._begin_anew(None, None)
+
+    def end_all(self) -> list[EngineOutput]:
+        """End every sequence with finish reason `abort`."""
         state = self._state
-        guilty = state.at_work
-        state.stats.num_violations += 1
+        ended = [state.end(sequence, "abort", None, keep_cached=True) for sequence in list(state.roster)]
+        return state.take_told() + ended
+
+    def describe(self, weight_version: str, sleep_level: int, *, is_paused: bool) -> None:
+        """What every copy of the statistics says from now on."""
+        stats = self._state.stats
+        stats.weight_version = weight_version
+        stats.sleep_level = sleep_level
+        stats.is_paused = is_paused
+
+    def _begin_anew(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
+        """A new state with an empty cache adopts all sequences; one that is guilty of `error` ends."""
+        state = self._state
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost)
         fresh.stats = state.stats
         fresh.drafts = state.drafts
         fresh.step_clock = state.step_clock
         fresh.stall = state.stall
+        fresh.kv.num_query_tokens = state.kv.num_query_tokens
+        fresh.kv.num_hit_tokens = state.kv.num_hit_tokens
+        fresh.kv.num_tier_tokens = state.kv.num_tier_tokens
         fresh.seats.put_back_removed(range(self.config.max_num_seqs))
         ended = state.take_told()
         for sequence in sorted(state.roster, key=lambda live: live.order):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from core.api.config import CacheConfig, ModelConfig, ServerConfig
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, ServerConfig
 from core.engine.default_params import recommended_values
 from core.formats.selection import served_format
 from core.observe.metrics import ServerMetrics
@@ -26,7 +26,7 @@ from core.serving.drain import DrainGate
 from core.serving.durable.kept_responses import ResponseKeeper
 from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath, TraceParents
+from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core.serving.openapi import document
 from core.serving.own_middleware import load_middleware
 from core.serving.prepared import PreparationSettings
@@ -42,12 +42,15 @@ from core.serving.routes import (
     metrics,
     models,
     page,
+    pause,
     pooling,
     profile,
     responses,
     server_info,
+    sleep,
     tokenize,
     tokenizer_info,
+    weights,
 )
 from core.serving.routes import docs as docs_routes
 from core.serving.tenants import Tenants
@@ -81,7 +84,7 @@ def create_app(
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     paths: list[str] = []
-    for module in _modules(server_config, profiles=engine.config.profiler is not None):
+    for module in _modules(server_config, engine.config):
         app.include_router(module.router)
         for route in module.router.routes:
             paths.append(str(getattr(route, "path", "")))
@@ -100,6 +103,8 @@ def create_app(
     app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:
         app.add_middleware(RequestIds)
+    if engine.config.weight_transfer is not None:
+        app.add_middleware(WeightVersions, version=lambda: engine.stats.weight_version)
     app.add_middleware(
         CORSMiddleware,
         allow_origins=server_config.allowed_origins,
@@ -118,8 +123,8 @@ def create_app(
     return app
 
 
-def _modules(server_config: ServerConfig, *, profiles: bool) -> list[ModuleType]:
-    """The modules of routes that this server has. profiles: whether steps may be profiled."""
+def _modules(server_config: ServerConfig, engine: EngineConfig) -> list[ModuleType]:
+    """The modules of routes that this server has."""
     found: list[ModuleType] = [
         models,
         completions,
@@ -143,6 +148,12 @@ def _modules(server_config: ServerConfig, *, profiles: bool) -> list[ModuleType]
         found.append(tokenizer_info)
     if profiles:
         found.append(profile)
+    if engine.sleeps:
+        found.append(sleep)
+    if engine.weight_transfer is not None:
+        found.append(weights)
+    if engine.sleeps or engine.weight_transfer is not None:
+        found.append(pause)
     return found
 
 

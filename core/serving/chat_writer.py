@@ -52,6 +52,7 @@ class ChatWriter:
         request = prepared.body
         messages = request.messages or []
         last = messages[-1]
+        self.context = context
         self.request = request
         self.custom = {tool.name for tool in prepared.tools if tool.kind == "custom"}
         self.shows_reasoning = request.include_reasoning is not False
@@ -105,6 +106,7 @@ class ChatWriter:
             model=model,
             choices=choices,
             usage=self.usage.usage(),
+            system_fingerprint=self.context.weight_version,
         )
         if self.request.prompt_logprobs is not None and output.prompt_logprobs is not None:
             answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)

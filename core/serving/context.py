@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fastapi import Request
+from msgspec import UNSET, UnsetType
 
 from core.api.config import ModelConfig, ServerConfig
 from core.observe.metrics import ServerMetrics
@@ -69,6 +70,11 @@ class ServingContext:
     def names(self) -> ServedNames:
         """The names that the server answers to."""
         return self.preparer.here.names
+
+    @property
+    def weight_version(self) -> str | UnsetType:
+        """Of the weights in use; UNSET for those that the engine was started with."""
+        return self.engine.stats.weight_version or UNSET
 
     async def until_idle(self) -> None:
         """Until everything that runs has ended, responses in the background too; for a server that drains."""

@@ -14,6 +14,7 @@ from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.engine.control import EngineControl
 from core.engine.queue_limit import QueueLimit
 from core.engine.request_terms import RequestTerms
 from core.engine.restart_log import RestartLog
@@ -51,6 +52,11 @@ class ServingEngine(Protocol):
     @property
     def restarts(self) -> RestartLog:
         """What became of engines that died."""
+        ...
+
+    @property
+    def control(self) -> EngineControl:
+        """Pauses it, puts it to sleep, gives it new weights."""
         ...
 
     def generate(

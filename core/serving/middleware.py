@@ -1,4 +1,5 @@
-"""Plain ASGI middleware: request ids, HEAD, the path that a proxy adds; and sets of paths, which other middleware asks.
+"""Plain ASGI middleware: request ids, versions of weights, HEAD, the path that a proxy adds; and sets of paths, which other
+middleware asks.
 
 Owns: these classes. Never does: look into bodies. Called by: `core.serving.app`.
 """
@@ -60,6 +61,28 @@ class RequestIds:
             await send(message)
 
         await self.app(scope, receive, send_with_id)
+
+
+class WeightVersions:
+    """Answers with `X-Weight-Version`, once weights were replaced. version: of those in use; empty before that."""
+
+    def __init__(self, app: ASGIApp, version: Callable[[], str]) -> None:
+        self.app = app
+        self.version = version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on and add the header to its answer."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_version(message: Message) -> None:
+            version = self.version()
+            if message["type"] == "http.response.start" and version:
+                MutableHeaders(scope=message)["x-weight-version"] = version
+            await send(message)
+
+        await self.app(scope, receive, send_with_version)
 
 
 class HeadRequests:

@@ -24,9 +24,12 @@ from core.serving.protocol.operation import (
     LoadAnswer,
     ModelCard,
     ModelList,
+    PausedAnswer,
     ProfileAnswer,
     ResetAnswer,
     ServerInfo,
+    SleepingAnswer,
+    StatusAnswer,
     VersionAnswer,
 )
 from core.serving.protocol.pooling import (
@@ -46,6 +49,16 @@ from core.serving.protocol.response_objects import DeletedResponse, ItemList, Re
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
 from core.serving.protocol.tokenizer_info import TokenizerInfo
+from core.serving.protocol.weights import (
+    BeginRequest,
+    FinishRequest,
+    InitRequest,
+    RpcAnswer,
+    RpcRequest,
+    UpdateRequest,
+    WeightsAnswer,
+    WorldSize,
+)
 
 JSON = "application/json"
 EVENTS = "text/event-stream"
@@ -55,7 +68,7 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    403: "The server has several API keys and tells that to none of them.",
+    403: "The server has several API keys and tells that to none of them, or the operator does not allow this source.",
     404: "There is no such model, response or stream.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
@@ -132,6 +145,18 @@ OPERATIONS: dict[str, Operation] = {
     "/load": Operation(LoadAnswer),
     "/start_profile": Operation(ProfileAnswer, errors=(409,)),
     "/stop_profile": Operation(ProfileAnswer, errors=(409,)),
+    "/sleep": Operation(StatusAnswer),
+    "/wake_up": Operation(StatusAnswer),
+    "/is_sleeping": Operation(SleepingAnswer),
+    "/pause": Operation(StatusAnswer),
+    "/resume": Operation(StatusAnswer),
+    "/is_paused": Operation(PausedAnswer),
+    "/init_weight_transfer_engine": Operation(WeightsAnswer, InitRequest, errors=BODY),
+    "/update_weights": Operation(WeightsAnswer, UpdateRequest, errors=(*BODY, 403)),
+    "/start_weight_update": Operation(WeightsAnswer, BeginRequest, errors=BODY),
+    "/finish_weight_update": Operation(WeightsAnswer, FinishRequest, errors=BODY),
+    "/collective_rpc": Operation(RpcAnswer, RpcRequest, errors=BODY),
+    "/get_world_size": Operation(WorldSize),
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),

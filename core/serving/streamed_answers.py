@@ -48,6 +48,7 @@ def _chat_events(
         created=created,
         model=prepared.model,
         choices=[],
+        system_fingerprint=context.weight_version,
     )
     stream = AnswerStream(context, prepared.body, first, outputs)
     return stream.events(chunk, ChatWriter(context, prepared))
@@ -67,6 +68,7 @@ def _completion_events(
         created=created,
         model=prepared.model,
         choices=[],
+        system_fingerprint=context.weight_version,
     )
     stream = AnswerStream(context, prepared.body, first, outputs)
     return stream.events(head, CompletionWriter(context, prepared.body, prepared.prompts))

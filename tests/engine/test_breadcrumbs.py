@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from fakes import CRASH, KILL, TARGET, FakeExecutor, make_config
 
+from core.anonymous_file import anonymous_file
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_HANDLE, EngineRequest
 from core.api.sampling_params import SamplingParams
@@ -25,7 +26,7 @@ from core.engine.breadcrumbs import Breadcrumbs, LastStep
 from core.engine.core import EngineCore
 from core.engine.death import Death, death_of
 from core.engine.oom_kills import count_oom_kills
-from core.engine.shared_file import STEPS_NBYTES, anonymous_file
+from core.engine.shared_file import STEPS_NBYTES
 from core.engine.step_queue import step_queue
 from core.engine.step_trace import StepTrace
 from core.engine.zmq_client import ZmqClient

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from core.anonymous_file import anonymous_file
 from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
 from core.config.resolve import resolve
 from core.engine.core import EngineCore
-from core.engine.shared_file import anonymous_file
 from core.executor.uniproc import UniprocExecutor
 from core.models.packing import Packing
 

@@ -14,7 +14,15 @@ from typing import Any
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, ProfilerConfig, SchedulerConfig
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    PluginChoices,
+    ProfilerConfig,
+    SchedulerConfig,
+    WeightTransferConfig,
+)
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
 from core.api.pooling import PoolingConfig
@@ -173,6 +181,7 @@ def make_engine(
     pooling: PoolingConfig | None = None,
     reads_extra_args: bool = True,
     checks_params: bool = False,
+    changes: bool = False,
 ) -> AsyncEngine:
     """Call it inside the event loop that will use the engine.
 
@@ -181,6 +190,7 @@ def make_engine(
     plugins: chosen for a real model, so that grammars are compiled.
     pooling: how a model pools that gives vectors.
     reads_extra_args, checks_params: whether it has logits processors.
+    changes: whether there are paths that have the engine sleep, or replace its weights.
     """
     tokenizer = tokenizer or make_tokenizer()
     model = ModelConfig(
@@ -203,6 +213,8 @@ def make_engine(
         plugins=plugins or PluginChoices(loader="dummy", platform="cpu"),
         disable_log_stats=True,
         profiler=profiler,
+        sleeps=changes,
+        weight_transfer=WeightTransferConfig() if changes else None,
     )
     served = tokenizer if texts else Tokenizer.absent()
     chosen = client(tokenizer) if make_client is None else make_client(tokenizer, config)

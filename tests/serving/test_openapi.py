@@ -25,7 +25,7 @@ def whole_document() -> dict[str, Any]:
     """Of a server that has every route."""
     wanted = {"enable_server_load_tracking": True, "enable_tokenizer_info_endpoint": True}
     config = ServerConfig(uvicorn_log_level="warning", **wanted)
-    with run_server(config, profiler=ProfilerConfig(directory="/traces")) as running:
+    with run_server(config, profiler=ProfilerConfig(directory="/traces"), changes=True) as running:
         return running.http.get("/openapi.json").json()
 
 

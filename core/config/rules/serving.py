@@ -93,6 +93,28 @@ def llm_is_watched_otherwise(facts: Facts) -> Findings:
         yield Warn(f"{', '.join(given)}: no effect here; configure logging, or trace, in the program that calls LLM.")
 
 
+def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
+    """What holds on to the weights of the start is at odds with giving them back, or replacing them."""
+    changing = {
+        "--enable-sleep-mode": facts["enable_sleep_mode"],
+        "--weight-transfer-config": facts["weight_transfer_config"] is not None,
+    }
+    holding = ("keep_weights", "state_canary")
+    for flag, is_wanted in changing.items():
+        for name in holding:
+            if is_wanted and facts[name] is not None:
+                yield Problem(f"{flag}: {flag_of(name)} holds on to the weights of the start; leave one of them out.")
+
+
+def weights_are_replaced_by_friends(facts: Facts) -> Findings:
+    """Whoever may replace weights decides what a server says."""
+    if facts.context == "serve" and facts["weight_transfer_config"] is not None and not facts["api_key"]:
+        yield Warn(
+            "--weight-transfer-config: this server asks nobody for a key, so everybody who reaches it may replace its weights; "
+            "give --api-key."
+        )
+
+
 def servers_read_their_arguments(facts: Facts) -> Findings:
     """What only a server looks at means nothing to `LLM`; a file or a variable may be shared with a server."""
     if facts.context != "llm":
@@ -124,5 +146,7 @@ RULES: tuple[Rule, ...] = (
     Rule(uds_replaces_host_and_port),
     Rule(details_need_traces),
     Rule(llm_is_watched_otherwise),
+    Rule(changing_weights_are_held_by_nobody),
+    Rule(weights_are_replaced_by_friends),
     Rule(servers_read_their_arguments),
 )

@@ -20,6 +20,8 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
 def fingerprint(config: EngineConfig, numerics: str) -> str:
     """32 hex digits over weights, model configuration, plugins, numerics and the layout of a block.
 
+    What was laid over the checkpoint counts by its version, its files' sizes and times, and a digest of what came from memory.
+
     Of each weight file the size, the time of its last change and `NUM_SAMPLES` pieces count; without files, the reference.
     """
     cache = config.cache
@@ -34,6 +36,8 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
     }
     if config.draft is not None:
         settled["draft"] = [config.draft.model.model, config.draft.spec]
+    if config.weights.number:
+        settled["weights"] = [config.weights.version, config.weights.sources]
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))
     files = _weight_files(Path(model.model))
     if not files:

@@ -46,7 +46,7 @@ from core.plugin.contracts.kernels import (
     SavesKernels,
     SumsInSegments,
 )
-from core.plugin.contracts.loader import Loader
+from core.plugin.contracts.loader import Loader, ResolvesTensors
 from core.plugin.contracts.logits_processor import (
     BatchChanges,
     HasExampleParams,
@@ -132,6 +132,7 @@ __all__ = [
     "Recordable",
     "RecordableBackend",
     "RequestFacts",
+    "ResolvesTensors",
     "ResponseFormats",
     "RouteKernel",
     "Runtime",

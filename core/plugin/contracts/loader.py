@@ -30,3 +30,12 @@ class Loader(Protocol):
         until the next one is drawn.
         """
         ...
+
+
+@runtime_checkable
+class ResolvesTensors(Protocol):
+    """Optional part of a loader: it finds tensors that lie without a configuration, for updates of weights."""
+
+    def resolve_tensors(self, ref: str) -> CheckpointManifest:
+        """What lies at `ref`, a folder or a file; `config` is empty where there is none. Raises CheckpointError."""
+        ...

@@ -195,7 +195,7 @@ class ChatChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ChatResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer to a request that is not streamed."""
+    """The whole answer to a request that is not streamed. system_fingerprint: the version of replaced weights."""
 
     id: str
     object: str
@@ -207,6 +207,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
@@ -231,7 +232,7 @@ class ChunkChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChunk(msgspec.Struct, omit_defaults=True):
-    """One event of a stream."""
+    """One event of a stream. system_fingerprint: the version of replaced weights, at its beginning."""
 
     id: str
     object: str
@@ -242,3 +243,4 @@ class ChatChunk(msgspec.Struct, omit_defaults=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET

@@ -105,7 +105,11 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
 
 
 class CompletionResponse(msgspec.Struct, omit_defaults=True):
-    """The whole answer, and every chunk of a stream. explain, timings: lists, one each, when there are several prompts."""
+    """The whole answer, and every chunk of a stream.
+
+    explain, timings: lists, one each, when there are several prompts.
+    system_fingerprint: the version of replaced weights.
+    """
 
     id: str
     object: str
@@ -115,3 +119,4 @@ class CompletionResponse(msgspec.Struct, omit_defaults=True):
     usage: Usage | UnsetType | None = UNSET
     explain: Explanation | list[Explanation] | UnsetType = UNSET
     timings: Timings | list[Timings] | UnsetType = UNSET
+    system_fingerprint: str | UnsetType = UNSET

@@ -16,6 +16,7 @@ class ModelCard(msgspec.Struct):
     created: seconds since the epoch.
     root:    what was loaded.
     response_format: the format by which answers are taken apart, and why that one.
+    weight_version: of the weights, once they were replaced.
     """
 
     id: str
@@ -26,6 +27,7 @@ class ModelCard(msgspec.Struct):
     owned_by: str = "core"
     parent: str | None = None
     response_format: str = ""
+    weight_version: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ModelList(msgspec.Struct):
@@ -62,9 +64,10 @@ class HealthAnswer(msgspec.Struct):
 
 
 class VersionAnswer(msgspec.Struct):
-    """The engine's version."""
+    """The engine's version. weight_version: of the weights, once they were replaced."""
 
     version: str
+    weight_version: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class ServerInfo(msgspec.Struct):
@@ -95,3 +98,21 @@ class ProfileAnswer(msgspec.Struct):
     """A profile began or ended. path: where traces go, or the trace that was written."""
 
     path: str
+
+
+class StatusAnswer(msgspec.Struct):
+    """What the engine does from now on. status: `paused`, `resumed`, `asleep` or `awake`."""
+
+    status: str
+
+
+class PausedAnswer(msgspec.Struct):
+    """Whether requests wait because somebody asked for that."""
+
+    is_paused: bool
+
+
+class SleepingAnswer(msgspec.Struct):
+    """Whether the engine has given memory back."""
+
+    is_sleeping: bool

@@ -55,6 +55,7 @@ async def create_completion(request: Request) -> Response:
         outputs = run_prompts(context, prepared, head.id, user, arrival)
         writer = CompletionWriter(context, body, prepared.prompts)
         whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
+        whole.system_fingerprint = context.weight_version
         return json_response(whole)
 
 

@@ -38,5 +38,5 @@ async def health(request: Request) -> Response:
 
 @router.get("/version")
 async def version(request: Request) -> Response:
-    """The version of the engine."""
-    return json_response(VersionAnswer(__version__))
+    """The version of the engine, and of its weights once they were replaced."""
+    return json_response(VersionAnswer(__version__, context_of(request).weight_version))

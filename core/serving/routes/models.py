@@ -31,4 +31,5 @@ def _card(context: ServingContext, name: str) -> ModelCard:
     served = context.preparer.here.settings.format
     if served is not None:
         card.response_format = f"{served.row.name} ({served.reason})"
+    card.weight_version = context.weight_version
     return card

@@ -6,11 +6,12 @@ Called by: the engine's loading (`iter`), the command line (`resolve`, without t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.api.checkpoint import CheckpointManifest
+from core.api.checkpoint import CheckpointManifest, TokenizerSource
 from core.api.errors import CheckpointError
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.index import check_index, read_index
@@ -21,6 +22,7 @@ from core_plugins.loaders.safetensors.header import read_all
 if TYPE_CHECKING:
     from torch import Tensor
 
+CONFIG = "config.json"
 INDEX = "model.safetensors.index.json"
 SECOND_COPY = "consolidated"
 """Files that begin so hold the same weights under Mistral's names, where there are others beside them."""
@@ -51,6 +53,28 @@ class SafetensorsLoader:
             metadata=header.metadata,
         )
 
+    def resolve_tensors(self, ref: str) -> CheckpointManifest:
+        """The `ResolvesTensors` contract: a model's folder, a folder of files alone, or one file."""
+        path = Path(ref)
+        if path.is_dir() and (path / CONFIG).is_file():
+            return self.resolve(ref)
+        if path.is_dir():
+            files = [inside(path, name) for name in _names_of(path)]
+        elif path.is_file():
+            files = [path]
+        else:
+            raise CheckpointError(f"{ref}: there is no such file or folder.")
+        header = read_all(files)
+        return CheckpointManifest(
+            ref=ref,
+            format="safetensors",
+            files=[os.path.abspath(file) for file in files],
+            tensors=header.tensors,
+            config={},
+            tokenizer=TokenizerSource(),
+            metadata=header.metadata,
+        )
+
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors file by file, in the order in which they lie there. Raises CheckpointError."""
         return mapped_tensors(manifest, reads, self._strategy)
@@ -61,7 +85,5 @@ def _names_of(directory: Path) -> list[str]:
     names = sorted(path.name for path in directory.glob("*.safetensors"))
     first = [name for name in names if not name.startswith(SECOND_COPY)]
     if not names:
-        raise CheckpointError(
-            f"{directory}: there is no .safetensors file next to config.json. Is the download complete?"
-        )
+        raise CheckpointError(f"{directory}: there is no .safetensors file. Is the download complete?")
     return first or names

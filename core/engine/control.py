@@ -1,0 +1,135 @@
+"""An engine paused, put to sleep and given new weights, as a server or a program in asyncio asks for it.
+
+Owns: `EngineControl`: the calls, and waiting for requests that are to end first. Never does: know what a call does (the
+engine's lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the server's routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from core.api.errors import RequestError, UtilityError
+from core.api.messages import SchedulerStats
+from core.api.weights import WeightUpdate
+
+POLL_S = 0.02
+"""Seconds between two questions whether the requests that are waited for have ended."""
+
+
+class Callee(Protocol):
+    """The client of an engine."""
+
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a utility. Raises UtilityError, EngineDeadError."""
+        ...
+
+
+class EngineControl:
+    """client: of the engine that lives; raises what it raises when none does. stats: what is known of the engine.
+
+    Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
+    being started again. What it says is known to `stats` from then on.
+    """
+
+    def __init__(self, client: Callable[[], Callee], stats: Callable[[], SchedulerStats]) -> None:
+        self._client = client
+        self._stats = stats
+
+    async def pause(self, mode: str = "abort", *, clear_cache: bool = True) -> None:
+        """Compute nothing until `resume`; requests that come wait.
+
+        mode: what becomes of those that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
+        clear_cache: whether cached prefixes are forgotten.
+        """
+        state = await self._call("pause", mode=mode, clear_cache=clear_cache)
+        if mode == "wait":
+            await self._until_halted(state)
+            if clear_cache:
+                await self._call("reset_prefix_cache")
+
+    async def resume(self) -> None:
+        """End a pause."""
+        await self._call("resume")
+
+    async def is_paused(self) -> bool:
+        """Whether a pause was asked for that has not ended."""
+        state = await self._call("lifecycle")
+        return bool(state["is_paused"])
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give the memory of weights and cache back until `wake_up`; requests that come wait.
+
+        level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
+        mode: see `pause`.
+        """
+        if mode == "wait":
+            await self._having_waited("sleep", level=level)
+        else:
+            await self._call("sleep", level=level, mode=mode)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it."""
+        await self._call("wake_up", tags=None if tags is None else list(tags))
+
+    async def is_sleeping(self) -> bool:
+        """Whether some of the memory is not there."""
+        state = await self._call("lifecycle")
+        return bool(state["is_sleeping"])
+
+    async def update_weights(self, update: WeightUpdate, mode: str = "keep") -> str:
+        """Replace weights, or gather the update after `start_weight_update`. Returns the version of the weights in use.
+
+        mode: see `pause`; requests that go on do so with the new weights.
+        """
+        given = {name: value for name, value in msgspec.to_builtins(update).items() if value is not None}
+        if mode == "wait":
+            return await self._having_waited("update_weights", update=given)
+        return str((await self._call("update_weights", update=given, mode=mode))["weight_version"])
+
+    async def start_weight_update(self) -> None:
+        """From now on updates are gathered."""
+        await self._call("start_weight_update")
+
+    async def finish_weight_update(self, weight_version: str | None = None, mode: str = "keep") -> str:
+        """Apply what was gathered. Returns the version of the weights in use."""
+        if mode == "wait":
+            return await self._having_waited("finish_weight_update", weight_version=weight_version)
+        state = await self._call("finish_weight_update", weight_version=weight_version, mode=mode)
+        return str(state["weight_version"])
+
+    async def reload_weights(self) -> str:
+        """Read the weights again, as their files are now. Returns the version of the weights in use."""
+        return str((await self._call("reload_weights"))["weight_version"])
+
+    async def _having_waited(self, method: str, **arguments: Any) -> str:
+        """Make a call once all requests that are there have ended; those that come wait for it."""
+        before = await self._call("lifecycle")
+        state = await self._call("pause", mode="wait", clear_cache=False)
+        try:
+            await self._until_halted(state)
+            state = await self._call(method, **arguments, mode="keep")
+        finally:
+            if not before["is_paused"]:
+                await self._call("resume")
+        return str(state["weight_version"])
+
+    async def _until_halted(self, state: dict[str, Any]) -> None:
+        while not state["is_halted"]:
+            await asyncio.sleep(POLL_S)
+            state = await self._call("lifecycle")
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        try:
+            state = await self._client().call(method, arguments)
+        except UtilityError as error:
+            raise RequestError(str(error), code="engine_refused") from None
+        if isinstance(state, dict):
+            stats = self._stats()
+            stats.weight_version = state["weight_version"]
+            stats.sleep_level = state["sleep_level"]
+            stats.is_paused = state["is_paused"]
+        return state

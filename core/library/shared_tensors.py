@@ -1,0 +1,70 @@
+"""Tensors in shared memory, as an engine takes new weights from them.
+
+Owns: `SharedTensors`: the memory, and what is told of it. Never does: know an engine. Called by: trainers, and whoever updates
+weights from Python.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+from uuid import uuid4
+
+from core.api.weights import TensorPlace, WeightUpdate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ALIGNMENT = 64
+
+
+class SharedTensors:
+    """Copies of tensors, by name, in POSIX shared memory; it is gone after the `with` block. The engine copies what it takes.
+
+    name: of the memory. tensors: what lies there.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        import torch
+
+        self.name = f"core-weights-{uuid4().hex}"
+        self.tensors: list[TensorPlace] = []
+        self._path = Path("/dev/shm", self.name)
+        end = 0
+        for name, tensor in tensors.items():
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            self.tensors.append(TensorPlace(name, dtype, list(tensor.shape), start))
+            end = start + tensor.nbytes
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, max(end, 1))
+            memory = torch.frombuffer(mmap.mmap(descriptor, max(end, 1)), dtype=torch.uint8)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(descriptor)
+        for place, tensor in zip(self.tensors, tensors.values(), strict=True):
+            raw = tensor.detach().contiguous().flatten().view(torch.uint8)
+            memory[place.offset : place.offset + tensor.nbytes].copy_(raw)
+
+    def update(self, weight_version: str | None = None) -> WeightUpdate:
+        """What `update_weights` takes. weight_version: None: the number of the update."""
+        return WeightUpdate(shared_memory=self.name, tensors=self.tensors, weight_version=weight_version)
+
+    def close(self) -> None:
+        """Remove the memory. May be called twice."""
+        self._path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

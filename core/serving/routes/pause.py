@@ -1,0 +1,37 @@
+"""POST /pause and /resume, GET /is_paused. Owns: their answers. Never does: know what a pause is (the engine does)."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from core.serving.body import json_response
+from core.serving.context import context_of
+from core.serving.protocol.operation import PausedAnswer, StatusAnswer
+from core.serving.query import flag_of, mode_of
+
+router = APIRouter(tags=["operation"])
+
+
+@router.post("/pause")
+async def pause(
+    request: Request, mode: str = "abort", clear_cache: str = "true", wait_for_inflight_requests: str = "false"
+) -> Response:
+    """Compute nothing until /resume; requests that come wait. mode: what becomes of those that are there, see /sleep."""
+    waits = flag_of("wait_for_inflight_requests", wait_for_inflight_requests)
+    wanted = "wait" if waits else mode_of(mode)
+    clears = flag_of("clear_cache", clear_cache)
+    await context_of(request).engine.control.pause(wanted, clear_cache=clears)
+    return json_response(StatusAnswer("paused"))
+
+
+@router.post("/resume")
+async def resume(request: Request) -> Response:
+    """End a pause."""
+    await context_of(request).engine.control.resume()
+    return json_response(StatusAnswer("resumed"))
+
+
+@router.get("/is_paused")
+async def is_paused(request: Request) -> Response:
+    """Whether a pause was asked for that has not ended."""
+    return json_response(PausedAnswer(await context_of(request).engine.control.is_paused()))

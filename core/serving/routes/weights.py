@@ -1,0 +1,128 @@
+"""New weights while the server runs, where that is allowed: POST /update_weights and its like.
+
+Owns: which sources are allowed, and the answers. Never does: read a weight.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from core.api.config import WeightTransferConfig
+from core.api.decoding import UNREADABLE
+from core.api.errors import RequestError
+from core.api.weights import WeightUpdate
+from core.serving.body import json_response, read_body
+from core.serving.context import context_of
+from core.serving.protocol.weights import (
+    BeginRequest,
+    FinishRequest,
+    InitRequest,
+    RpcAnswer,
+    RpcRequest,
+    UpdateRequest,
+    WeightsAnswer,
+    WorldSize,
+)
+from core.serving.query import mode_of
+
+router = APIRouter(tags=["operation"])
+
+T = TypeVar("T")
+
+
+@router.post("/init_weight_transfer_engine")
+async def init_weight_transfer_engine(request: Request) -> Response:
+    """Nothing is to be prepared: checkpoints and shared memory are there or not."""
+    body = await _body(request, InitRequest)
+    if body.init_info:
+        raise RequestError(
+            "init_info is not empty; weights come from checkpoints and shared memory, which need no preparation.",
+            param="init_info",
+        )
+    return _answer(request, "Weight transfer initialized")
+
+
+@router.post("/update_weights")
+async def update_weights(request: Request) -> Response:
+    """Replace some or all weights, at once, or with others after /start_weight_update."""
+    body = await _body(request, UpdateRequest)
+    context = context_of(request)
+    allowed = context.engine.config.weight_transfer or WeightTransferConfig()
+    update = _checked(body.update_info, allowed)
+    await context.engine.control.update_weights(update, mode_of(body.mode))
+    return _answer(request, "Weights updated")
+
+
+@router.post("/start_weight_update")
+async def start_weight_update(request: Request) -> Response:
+    """Gather updates until /finish_weight_update."""
+    body = await _body(request, BeginRequest)
+    if not body.is_checkpoint_format:
+        raise RequestError(
+            "is_checkpoint_format is false; expected true: tensors are taken as a checkpoint has them.",
+            param="is_checkpoint_format",
+        )
+    await context_of(request).engine.control.start_weight_update()
+    return _answer(request, "Weight update started")
+
+
+@router.post("/finish_weight_update")
+async def finish_weight_update(request: Request) -> Response:
+    """Apply what was gathered, all of it or nothing."""
+    body = await _body(request, FinishRequest)
+    control = context_of(request).engine.control
+    await control.finish_weight_update(body.weight_version, mode_of(body.mode))
+    return _answer(request, "Weight update finished")
+
+
+@router.post("/collective_rpc")
+async def collective_rpc(request: Request) -> Response:
+    """Call the method `reload_weights`: the weights are read again, as their files are now."""
+    body = await _body(request, RpcRequest)
+    if body.method != "reload_weights" or body.args or body.kwargs:
+        raise RequestError(f"method is {body.method!r}; expected 'reload_weights' without arguments.", param="method")
+    version = await context_of(request).engine.control.reload_weights()
+    return json_response(RpcAnswer([version]))
+
+
+@router.get("/get_world_size")
+async def get_world_size(request: Request) -> Response:
+    """How many processes hold a part of the weights."""
+    return json_response(WorldSize(1))
+
+
+def _answer(request: Request, message: str) -> Response:
+    return json_response(WeightsAnswer(message, context_of(request).engine.stats.weight_version))
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The body, which may be empty. Raises RequestError."""
+    with context_of(request).bodies.body() as body:
+        data = await read_body(request, body)
+        try:
+            return msgspec.json.decode(bytes(data) or b"{}", type=kind)
+        except UNREADABLE as error:
+            raise RequestError(f"The body is not understood: {error}.", param="body") from None
+
+
+def _checked(update: WeightUpdate, allowed: WeightTransferConfig) -> WeightUpdate:
+    """An update from where the operator allows it. Raises RequestError (403)."""
+    source = "file" if update.path is not None else "shared_memory"
+    if allowed.backend not in ("any", source):
+        raise RequestError(
+            f"This server takes weights from {allowed.backend} only (--weight-transfer-config.backend).",
+            param="update_info",
+            status=403,
+        )
+    if update.path is None or allowed.directory is None:
+        return update
+    real = Path(allowed.directory, update.path).resolve()
+    if not real.is_relative_to(allowed.directory):
+        raise RequestError(
+            f"path is {update.path!r}; expected one below --weight-transfer-config.directory.", param="path", status=403
+        )
+    return msgspec.structs.replace(update, path=str(real))

@@ -1,0 +1,61 @@
+"""A fake executor that sleeps and takes new weights: it notes what is asked of it, and refuses steps while it sleeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.fakes import FakeExecutor
+
+from core.api.config import EngineConfig
+from core.api.step_plan import StepPlan, StepResult
+from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
+
+
+class FakeReloader:
+    """Notes what is asked of it."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.state = config.weights
+        self.present = True
+        self.calls: list[str] = []
+        self.failure: Exception | None = None
+
+    def release(self, level: int) -> None:
+        self._note(f"release {level}")
+        self.present = False
+
+    def restore(self, parts: Sequence[MemoryPart]) -> None:
+        self._note("restore " + ",".join(parts))
+        self.present = True
+
+    def stage(self, update: WeightUpdate) -> WeightSource:
+        self._note(f"stage {update.path}")
+        return WeightSource(path=update.path or "", names=("a",))
+
+    def discard(self, source: WeightSource) -> None:
+        self.calls.append(f"discard {source.path}")
+
+    def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
+        self._note("apply " + ",".join(source.path for source in sources))
+        number = self.state.number + 1
+        self.state = WeightsState(version=version or str(number), number=number, sources=tuple(sources))
+
+    def reload(self) -> None:
+        self._note("reload")
+
+    def _note(self, call: str) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.calls.append(call)
+
+
+class SleepingExecutor(FakeExecutor):
+    """Refuses steps while it sleeps."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.reloader = FakeReloader(config)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        assert self.reloader.present, "a step came while the engine slept"
+        return super().execute(plan)
