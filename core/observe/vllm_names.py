@@ -18,7 +18,6 @@ ENGINE = {"engine": "0"}
 ABSENT: Mapping[str, str] = MappingProxyType(
     {
         "corrupted_requests": "a request whose numbers are not finite ends with an error, and counts as such",
-        "engine_sleep_state": "a server does not sleep",
         "estimated_flops_per_gpu": "the work of the device is not estimated",
         "estimated_read_bytes_per_gpu": "the work of the device is not estimated",
         "estimated_write_bytes_per_gpu": "the work of the device is not estimated",

@@ -146,7 +146,7 @@ def _modules(server_config: ServerConfig, engine: EngineConfig) -> list[ModuleTy
         found.append(load)
     if server_config.enable_tokenizer_info_endpoint:
         found.append(tokenizer_info)
-    if profiles:
+    if engine.profiler is not None:
         found.append(profile)
     if engine.sleeps:
         found.append(sleep)
