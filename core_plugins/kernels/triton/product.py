@@ -413,7 +413,8 @@ def _constants(form: Form, compute: torch.dtype, segments: int, split: bool, acc
 
 def _is_aligned(x: Tensor, weight: Packed) -> bool:
     """Whether rows begin at multiples of 16 numbers."""
-    return x.stride(0) % 16 == 0 and weight.values.shape[1] % 16 == 0
+    strides = (x.stride(0), weight.values.shape[1])
+    return all(stride % 16 == 0 for stride in strides)
 
 
 _NUMBERS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -447,7 +448,7 @@ def _product_row(chip: str, form: Form, number: str, tile: Tile, *present: str, 
     constants |= changes
     if changes.get("SPLIT"):
         signature["out"] = "*fp32"
-    if changes.get("pairs", None) == "*i32":
+    if changes.get("pairs") == "*i32":
         signature |= {"pairs": "*i32", "experts": "*i32"}
         del constants["pairs"], constants["experts"]
     words = [chip, number, form.code, f"{form.low_bits}+{form.high_bits} bits, {form.scale}, {form.sub}"]
