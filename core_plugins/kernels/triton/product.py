@@ -24,7 +24,7 @@ from core_plugins.kernels.triton.chips import NAMES
 from core_plugins.kernels.triton.launch import blocks, chip_of, options
 from core_plugins.kernels.triton.packed import Form, Packed
 from core_plugins.kernels.triton.product_tiles import SPLIT_ROWS, Tile, segments_of, tile_for, tiles_of
-from core_plugins.kernels.triton.tile import from_row, weight_tile
+from core_plugins.kernels.triton.tile import weight_tile
 
 STEPS = ("num_rows", "num_outputs", "num_inputs", "num_blocks", "x_stride", "out_stride", "segment_runs", "divisor")
 SIZES = ("value_stride", "high_stride", "scale_stride", "sub_stride", "super_size", "group_size", "zero")
@@ -199,14 +199,21 @@ def product(
         x += first_token.to(tl.int64) * x_stride
         source = tl.minimum(tl.arange(0, BT), num_rows - 1 - first_token)
     source = source[None, :]
-    values = from_row(values, first_row, value_stride)
-    high = from_row(high, first_row, high_stride)
-    scale = from_row(scale, first_row, scale_stride)
-    sub_scale = from_row(sub_scale, first_row, sub_stride)
-    minimum = from_row(minimum, first_row, scale_stride)
-    sub_minimum = from_row(sub_minimum, first_row, sub_stride)
-    zeros = from_row(zeros, first_row, scale_stride)
-    row_scale = from_row(row_scale, first_row, 1)
+    values += first_row * value_stride
+    if high is not None:
+        high += first_row * high_stride
+    if scale is not None:
+        scale += first_row * scale_stride
+    if sub_scale is not None:
+        sub_scale += first_row * sub_stride
+    if minimum is not None:
+        minimum += first_row * scale_stride
+    if sub_minimum is not None:
+        sub_minimum += first_row * sub_stride
+    if zeros is not None:
+        zeros += first_row * scale_stride
+    if row_scale is not None:
+        row_scale += first_row
     num_runs = tl.cdiv(num_inputs, WIDTH * FIELDS)
     total = tl.zeros([BN, BT], tl.float32)
     if SPLIT or SEGMENTS == 1:

@@ -15,12 +15,6 @@ from core_plugins.kernels.triton import portable
 
 
 @triton.jit
-def from_row(place: tl.tensor, row: tl.tensor, stride: tl.tensor) -> tl.tensor:
-    """Where a row of a tensor begins; of one that is absent, nothing."""
-    return None if place is None else place + row * stride
-
-
-@triton.jit
 def numbers(
     raw: tl.tensor,
     field: tl.constexpr,
