@@ -30,7 +30,7 @@ def numbers(
 ) -> tl.tensor:
     """What the stored codes of a block stand for, before zero points and scales: float32 [rows, WIDTH].
 
-    raw: the bytes of the block's run. block: its number. row: int64 [rows, 1].
+    raw: the bytes of the block's run. block: its number. row: [rows, 1].
     """
     if CODE == "e4m3":
         result = portable.decode_e4m3(raw)
