@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
-from core.testing.numbers import generator, same_bits
+from core.testing.numbers import close, generator, same_bits
 from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
 
 pytest.importorskip("triton")
@@ -55,14 +55,14 @@ def fill(run: PagedRun, lengths: list[int]) -> None:
     run.write(k, v, run.backend.build(view))
 
 
-def check(spec: Any, dtype: str, wanted: int = ALONE, tolerance: float = 5e-5) -> None:
+def check(spec: Any, dtype: str, wanted: int = ALONE) -> None:
     """A prompt, a chunk and a last token in one step."""
     talks = conversations(spec, dtype, 9, 37, 150)
     run = run_of(spec, dtype, talks, wanted)
     fill(run, [0, 20, 149])
     outs = run.step([9, 17, 1], [9, 37, 150])
     for talk, out in zip(talks, outs, strict=True):
-        torch.testing.assert_close(out.double(), expected(run, talk, len(out)), atol=tolerance, rtol=tolerance)
+        close(out, expected(run, talk, len(out)), 5e-5, f"{dtype}, {len(out)} rows", axis=-1)
 
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -82,7 +82,7 @@ def test_queries_of_16_bits_are_multiplied_as_such() -> None:
     run = run_of(GQA, "bfloat16", [talk])
     fill(run, [149])
     (out,) = run.step([1], [150])
-    torch.testing.assert_close(out.double(), expected(run, talk, 1), atol=2e-2, rtol=2e-2)
+    close(out, expected(run, talk, 1), 2e-2, "queries in bfloat16", axis=-1)
 
 
 @pytest.mark.parametrize("spec", [GQA, SPECS["window and sinks"], LATENT], ids=["grouped", "window", "latents"])
@@ -107,7 +107,7 @@ def test_sections_grow_with_the_position() -> None:
     run = run_of(spec, "bfloat16", [talk], ALONE, block_size=128)
     fill(run, [2060])
     (tile,) = run.step([30], [2060])
-    torch.testing.assert_close(tile.double(), expected(run, talk, 30), atol=5e-5, rtol=5e-5)
+    close(tile, expected(run, talk, 30), 5e-5, "rows around a longer section", axis=-1)
     divided = run_of(spec, "bfloat16", [talk], DIVIDED, block_size=128)
     fill(divided, [2060])
     (again,) = divided.step([20], [2060])

@@ -23,7 +23,7 @@ from core_plugins.attention.triton.tiles import Tile, tile_of
 LOG2E: Final = 1.4426950408889634
 LEAST: Final = 16
 """Numbers of the smallest operand of a product."""
-VALUE_TILE: Final = 256
+VALUE_TILE: Final = 128
 """Numbers of a value that a program has at most: its sums stay in registers."""
 WRITTEN: Final = 4096
 """Numbers that a program writes at most."""

@@ -36,7 +36,7 @@ HOPPER: Final = (
     Tile(64, 64, 4, 3),
     Tile(64, 64, 4, 2),
     Tile(64, 32, 8, 2),
-    Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
 )
 SMALL: Final = (  # 99 KiB of shared memory
     Tile(64, 64, 4, 2),
