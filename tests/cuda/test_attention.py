@@ -34,9 +34,7 @@ def conversations(spec: Any, dtype: str, *lengths: int) -> list[Conversation]:
     return [Conversation.random(length, spec, dtype, random) for length in lengths]
 
 
-def run_of(
-    spec: Any, dtype: str, talks: list[Conversation], wanted: int = DIVIDED, block_size: int = 16
-) -> PagedRun:
+def run_of(spec: Any, dtype: str, talks: list[Conversation], wanted: int = DIVIDED, block_size: int = 16) -> PagedRun:
     return PagedRun(TritonAttention(wanted), spec, block_size, dtype, talks, generator("tables"))
 
 

@@ -96,9 +96,7 @@ class TritonAttention:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
         self.write(handle, c.unsqueeze(1), k_pe.unsqueeze(1), metadata)
 
-    def forward_latent(
-        self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: BatchView, out: Tensor
-    ) -> None:
+    def forward_latent(self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: BatchView, out: Tensor) -> None:
         """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         spec = handle.spec
         assert isinstance(spec, LatentSpec)

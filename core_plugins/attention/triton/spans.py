@@ -63,9 +63,7 @@ def merged(total: tl.tensor, old_weight: tl.tensor, part: tl.tensor, new_weight:
 
 
 @triton.jit
-def sequence_of_tile(
-    tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr
-) -> tl.tensor:
+def sequence_of_tile(tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
     """The sequence of a tile of QUERIES rows: sequence s has those from cu_seqlens[s] // QUERIES + s on."""
     low = 0
     high = num_seqs

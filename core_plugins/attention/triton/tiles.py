@@ -1,6 +1,6 @@
 """Sizes of the attention kernel's tiles, by chip and by the numbers of a head.
 
-Owns: that table. Never does: depend on a step: a row's bits would depend on its company. Called by: `backend.py`, the gate.
+Owns: that table, of tiles that fit without spilling registers (the gate shows it). Never does: depend on a step: a row's bits would depend on its company. Called by: `backend.py`, the gate.
 """
 
 from __future__ import annotations
@@ -32,29 +32,41 @@ EXACT = Tile(16, 32, 4, 1)
 
 WIDE_EXACT = Tile(16, 16, 8, 1)
 
+AMPERE: Final = (
+    Tile(64, 64, 4, 2),
+    Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
+    Tile(64, 16, 8, 2),
+)
 HOPPER: Final = (
     Tile(64, 64, 4, 3),
     Tile(64, 64, 4, 2),
     Tile(64, 32, 8, 2),
     Tile(64, 16, 8, 2),
 )
+BLACKWELL: Final = (
+    Tile(64, 64, 4, 3),
+    Tile(64, 64, 8, 2),
+    Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
+)
 SMALL: Final = (  # 99 KiB of shared memory
     Tile(64, 64, 4, 2),
-    Tile(64, 64, 4, 2),
+    Tile(64, 32, 8, 2),
     Tile(64, 32, 8, 2),
     Tile(32, 16, 8, 2),
 )
 CDNA: Final = (  # 64 KiB
     Tile(64, 64, 4, 1),
     Tile(64, 32, 4, 1),
-    Tile(64, 32, 8, 1),
+    Tile(64, 16, 8, 1),
     Tile(32, 16, 8, 1),
 )
 CHIPS: Final = {
     INTERPRETER: HOPPER,
-    "sm_80": HOPPER,
+    "sm_80": AMPERE,
     "sm_90": HOPPER,
-    "sm_100": HOPPER,
+    "sm_100": BLACKWELL,
     "sm_120": SMALL,
     "gfx942": CDNA,
 }
