@@ -174,11 +174,13 @@ def main() -> int:
     chosen = arguments.chips.split(",")
     rows = [row for row in kernel_rows() if arguments.rows in row.name]
     todo = pairs(rows, [chip for chip in CHIPS if chip.name in chosen])
+    names = [(row.name, chip.name) for row, chip in todo]
+    verdicts = []
     with ProcessPoolExecutor(arguments.workers) as pool:
-        verdicts = list(pool.map(_judged_named, [(row.name, chip.name) for row, chip in todo], chunksize=4))
-    for verdict in verdicts:
-        for problem in verdict.problems:
-            print(f"{verdict.chip}: {verdict.row}: {problem}")
+        for verdict in pool.map(_judged_named, names, chunksize=4):
+            verdicts.append(verdict)
+            for problem in verdict.problems:
+                print(f"{verdict.chip}: {verdict.row}: {problem}", flush=True)
     failed = sum(1 for verdict in verdicts if verdict.problems)
     print(f"triton {triton.__version__}: {len(verdicts)} compilations, {failed} failed")
     if arguments.report:
