@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from core.testing import states as kit
+from core.testing.numbers import close, generator, same_bits
 from core.testing.state_formulas import EXAMPLES
 from core.testing.states import StateRun
-from core.testing.numbers import close, generator, same_bits
 
 pytest.importorskip("triton")
 import torch

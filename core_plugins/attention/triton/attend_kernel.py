@@ -104,7 +104,7 @@ def _leave(
 
 
 @triton.jit(do_not_specialize=VARYING)
-def attend(
+def attend(  # noqa: PLR0915
     q: tl.tensor,
     q_rest: tl.tensor,
     out: tl.tensor,

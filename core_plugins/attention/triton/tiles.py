@@ -1,6 +1,7 @@
 """Sizes of the attention kernel's tiles, by chip and by the numbers of a head.
 
-Owns: that table, of tiles that fit without spilling registers (the gate shows it). Never does: depend on a step: a row's bits would depend on its company. Called by: `backend.py`, the gate.
+Owns: that table, of tiles that spill no register (the gate shows it). Never does: depend on a step, since a row's bits
+would then depend on its company. Called by: `layer.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ class Tile(NamedTuple):
     rows: queries, of all heads that share a key-value head.
     keys: a power of 2 up to 128.
     num_warps, num_stages: as the compiler takes them.
+    values: numbers of a value that a program has at most; others have the rest.
     """
 
     rows: int
     keys: int
     num_warps: int
     num_stages: int
+    values: int = 128
 
 
 WIDTHS: Final = (64, 128, 256, 512)
-"""Numbers of a head (the larger of key's and value tile's) up to which a row's tiles reach."""
+"""Numbers of the larger part of a key, or of a value tile, up to which a row's tiles reach."""
 
 EXACT = Tile(16, 32, 4, 1)
 """For float32, which no chip multiplies in matrices without loss."""
@@ -35,12 +38,12 @@ WIDE_EXACT = Tile(16, 16, 8, 1)
 AMPERE: Final = (
     Tile(64, 64, 4, 2),
     Tile(64, 32, 8, 2),
-    Tile(64, 16, 8, 2),
+    Tile(64, 16, 8, 2, values=64),
     Tile(64, 16, 8, 2),
 )
 HOPPER: Final = (
     Tile(64, 64, 4, 3),
-    Tile(64, 64, 4, 2),
+    Tile(64, 64, 8, 2),
     Tile(64, 32, 8, 2),
     Tile(64, 16, 8, 2),
 )
