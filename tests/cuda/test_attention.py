@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
-from core.api.specs import AttentionSpec, LatentSpec
+from core.api.errors import PluginError
+from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
 from core.testing.numbers import close, generator, same_bits
+from core.testing.padding import NO_PADDING, Padding
 from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
+from core.testing.trees import compared_rows
 
 pytest.importorskip("triton")
 from core_plugins.attention.triton.backend import TritonAttention
+from core_plugins.attention.triton.limits import unsupported
 
 GQA = AttentionSpec(6, 2, 32, 32, 0.17)
 LATENT = LatentSpec(4, rank=32, rope_size=16, head_size_nope=24, head_size_v=24, scale=0.16)
@@ -27,6 +33,8 @@ SPECS: dict[str, AttentionSpec | LatentSpec] = {
 }
 ALONE = 0
 DIVIDED = 10**6
+QUICK = {("window and sinks", DIVIDED), ("latents", ALONE)}
+"""What `make test` runs; `make gpu-interpreter` runs the rest."""
 
 
 def conversations(spec: Any, dtype: str, *lengths: int) -> list[Conversation]:
@@ -63,12 +71,19 @@ def check(spec: Any, dtype: str, wanted: int = ALONE) -> None:
         close(out, expected(run, talk, len(out)), 5e-5, f"{dtype}, {len(out)} rows", axis=-1)
 
 
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
-@pytest.mark.parametrize("wanted", [ALONE, DIVIDED])
+MIXED = [
+    pytest.param(spec, wanted, id=name, marks=() if (name, wanted) in QUICK else pytest.mark.gpu_interpreter)
+    for name, spec in SPECS.items()
+    for wanted in (ALONE, DIVIDED)
+]
+
+
+@pytest.mark.parametrize("spec, wanted", MIXED)
 def test_mixed_steps_equal_dense_attention(spec: Any, wanted: int) -> None:
     check(spec, "float32", wanted)
 
 
+@pytest.mark.gpu_interpreter
 @pytest.mark.parametrize("dtype", ["bfloat16", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head"])
 def test_every_cache_gives_back_what_its_type_holds(dtype: str) -> None:
     check(GQA, dtype, DIVIDED)
@@ -83,7 +98,15 @@ def test_queries_of_16_bits_are_multiplied_as_such() -> None:
     close(out, expected(run, talk, 1), 2e-2, "queries in bfloat16", axis=-1)
 
 
-@pytest.mark.parametrize("spec", [GQA, SPECS["window and sinks"], LATENT], ids=["grouped", "window", "latents"])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        GQA,
+        pytest.param(SPECS["window and sinks"], marks=pytest.mark.gpu_interpreter),
+        pytest.param(LATENT, marks=pytest.mark.gpu_interpreter),
+    ],
+    ids=["grouped", "window", "latents"],
+)
 def test_bits_depend_on_the_sequence_alone(spec: Any) -> None:
     mine, short = conversations(spec, "bfloat16", 300, 3)
     alone = run_of(spec, "bfloat16", [mine], ALONE)
@@ -98,6 +121,7 @@ def test_bits_depend_on_the_sequence_alone(spec: Any) -> None:
         same_bits(row, whole[-1:], f"the last token by itself, {wanted} programs wanted")
 
 
+@pytest.mark.gpu_interpreter
 def test_sections_grow_with_the_position() -> None:
     """A row behind 2048 keys has longer sections than the rows before it in its tile, and the bits that it has alone."""
     spec = AttentionSpec(1, 1, 16, 16, 0.25)
@@ -110,3 +134,42 @@ def test_sections_grow_with_the_position() -> None:
     fill(divided, [2060])
     (again,) = divided.step([20], [2060])
     same_bits(again, tile[-20:], "the same rows, divided and in another chunk")
+
+
+@pytest.mark.parametrize("dtype", ["int8_per_token_head", pytest.param("bfloat16", marks=pytest.mark.gpu_interpreter)])
+def test_rows_of_a_tree_see_what_rows_of_chains_see(dtype: str) -> None:
+    spec = AttentionSpec(2, 1, 16, 16, 0.25)
+    for row, got, chain in compared_rows(TritonAttention(DIVIDED), spec, 16, dtype, generator("tree")):
+        same_bits(got, chain, row)
+
+
+@pytest.mark.parametrize("wanted", [DIVIDED, pytest.param(ALONE, marks=pytest.mark.gpu_interpreter)])
+def test_padding_changes_nothing(wanted: int) -> None:
+    talks = conversations(GQA, "bfloat16", 5, 150)
+    found = []
+    for padding in (NO_PADDING, Padding(), Padding(bare=True)):
+        backend = TritonAttention(wanted)
+        run = PagedRun(backend, GQA, 16, "bfloat16", talks, generator("tables"), padding)
+        fill(run, [0, 149])
+        found.append((torch.cat(run.step([5, 1], [5, 150])), run.raw))
+    (plain, cache), *others = found
+    for rows, raw in others:
+        same_bits(rows, plain, "with padded rows and sequences")
+        same_bits(raw, cache, "the cache")
+
+
+def test_a_layer_that_it_cannot_serve_is_refused_with_reasons() -> None:
+    query = AttentionQuery(AttentionSpec(4, 3, 1024, 64, 0.1, causal=False), "cuda", "nf4", 24)
+    codes = {reason.code for reason in unsupported(query)}
+    assert codes == {"kv_cache_dtype", "block_size", "head_size", "num_kv_heads", "bidirectional"}
+    raw = torch.zeros(2, 1024, dtype=torch.uint8)
+    with pytest.raises(PluginError, match="block_size: needs one of 16, 32, 64, 128, got 8"):
+        TritonAttention().bind(GQA, 8, "bfloat16", raw)
+
+
+def test_its_manifest_needs_neither_torch_nor_triton() -> None:
+    program = (
+        "import sys; from core_plugins.attention.triton import manifest; manifest.core_spec(); manifest.core_numerics();"
+        "assert not {'torch', 'triton'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
