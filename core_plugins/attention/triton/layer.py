@@ -18,7 +18,7 @@ from core.plugin.contracts import AttentionParams
 from core_plugins.attention.triton.layout import BlockLayout, layout_of
 from core_plugins.attention.triton.limits import ELEMENTS, Cached
 from core_plugins.attention.triton.spans import SLOTS
-from core_plugins.attention.triton.tiles import Tile, tile_of
+from core_plugins.attention.triton.tiles import VALUES, Tile, tile_of
 
 LOG2E: Final = 1.4426950408889634
 LEAST: Final = 16
@@ -213,8 +213,10 @@ def _features(spec: Cached) -> dict[str, bool]:
 
 def layer_tile(spec: Cached, products: Products, chip: str) -> Tile:
     """The tile for a layer on a chip."""
-    widest = max(key_parts(spec))
-    return tile_of(chip, widest, products.exact)
+    size, rest = key_parts(spec)
+    _, _, value = heads_of(spec)
+    key = padded(size) + (padded(rest) if rest else 0)
+    return tile_of(chip, max(key, min(VALUES, padded(value))), products.exact)
 
 
 def merge_constants(attended: dict[str, Any]) -> dict[str, Any]:

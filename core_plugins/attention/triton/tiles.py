@@ -10,6 +10,9 @@ from typing import Final, NamedTuple
 
 from core_plugins.kernels.triton.chips import INTERPRETER
 
+VALUES: Final = 128
+"""Numbers of a value that a program has, unless the row says less; other programs have the rest."""
+
 
 class Tile(NamedTuple):
     """One program's work.
@@ -17,18 +20,18 @@ class Tile(NamedTuple):
     rows: queries, of all heads that share a key-value head.
     keys: a power of 2 up to 128.
     num_warps, num_stages: as the compiler takes them.
-    values: numbers of a value that a program has at most; others have the rest.
+    values: numbers of a value that a program has at most.
     """
 
     rows: int
     keys: int
     num_warps: int
     num_stages: int
-    values: int = 128
+    values: int = VALUES
 
 
 WIDTHS: Final = (64, 128, 256, 512)
-"""Numbers of the larger part of a key, or of a value tile, up to which a row's tiles reach."""
+"""Numbers of a key, or of what a program has of a value, up to which a row's tiles reach."""
 
 EXACT = Tile(16, 32, 4, 1)
 """For float32, which no chip multiplies in matrices without loss."""
@@ -37,7 +40,7 @@ WIDE_EXACT = Tile(16, 16, 8, 1)
 
 AMPERE: Final = (
     Tile(64, 64, 4, 2),
-    Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
     Tile(64, 16, 8, 2, values=64),
     Tile(64, 16, 8, 2),
 )
