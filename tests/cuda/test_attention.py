@@ -24,7 +24,7 @@ GQA = AttentionSpec(6, 2, 32, 32, 0.17)
 LATENT = LatentSpec(4, rank=32, rope_size=16, head_size_nope=24, head_size_v=24, scale=0.16)
 SPECS: dict[str, AttentionSpec | LatentSpec] = {
     "grouped": GQA,
-    "two parts and a narrow value": AttentionSpec(4, 1, 80, 40, 0.11),
+    "padded and a narrow value": AttentionSpec(4, 1, 80, 40, 0.11),
     "odd": AttentionSpec(3, 3, 7, 7, 0.4),
     "window and sinks": AttentionSpec(4, 2, 32, 32, 0.17, window=21, sinks=True),
     "chunks and a cap": AttentionSpec(4, 2, 32, 32, 0.3, window=21, chunked=True, cap=5.0),

@@ -135,16 +135,10 @@ def padded(size: int) -> int:
 
 
 def key_parts(spec: Cached) -> tuple[int, int]:
-    """Numbers of a key in its two parts; the second is 0 where one part wastes no more."""
+    """Numbers of a key in its two parts: a latent and its rotated key; others have one part."""
     if isinstance(spec, LatentSpec):
         return spec.rank, spec.rope_size
-    size = spec.head_size
-    whole = padded(size)
-    first = whole // 2
-    rest = size - first
-    if first < LEAST or rest <= 0 or first + padded(rest) >= whole:
-        return size, 0
-    return first, rest
+    return spec.head_size, 0
 
 
 def heads_of(spec: Cached) -> tuple[int, int, int]:
