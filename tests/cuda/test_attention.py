@@ -21,6 +21,7 @@ from core_plugins.attention.triton.backend import TritonAttention
 from core_plugins.attention.triton.limits import unsupported
 
 GQA = AttentionSpec(6, 2, 32, 32, 0.17)
+SMALL = AttentionSpec(2, 1, 16, 16, 0.25)
 LATENT = LatentSpec(4, rank=32, rope_size=16, head_size_nope=24, head_size_v=24, scale=0.16)
 SPECS: dict[str, AttentionSpec | LatentSpec] = {
     "grouped": GQA,
@@ -101,11 +102,12 @@ def test_queries_of_16_bits_are_multiplied_as_such() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        GQA,
+        SMALL,
+        pytest.param(GQA, marks=pytest.mark.gpu_interpreter),
         pytest.param(SPECS["window and sinks"], marks=pytest.mark.gpu_interpreter),
         pytest.param(LATENT, marks=pytest.mark.gpu_interpreter),
     ],
-    ids=["grouped", "window", "latents"],
+    ids=["small", "grouped", "window", "latents"],
 )
 def test_bits_depend_on_the_sequence_alone(spec: Any) -> None:
     mine, short = conversations(spec, "bfloat16", 300, 3)
@@ -138,24 +140,23 @@ def test_sections_grow_with_the_position() -> None:
 
 @pytest.mark.parametrize("dtype", ["int8_per_token_head", pytest.param("bfloat16", marks=pytest.mark.gpu_interpreter)])
 def test_rows_of_a_tree_see_what_rows_of_chains_see(dtype: str) -> None:
-    spec = AttentionSpec(2, 1, 16, 16, 0.25)
-    for row, got, chain in compared_rows(TritonAttention(DIVIDED), spec, 16, dtype, generator("tree")):
+    for row, got, chain in compared_rows(TritonAttention(DIVIDED), SMALL, 16, dtype, generator("tree")):
         same_bits(got, chain, row)
 
 
-@pytest.mark.parametrize("wanted", [DIVIDED, pytest.param(ALONE, marks=pytest.mark.gpu_interpreter)])
-def test_padding_changes_nothing(wanted: int) -> None:
-    talks = conversations(GQA, "bfloat16", 5, 150)
+@pytest.mark.parametrize(
+    "wanted, bare", [(DIVIDED, True), pytest.param(ALONE, False, marks=pytest.mark.gpu_interpreter)]
+)
+def test_padding_changes_nothing(wanted: int, bare: bool) -> None:
+    talks = conversations(SMALL, "bfloat16", 3, 150)
     found = []
-    for padding in (NO_PADDING, Padding(), Padding(bare=True)):
-        backend = TritonAttention(wanted)
-        run = PagedRun(backend, GQA, 16, "bfloat16", talks, generator("tables"), padding)
+    for padding in (NO_PADDING, Padding(bare=bare)):
+        run = PagedRun(TritonAttention(wanted), SMALL, 64, "bfloat16", talks, generator("tables"), padding)
         fill(run, [0, 149])
-        found.append((torch.cat(run.step([5, 1], [5, 150])), run.raw))
-    (plain, cache), *others = found
-    for rows, raw in others:
-        same_bits(rows, plain, "with padded rows and sequences")
-        same_bits(raw, cache, "the cache")
+        found.append((torch.cat(run.step([3, 1], [3, 150])), run.raw))
+    (plain, plain_cache), (padded, padded_cache) = found
+    same_bits(padded, plain, "with padded rows and sequences")
+    same_bits(padded_cache, plain_cache, "the cache")
 
 
 def test_a_layer_that_it_cannot_serve_is_refused_with_reasons() -> None:
