@@ -156,6 +156,8 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
     heads, group, value = heads_of(spec)
     products = products_of(dtype, query_type)
     tile = layer_tile(spec, products, chip)
+    # an 8-bit latent is wide, and needs registers for its conversion
+    values = tile.values // 2 if latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
     window = spec.window or 0
     return {
         "HEADS": heads,
@@ -166,7 +168,7 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
         "REST": rest,
         "REST_PADDED": padded(rest) if rest else LEAST,
         "VALUE": value,
-        "VALUE_TILE": min(tile.values, padded(value)),
+        "VALUE_TILE": min(values, padded(value)),
         "BLOCK_SIZE": block_size,
         "BLOCK_STRIDE": layout.block_stride,
         "K_HEAD": layout.k_head,
