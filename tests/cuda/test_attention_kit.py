@@ -34,7 +34,7 @@ class Interpreted:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CHECKS]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.gpu_interpreter) for name in CHECKS]
 )
 def test_the_kit_is_satisfied(name: str) -> None:
     try:

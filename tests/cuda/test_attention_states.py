@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from core.testing import states as kit
+from core.testing.numbers import close, generator, same_bits
 from core.testing.state_formulas import EXAMPLES
 from core.testing.states import StateRun
-from core.testing.numbers import close, generator, same_bits
 
 pytest.importorskip("triton")
 import torch
@@ -35,7 +35,9 @@ class Interpreted:
         return getattr(manifest, hook)(query)
 
 
-@pytest.mark.parametrize("op", EXAMPLES)
+@pytest.mark.parametrize(
+    "op", [pytest.param(op, marks=() if op == "gated_delta" else pytest.mark.gpu_interpreter) for op in EXAMPLES]
+)
 def test_a_prompt_and_its_pieces_are_what_the_formula_says(op: str) -> None:
     spec = EXAMPLES[op][0]
     random = generator(op)
@@ -48,7 +50,7 @@ def test_a_prompt_and_its_pieces_are_what_the_formula_says(op: str) -> None:
     same_bits(pieces[0], whole[0], f"{op} in pieces")
 
 
-@pytest.mark.slow
+@pytest.mark.gpu_interpreter
 @pytest.mark.parametrize("name", [check.__name__ for check in kit.CHECKS])
 def test_the_kit_is_satisfied(name: str) -> None:
     check = next(check for check in kit.CHECKS if check.__name__ == name)

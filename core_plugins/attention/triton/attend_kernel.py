@@ -104,7 +104,7 @@ def _leave(
 
 
 @triton.jit(do_not_specialize=VARYING)
-def attend(
+def attend(  # noqa: PLR0915
     q: tl.tensor,
     q_rest: tl.tensor,
     out: tl.tensor,
@@ -257,9 +257,7 @@ def attend(
             scale_place = block * SCALE_STRIDE + SCALE_BASE + kv_head * BLOCK_SIZE + offset
             k_scales = tl.load(scales + scale_place, mask=readable, other=0.0)
             scores = scores * k_scales[None, :]
-        scores = _masked(
-            scores * score_scale, key, position, own_first, slope, cap_scale, HAS_CAP, HAS_SLOPES
-        )
+        scores = _masked(scores * score_scale, key, position, own_first, slope, cap_scale, HAS_CAP, HAS_SLOPES)
 
         common = tl.maximum(maxima, tl.max(scores, 1))
         shrink = spans.weight(maxima, common)
@@ -283,9 +281,7 @@ def attend(
                 _leave(part_maxima, part_weights, part_sums, place, kept, maxima, weights, sums, v_number, VALUE)
             else:
                 ended = tl.where(done, maxima, float("-inf"))
-                total_maxima, total_weights, totals = _joined(
-                    total_maxima, total_weights, totals, ended, weights, sums
-                )
+                total_maxima, total_weights, totals = _joined(total_maxima, total_weights, totals, ended, weights, sums)
             maxima = tl.where(done, float("-inf"), maxima)
             weights = tl.where(done, 0.0, weights)
             sums = tl.where(done[:, None], 0.0, sums)

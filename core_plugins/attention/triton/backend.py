@@ -19,7 +19,7 @@ from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
 from core_plugins.attention.triton.launch import attend_rows, write_rows
-from core_plugins.attention.triton.layer import Layer, key_parts
+from core_plugins.attention.triton.layer import Layer
 from core_plugins.attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
 from core_plugins.attention.triton.moves import move_slots
 from core_plugins.attention.triton.states.layer import StateLayer, bind_states
@@ -88,17 +88,13 @@ class TritonAttention:
         assert isinstance(spec, AttentionSpec)
         _check(q, "q", metadata.num_tokens, spec.num_heads, spec.head_size)
         _check(out, "out", metadata.num_tokens, spec.num_heads, spec.head_size_v)
-        first, rest = key_parts(spec)
-        q_rest = q[..., first:] if rest else q
-        attend_rows(handle, q, q_rest, metadata, out, self._wanted or 1)
+        attend_rows(handle, q, q, metadata, out, self._wanted or 1)
 
     def write_latent(self, handle: Layer, c: Tensor, k_pe: Tensor, metadata: BatchView) -> None:
         """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
         self.write(handle, c.unsqueeze(1), k_pe.unsqueeze(1), metadata)
 
-    def forward_latent(
-        self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: BatchView, out: Tensor
-    ) -> None:
+    def forward_latent(self, handle: Layer, q_latent: Tensor, q_pe: Tensor, metadata: BatchView, out: Tensor) -> None:
         """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
         spec = handle.spec
         assert isinstance(spec, LatentSpec)

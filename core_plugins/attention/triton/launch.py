@@ -114,9 +114,9 @@ def num_splits(view: BatchView, programs: int, numbers: int, wanted: int) -> int
     room = 4 * view.num_tokens * numbers * SLOTS
     if room > MAX_ROOM:
         return 1
-    spans = triton.cdiv(view.max_seq_len, SPAN.value)
-    most = min(SECTIONS.value, spans)
-    return max(1, min(most, triton.cdiv(wanted, programs)))
+    spans = -(-view.max_seq_len // SPAN.value)
+    most: int = min(int(SECTIONS.value), spans)
+    return max(1, min(most, -(-wanted // programs)))
 
 
 def _room(rows: int, heads: int, value: int, device: torch.device) -> Room:

@@ -18,13 +18,11 @@ from core.plugin.contracts import AttentionParams
 from core_plugins.attention.triton.layout import BlockLayout, layout_of
 from core_plugins.attention.triton.limits import ELEMENTS, Cached
 from core_plugins.attention.triton.spans import SLOTS
-from core_plugins.attention.triton.tiles import Tile, tile_of
+from core_plugins.attention.triton.tiles import VALUES, Tile, tile_of
 
 LOG2E: Final = 1.4426950408889634
 LEAST: Final = 16
 """Numbers of the smallest operand of a product."""
-VALUE_TILE: Final = 256
-"""Numbers of a value that a program has at most: its sums stay in registers."""
 WRITTEN: Final = 4096
 """Numbers that a program writes at most."""
 TORCH_TYPES: Final = {
@@ -133,20 +131,14 @@ def products_of(dtype: str, query_type: torch.dtype) -> Products:
 
 def padded(size: int) -> int:
     """Numbers of an operand that holds `size`."""
-    return max(LEAST, triton.next_power_of_2(size))
+    return max(LEAST, int(triton.next_power_of_2(size)))
 
 
 def key_parts(spec: Cached) -> tuple[int, int]:
-    """Numbers of a key in its two parts; the second is 0 where one part wastes no more."""
+    """Numbers of a key in its two parts: a latent and its rotated key; others have one part."""
     if isinstance(spec, LatentSpec):
         return spec.rank, spec.rope_size
-    size = spec.head_size
-    whole = padded(size)
-    first = whole // 2
-    rest = size - first
-    if first < LEAST or rest <= 0 or first + padded(rest) >= whole:
-        return size, 0
-    return first, rest
+    return spec.head_size, 0
 
 
 def heads_of(spec: Cached) -> tuple[int, int, int]:
@@ -162,9 +154,10 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
     latent = isinstance(spec, LatentSpec)
     size, rest = key_parts(spec)
     heads, group, value = heads_of(spec)
-    value_tile = min(VALUE_TILE, padded(value))
     products = products_of(dtype, query_type)
     tile = layer_tile(spec, products, chip)
+    # an 8-bit latent is wide, and needs registers for its conversion
+    values = tile.values // 2 if latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
     window = spec.window or 0
     return {
         "HEADS": heads,
@@ -175,7 +168,7 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
         "REST": rest,
         "REST_PADDED": padded(rest) if rest else LEAST,
         "VALUE": value,
-        "VALUE_TILE": value_tile,
+        "VALUE_TILE": min(values, padded(value)),
         "BLOCK_SIZE": block_size,
         "BLOCK_STRIDE": layout.block_stride,
         "K_HEAD": layout.k_head,
@@ -190,10 +183,7 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
         "SCALED": KV_TYPES[dtype].scaled,
         "NATIVE": chip in NATIVE,
         "WINDOW": window,
-        "CHUNKED": not latent and spec.chunked,
-        "HAS_CAP": not latent and spec.cap is not None,
-        "HAS_SINKS": not latent and spec.sinks,
-        "HAS_SLOPES": not latent and spec.alibi,
+        **_features(spec),
         "SLOTS": SLOTS,
         "PRODUCT": TRITON_TYPES[products.scores],
         "VALUE_PRODUCT": TRITON_TYPES[products.values],
@@ -205,11 +195,24 @@ def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torc
     }
 
 
+def _features(spec: Cached) -> dict[str, bool]:
+    """What a layer's softmax has beside its window."""
+    if isinstance(spec, LatentSpec):
+        return dict.fromkeys(("CHUNKED", "HAS_CAP", "HAS_SINKS", "HAS_SLOPES"), False)
+    return {
+        "CHUNKED": spec.chunked,
+        "HAS_CAP": spec.cap is not None,
+        "HAS_SINKS": spec.sinks,
+        "HAS_SLOPES": spec.alibi,
+    }
+
+
 def layer_tile(spec: Cached, products: Products, chip: str) -> Tile:
     """The tile for a layer on a chip."""
+    size, rest = key_parts(spec)
     _, _, value = heads_of(spec)
-    widest = max(*key_parts(spec), min(VALUE_TILE, padded(value)))
-    return tile_of(chip, widest, products.exact)
+    key = padded(size) + (padded(rest) if rest else 0)
+    return tile_of(chip, max(key, min(VALUES, padded(value))), products.exact)
 
 
 def merge_constants(attended: dict[str, Any]) -> dict[str, Any]:

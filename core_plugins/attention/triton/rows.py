@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
-from core_plugins.attention.triton.layer import TORCH_TYPES, attend_constants, merge_constants, products_of, write_constants
+from core_plugins.attention.triton.layer import (
+    TORCH_TYPES,
+    attend_constants,
+    merge_constants,
+    products_of,
+    write_constants,
+)
 from core_plugins.attention.triton.limits import Cached
 from core_plugins.kernels.triton.catalog import KernelRow
 from core_plugins.kernels.triton.chips import NAMES

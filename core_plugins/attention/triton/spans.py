@@ -17,9 +17,6 @@ SPAN = tl.constexpr(128)
 """The shortest section; tiles divide it."""
 
 SECTIONS = tl.constexpr(16)
-DOUBLINGS = tl.constexpr(13)
-"""Of a section at most: enough for 16 million keys."""
-
 SLOTS = 17
 """Sections that a row can touch: with a window, the first and the last one may be cut."""
 
@@ -41,10 +38,10 @@ def section_length(position: tl.tensor, WINDOW: tl.constexpr) -> tl.tensor:
     visible = position + 1
     if WINDOW > 0:
         visible = tl.minimum(visible, WINDOW)
-    length = position * 0 + SPAN
-    for _ in tl.static_range(DOUBLINGS):
-        length = tl.where(visible > length * SECTIONS, length * 2, length)
-    return length
+    least = (visible + SPAN * SECTIONS - 1) // (SPAN * SECTIONS)
+    bits = (2 * least - 1).to(tl.float32).to(tl.int32, bitcast=True)
+    doublings = (bits >> 23) - 127  # the exponent: the logarithm of `least`, rounded up
+    return SPAN << doublings
 
 
 @triton.jit
@@ -66,9 +63,7 @@ def merged(total: tl.tensor, old_weight: tl.tensor, part: tl.tensor, new_weight:
 
 
 @triton.jit
-def sequence_of_tile(
-    tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr
-) -> tl.tensor:
+def sequence_of_tile(tile: tl.tensor, cu_seqlens: tl.tensor, num_seqs: tl.tensor, QUERIES: tl.constexpr) -> tl.tensor:
     """The sequence of a tile of QUERIES rows: sequence s has those from cu_seqlens[s] // QUERIES + s on."""
     low = 0
     high = num_seqs

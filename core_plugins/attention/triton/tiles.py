@@ -1,6 +1,7 @@
 """Sizes of the attention kernel's tiles, by chip and by the numbers of a head.
 
-Owns: that table. Never does: depend on a step: a row's bits would depend on its company. Called by: `backend.py`, the gate.
+Owns: that table, of tiles that spill no register (the gate shows it). Never does: depend on a step, since a row's bits
+would then depend on its company. Called by: `layer.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from typing import Final, NamedTuple
 
 from core_plugins.kernels.triton.chips import INTERPRETER
 
+VALUES: Final = 128
+"""Numbers of a value that a program has, unless the row says less; other programs have the rest."""
+
 
 class Tile(NamedTuple):
     """One program's work.
@@ -16,45 +20,59 @@ class Tile(NamedTuple):
     rows: queries, of all heads that share a key-value head.
     keys: a power of 2 up to 128.
     num_warps, num_stages: as the compiler takes them.
+    values: numbers of a value that a program has at most.
     """
 
     rows: int
     keys: int
     num_warps: int
     num_stages: int
+    values: int = VALUES
 
 
 WIDTHS: Final = (64, 128, 256, 512)
-"""Numbers of a head (the larger of key's and value tile's) up to which a row's tiles reach."""
+"""Numbers of a key, or of what a program has of a value, up to which a row's tiles reach."""
 
 EXACT = Tile(16, 32, 4, 1)
 """For float32, which no chip multiplies in matrices without loss."""
 
 WIDE_EXACT = Tile(16, 16, 8, 1)
 
+AMPERE: Final = (
+    Tile(64, 64, 4, 2),
+    Tile(64, 16, 8, 2),
+    Tile(64, 16, 8, 2, values=64),
+    Tile(64, 16, 8, 2),
+)
 HOPPER: Final = (
     Tile(64, 64, 4, 3),
-    Tile(64, 64, 4, 2),
+    Tile(64, 64, 8, 2),
     Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
+)
+BLACKWELL: Final = (
+    Tile(64, 64, 4, 3),
+    Tile(64, 64, 8, 2),
     Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
 )
 SMALL: Final = (  # 99 KiB of shared memory
     Tile(64, 64, 4, 2),
-    Tile(64, 64, 4, 2),
+    Tile(64, 32, 8, 2),
     Tile(64, 32, 8, 2),
     Tile(32, 16, 8, 2),
 )
 CDNA: Final = (  # 64 KiB
     Tile(64, 64, 4, 1),
     Tile(64, 32, 4, 1),
-    Tile(64, 32, 8, 1),
+    Tile(64, 16, 8, 1),
     Tile(32, 16, 8, 1),
 )
 CHIPS: Final = {
     INTERPRETER: HOPPER,
-    "sm_80": HOPPER,
+    "sm_80": AMPERE,
     "sm_90": HOPPER,
-    "sm_100": HOPPER,
+    "sm_100": BLACKWELL,
     "sm_120": SMALL,
     "gfx942": CDNA,
 }

@@ -66,20 +66,21 @@ def convolve(
     sequence = spans.sequence_of_row(row, cu_seqlens, num_seqs)
     first = tl.load(cu_seqlens + sequence)
     query_len = tl.load(cu_seqlens + sequence + 1) - first
-    begins = tl.load(seq_lens + sequence) == query_len
+    past = tl.load(seq_lens + sequence) - query_len
     age = row - first
     table = tables + sequence.to(tl.int64) * table_stride
     channel = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = channel < CHANNELS
+    has_past = inside & (channel * 0 + past > 0)
 
     newest = _input(x, row, channel, inside, x_row, CHANNELS, GATED)
     y = tl.load(taps + PAST * CHANNELS + channel, mask=inside, other=0.0) * newest
     if HAS_BIAS:
         y = y + tl.load(bias + channel, mask=inside, other=0.0)
     for tap in tl.static_range(PAST):
-        before = age - (PAST - tap)
+        before = channel * 0 + age - (PAST - tap)
         in_step = inside & (before >= 0)
-        in_window = inside & (before < 0) & (begins == 0)
+        in_window = has_past & (before < 0)
         value = _input(x, first + before, channel, in_step, x_row, CHANNELS, GATED)
         place = functions.place_of((PAST + before) * CHANNELS + channel, table, in_window, WORDS)
         kept = tl.load(cache + place, mask=in_window, other=0.0)
@@ -117,14 +118,15 @@ def slide(
     query_len = tl.load(cu_seqlens + sequence + 1) - first
     if query_len == 0:
         return
-    begins = tl.load(seq_lens + sequence) == query_len
+    past = tl.load(seq_lens + sequence) - query_len
     table = tables + sequence.to(tl.int64) * table_stride
     channel = tl.program_id(1) * TILE + tl.arange(0, TILE)
     inside = channel < CHANNELS
+    has_past = inside & (channel * 0 + past > 0)
     for nth in tl.static_range(PAST):
-        before = query_len - PAST + nth
+        before = channel * 0 + query_len - PAST + nth
         in_step = inside & (before >= 0)
-        in_window = inside & (before < 0) & (begins == 0)
+        in_window = has_past & (before < 0)
         value = _input(x, first + before, channel, in_step, x_row, CHANNELS, GATED)
         place = functions.place_of((query_len + nth) * CHANNELS + channel, table, in_window, WORDS)
         kept = tl.load(cache + place, mask=in_window, other=0.0)

@@ -52,7 +52,13 @@ def _scan(case: Scanned) -> KernelRow:
 def _convolve(gated: bool) -> list[KernelRow]:
     constants = {"CHANNELS": 2048, "TILE": CHANNEL_TILE, "PAST": 3, "WORDS": WORDS, "GATED": gated}
     signature = {"x": "*bf16", "cache": "*fp32", "x_row": "i32"} | PLACES
-    whole = {"out": "*bf16" if gated else "*fp32", "taps": "*fp32", "bias": "*fp32", "num_seqs": "i32", "out_row": "i32"}
+    whole = {
+        "out": "*bf16" if gated else "*fp32",
+        "taps": "*fp32",
+        "bias": "*fp32",
+        "num_seqs": "i32",
+        "out_row": "i32",
+    }
     words = "short convolution" if gated else "convolution"
     return [
         _row(words, "convolve_kernel:convolve", signature | whole, constants | {"HAS_BIAS": True}),
@@ -68,7 +74,9 @@ def _product(name: str, outputs: int, inputs: int, softplus: bool) -> KernelRow:
 
 def _norm_part() -> KernelRow:
     signature = {"x": "*fp32", "weight": "*fp32", "x_row": "i32", "eps": "fp32"}
-    return _row("norm of mamba1", "finish_kernel:norm_part", signature, {"WIDTH": 256, "PADDED": 256, "HAS_WEIGHT": True})
+    return _row(
+        "norm of mamba1", "finish_kernel:norm_part", signature, {"WIDTH": 256, "PADDED": 256, "HAS_WEIGHT": True}
+    )
 
 
 def _finish(name: str, width: int, unit: int, skip_width: int, norm: str, sigmoid: bool) -> KernelRow:

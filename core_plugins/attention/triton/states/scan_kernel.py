@@ -22,7 +22,7 @@ def _unit(x: tl.tensor, eps: tl.tensor) -> tl.tensor:
 
 
 @triton.jit(do_not_specialize=["table_stride"])
-def scan(
+def scan(  # noqa: PLR0915
     mixed: tl.tensor,
     steps: tl.tensor,
     selected: tl.tensor,
@@ -69,7 +69,7 @@ def scan(
     stop = tl.load(cu_seqlens + sequence + 1)
     if first == stop:
         return
-    begins = tl.load(seq_lens + sequence) == stop - first
+    past = tl.load(seq_lens + sequence) - (stop - first)
     table = tables + sequence.to(tl.int64) * table_stride
     row = tl.program_id(2) * TILE + tl.arange(0, TILE)
     number = tl.arange(0, PADDED)
@@ -78,7 +78,8 @@ def scan(
     inside = row_inside[:, None] & inside_size[None, :]
     element = BASE + (head * ROWS + row)[:, None] * SIZE + number[None, :]
     place = functions.place_of(element, table, inside, WORDS)
-    state = tl.load(cache + place, mask=inside & (begins == 0), other=0.0)
+    has_past = inside & (element * 0 + past > 0)
+    state = tl.load(cache + place, mask=has_past, other=0.0)
 
     shared = head // (HEADS // SHARED)
     width: tl.constexpr = SHARED * SIZE
@@ -91,8 +92,8 @@ def scan(
     elif OP != "mamba1":
         own_bias = tl.load(dt_bias + head)
 
-    for token in range(first, stop):
-        at = token.to(tl.int64)
+    for nth in range(0, stop - first):
+        at = first.to(tl.int64) + nth
         from_mixed = mixed + at * mixed_row
         from_steps = steps + at * steps_row
         if OP == "mamba1":
