@@ -48,7 +48,17 @@ from core.plugin.contracts.kernels import (
 )
 from core.plugin.contracts.loader import Loader
 from core.plugin.contracts.model import HasRow, ModelFamily
-from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
+from core.plugin.contracts.platform import (
+    CapturedCalls,
+    Captures,
+    CapturesSizes,
+    Downloads,
+    MemoryTag,
+    Platform,
+    Releases,
+    Runtime,
+    Uploads,
+)
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
@@ -72,6 +82,7 @@ __all__ = [
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
+    "Downloads",
     "DraftHeads",
     "DraftView",
     "ExpertsKernel",
@@ -122,6 +133,7 @@ __all__ = [
     "RequestFacts",
     "ResponseFormats",
     "RouteKernel",
+    "Releases",
     "Runtime",
     "SavedKernel",
     "SavesKernels",
