@@ -6,17 +6,17 @@ from typing import Annotated
 
 import msgspec
 
+MOST_GRAPH_MIB = 512
+"""What the memory plan leaves free for recorded graphs."""
+
 
 class DeviceArguments(msgspec.Struct, frozen=True, kw_only=True):
     """The platform's own arguments."""
 
     graph_mib: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=1 << 20)],
-        msgspec.Meta(
-            description="MiB that recorded graphs may take, left free by the memory plan; sizes beyond are computed call by "
-            "call"
-        ),
-    ] = 512
+        Annotated[int, msgspec.Meta(ge=0, le=MOST_GRAPH_MIB)],
+        msgspec.Meta(description="MiB that recorded graphs may take; sizes beyond are computed call by call"),
+    ] = MOST_GRAPH_MIB
     largest_graph: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=1 << 16)],
         msgspec.Meta(description="most rows of a recorded step; larger ones are computed call by call"),
