@@ -44,10 +44,11 @@ from core.executor.instance import (
 from core.executor.kept_weights import KeptWeights
 from core.executor.model_runner import ModelRunner
 from core.executor.step_buffers import StepBuffers
+from core.executor.steps_ahead import Begun, StepsAhead
 from core.models.decoder import Decoder
 from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
-from core.plugin.contracts import Proposer, Uploads
+from core.plugin.contracts import Downloads, Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.acceptance import acceptance_rule
 from core.sampling.sampler import Sampler
@@ -65,11 +66,13 @@ class Worker:
     grammars: the grammars of sequences, which another thread may have prepared.
     phases: (name, seconds) of the start.
     state: weights and tables for the state canary; None without one.
+    ahead: the steps in flight of a device that computes in its own time; None: each step is waited for.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
+        self.ahead: StepsAhead | None = None
         drafts = () if config.draft is None else config.draft.plugins.table
         self.plugins = PluginTable(config.plugins.table + drafts)
         with self._blaming(), contextlib.ExitStack() as undo:
@@ -99,6 +102,8 @@ class Worker:
             with self._phase("allocate KV cache"):
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)
             self.runner = self._runner(model.model)
+            if isinstance(self.runtime, Downloads) and self.runner.batch.rows.on_device is not None:
+                self.ahead = StepsAhead(self.runner, self.runtime)
             if self._kept is not None:
                 self._kept.keep()
             undo.pop_all()  # nothing failed: the device stays open until `close`
@@ -140,6 +145,7 @@ class Worker:
             self.runtime.device,
             len(self.groups),
             self.runtime if isinstance(self.runtime, Uploads) else None,
+            self._num_sampled(model),
         )
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         vocab_size = config.model.vocab_size or self.spec.vocab_size
@@ -150,7 +156,8 @@ class Worker:
         batch = PersistentBatch(buffers, config.cache.block_size, self.groups, grammars)
         kernels = model.kernels
         rule = acceptance_rule(config.acceptance)
-        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule)
+        home = self.runtime.device.type
+        sampler = Sampler(vocab_size, kernels.race, kernels.logprobs, kernels.masked_race, rule, home)
         drafting = self._draft_pass(batch, sampler)
         proposer = self._proposer(model) if config.draft is None else None
         tree = None if proposer is None else proposer.tree
@@ -164,6 +171,12 @@ class Worker:
             tree=tree,
             verifies_trees=self._verifies_trees,
         )
+
+    def _num_sampled(self, model: Decoder | ModuleModel) -> int:
+        """Rows that the device samples by itself, and whose tokens it brings back in its own time."""
+        if not isinstance(self.runtime, Downloads) or model.kernels.race is None:
+            return 0
+        return min(model.max_logits, self._max_num_tokens)
 
     def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """The passes of the draft or of draft heads; None without either."""
@@ -244,18 +257,48 @@ class Worker:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
+        if self.ahead is not None:
+            return self.finish(self.begin(plan))
         try:
-            pages: list[Page] | None = None
-            if plan.transfers is not None:
-                pages = self.kv_memory.transfer(plan.transfers)
-            if plan.copies:
-                self.kv_memory.copy(plan.copies)
+            pages = self._copy(plan)
             result = self.runner.execute(plan)
         except Exception as error:
             self.plugins.blame(error)
             raise
         result.pages = pages
         return result
+
+    def begin(self, plan: StepPlan) -> Begun:
+        """The same, as far as the device does it alone. Raises PluginError when a plugin's code fails."""
+        assert self.ahead is not None, "the device computes nothing alone"
+        try:
+            pages = self._copy(plan)
+            begun = self.ahead.begin(plan)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        begun.pages = pages
+        return begun
+
+    def finish(self, begun: Begun) -> StepResult:
+        """Wait for a step that was begun. Raises PluginError when a plugin's code fails."""
+        assert self.ahead is not None, "the device computes nothing alone"
+        try:
+            result = self.ahead.finish(begun)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        result.pages = begun.pages
+        return result
+
+    def _copy(self, plan: StepPlan) -> list[Page] | None:
+        """The copies of KV blocks in front of a step; returns the pages that it saves."""
+        pages: list[Page] | None = None
+        if plan.transfers is not None:
+            pages = self.kv_memory.transfer(plan.transfers)
+        if plan.copies:
+            self.kv_memory.copy(plan.copies)
+        return pages
 
     def close(self) -> None:
         """Give threads and memory back."""

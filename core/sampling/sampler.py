@@ -46,9 +46,10 @@ def run_plainly(kind: str, num_rows: int, call: Callable[[], None]) -> None:
 class Sampler:
     """Samples rows of logits over a vocabulary of `vocab_size` entries; logits beyond it are padding.
 
-    race, logprobs: native kernels for float32 logits on the host; the same tokens, faster. None: numpy.
+    race, logprobs: native kernels for float32 logits; the same tokens, faster. None: numpy.
     masked: a native kernel that takes token masks; None: rows with masks are copied.
     rule: decides on drafts; None: nobody does, and those are kept that equal what is sampled.
+    home: the type of the device that `race` and `masked` work on; `logprobs` works on the host.
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class Sampler:
         logprobs: LogprobsKernel | None = None,
         masked: MaskedKernel | None = None,
         rule: AcceptanceRule | None = None,
+        home: str = "cpu",
     ) -> None:
         self.vocab_size = vocab_size
+        self._home = home
         self.race = race
         self.logprobs = logprobs
         self.masked = masked
@@ -96,6 +99,8 @@ class Sampler:
             adjusted = [row for row in adjusted if row not in masks.ending]
         if not adjusted and masks is None:
             run(sampling_kind(start), count, lambda: self._race(logits, rows.part(start, stop)))
+            if rows.on_device is not None:
+                rows.fetch(start, stop)
         else:
             self._draw_plain(logits, rows, start, adjusted, masks)
         if lazy:
@@ -116,6 +121,14 @@ class Sampler:
             self._keep_distributions(values, rows, start, masks)
         self._explain(values, rows, start, masks)
         self._report(values, rows, start, native=_on_host(logits))
+
+    def draw(self, logits: Tensor, rows: SampleRows, run: RunCall = run_plainly) -> None:
+        """Begin to sample the rows of a step, all of which are plain: their tokens come to lie on the device.
+
+        A token is -1 where `not_finite` says what is wrong. See `sample`.
+        """
+        count = rows.count
+        run(SAMPLE, count, lambda: self._race(logits, rows.part(0, count)))
 
     def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
         """The tokens that would have been drawn without the one that was, and without that one, and so on.
@@ -159,9 +172,20 @@ class Sampler:
         count = logits.shape[0]
         if not adjusted:
             assert masks is not None, "rows without anything special are drawn by the recorded call"
-            self._race(logits, rows.part(start, start + count), masks.of(slice(0, count)))
+            self._race_masked(logits, rows, start, masks)
         elif len(adjusted) < count:
             self._draw_others(logits, rows, start, adjusted, masks)
+
+    def _race_masked(self, logits: Tensor, rows: SampleRows, start: int, masks: RowMasks) -> None:
+        """The tokens of neighbouring rows with masks: on the device where a kernel of its own takes masks."""
+        count = logits.shape[0]
+        stop = start + count
+        every = masks.of(slice(0, count))
+        if rows.on_device is None or self.masked is None:
+            self._race(logits, rows.host_part(start, stop), every)
+            return
+        self._race(logits, rows.part(start, stop), every)
+        rows.fetch(start, stop)
 
     def _draw_others(
         self, logits: Tensor, rows: SampleRows, start: int, adjusted: Sequence[int], masks: RowMasks | None
@@ -269,16 +293,24 @@ class Sampler:
 
     def _race(self, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None = None) -> None:
         """The kernel's call, on logits without padding."""
-        on_host = _on_host(logits)
-        kernel = self.race if self.race is not None and on_host else numpy_race
+        is_native = self._is_native(logits, rows)
+        kernel = self.race if self.race is not None and is_native else numpy_race
         whole = logits.detach()[:, : self.vocab_size]
         arguments = (whole, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
         if masks is None:
             kernel(*arguments)
-        elif self.masked is not None and on_host:
-            self.masked(*arguments, masks)
+        elif self.masked is not None and is_native:
+            words, index = masks
+            home = logits.device
+            self.masked(*arguments, (words.to(home), index.to(home)))
         else:
             masked_race(kernel, *arguments, masks)
+
+    def _is_native(self, logits: Tensor, rows: KernelRows) -> bool:
+        """Whether logits and rows lie where the native kernels work."""
+        if logits.device.type != self._home or logits.dtype is not torch.float32:
+            return False
+        return rows.out.device.type == self._home
 
 
 def _on_host(logits: Tensor) -> bool:
@@ -342,7 +374,12 @@ def _nothing_left(largest: float) -> str:
 
 
 def _not_finite(largest: float) -> str:
+    return not_finite(f" (largest: {largest})")
+
+
+def not_finite(seen: str = "") -> str:
+    """What is wrong with a row that has no token although nothing was ruled out. seen: what its logits are."""
     return (
-        f"The model's logits for this sequence are not finite (largest: {largest}); expected finite numbers. "
+        f"The model's logits for this sequence are not finite{seen}; expected finite numbers. "
         "Try another dtype, or check the checkpoint."
     )
