@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SHARED = ("external",)
+SHARED = ("cuda", "external")
 """Folders whose files share a costly fixture: one process runs all of them."""
 
 

@@ -1,0 +1,1 @@
+"""Kernel providers that belong to no platform."""
