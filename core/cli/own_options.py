@@ -31,6 +31,7 @@ STRUCTS = (
     "core.bench.options:SweepOptions",
     "core.bench.options:PlotOptions",
     "core.cli.run_batch:RunBatchOptions",
+    "core.cli.kernels:KernelsOptions",
 )
 """The options of all commands, as MODULE:NAME, for completion."""
 
