@@ -9,6 +9,7 @@ A size is recorded when a step first needs it: the start waits for none.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -62,6 +63,7 @@ class Graphs:
     largest: most rows of one.
 
     spent: bytes that they have taken.
+    seconds: that recording has taken.
     """
 
     def __init__(self, calls: DeviceCalls, budget: int, largest: int) -> None:
@@ -69,6 +71,7 @@ class Graphs:
         self._budget = budget
         self._largest = largest
         self.spent = 0
+        self.seconds = 0.0
 
     def sizes(self, kind: str, max_rows: int) -> list[int]:
         """Rows for which calls of a kind are recorded; none beyond what a step of that kind can have."""
@@ -83,6 +86,7 @@ class Graphs:
         if self.spent >= self._budget:
             return Again(run)
         self._calls.synchronize()
+        begin = time.perf_counter()
         before, _ = self._calls.memory()
         try:
             graph = self._calls.record(run)
@@ -91,6 +95,7 @@ class Graphs:
             return None
         after, _ = self._calls.memory()
         self.spent += max(before - after, 0)
+        self.seconds += time.perf_counter() - begin
         if self.spent >= self._budget:
             logger.info("Recorded graphs have taken %d MiB; further sizes are computed call by call.", self.spent >> 20)
         return Replay(graph, num_rows)
