@@ -127,22 +127,22 @@ class ModelRunner:
         rows = self.batch.rows
         return rows.is_plain and rows.count <= self.max_logits
 
-    def launch(self, step: StepInput) -> torch.Tensor:
-        """Give a plain step to the device, and wait for nothing. Returns its tokens there, int64 [R]."""
+    def launch(self, step: StepInput, drawn: torch.Tensor | None = None) -> torch.Tensor:
+        """Give a plain step to the device, and wait for nothing. Returns its tokens there, int64 [R].
+
+        drawn: the tokens of the step before, int64 [B] on the device, where this one continues it; None: the host has
+            written the step's tokens.
+        """
         count = len(step.positions)
-        views = self.batch.views(step)
-        self.batch.buffers.logit_rows.array[:count] = step.positions
         with torch.inference_mode():
+            if drawn is not None:
+                self.forward.follow(lambda: self.batch.views(step), drawn)
+                rows = self.forward.recorder.size(HEAD, count) or count
+                return self._draw(count, rows)
+            views = self.batch.views(step)
+            self.batch.buffers.logit_rows.array[:count] = step.positions
             rows = self.forward.choose(count)
             self.forward.run(views)
-            return self._draw(count, rows)
-
-    def launch_next(self, step: StepInput, drawn: torch.Tensor) -> torch.Tensor:
-        """The same for a step that continues the one before, whose tokens only the device has."""
-        count = len(step.positions)
-        with torch.inference_mode():
-            self.forward.follow(lambda: self.batch.views(step), drawn)
-            rows = self.forward.recorder.size(HEAD, count) or count
             return self._draw(count, rows)
 
     def _draw(self, count: int, rows: int) -> torch.Tensor:

@@ -107,10 +107,8 @@ class StepsAhead:
 
     def _launch(self, begun: Begun, step: StepInput, follows: bool) -> None:
         count = len(step.owners)
-        if follows:
-            drawn = self._runner.launch_next(step, self._drawn[:count])
-        else:
-            drawn = self._runner.launch(step)
+        known = self._drawn[:count] if follows else None
+        drawn = self._runner.launch(step, known)
         begun.owners = step.owners
         begun.is_uniform = step.uniform
         if count:

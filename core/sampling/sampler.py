@@ -310,7 +310,7 @@ class Sampler:
         """Whether logits and rows lie where the native kernels work."""
         if logits.device.type != self._home or logits.dtype is not torch.float32:
             return False
-        return rows.out.device.type == self._home
+        return str(rows.out.device.type) == self._home
 
 
 def _on_host(logits: Tensor) -> bool:

@@ -29,18 +29,23 @@ POISON: Final = 0xA5
 MIB: Final = 1 << 20
 
 LOOKS: Final = frozenset(
-    """__get__ __getitem__ __len__ as_strided data_ptr detach dim element_size expand is_floating_point narrow numel numpy
-    size split squeeze storage_offset stride transpose unbind unflatten unsqueeze untyped_storage view""".split()
+    (
+        *("__get__", "__getitem__", "__len__", "as_strided", "data_ptr", "detach", "dim", "element_size", "expand"),
+        *("is_floating_point", "narrow", "numel", "numpy", "size", "split", "squeeze", "storage_offset", "stride"),
+        *("transpose", "unbind", "unflatten", "unsqueeze", "untyped_storage", "view"),
+    )
 )
 """Functions of torch that look at a tensor without reading it."""
 
-READS: Final = frozenset("__bool__ __float__ __index__ __int__ cpu equal item nonzero tolist".split())
+READS: Final = frozenset(
+    ("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "nonzero", "tolist")
+)
 """Functions for which a host waits until a device has done everything."""
 
 Work = Callable[[], None]
 
 
-class Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode):  # type: ignore[misc]
     """While it is entered, the host's own functions find the device's work done, and those that read are counted."""
 
     def __init__(self, device: FakeCalls) -> None:
@@ -52,8 +57,12 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         """Do the device's work first, unless the function only looks."""
         name = getattr(function, "__name__", "")
-        by_tensor = name == "__getitem__" and not _is_view(args[1])
-        if name not in LOOKS or by_tensor:
+        looks = name in LOOKS
+        if name == "__getitem__":
+            looks = _is_view(args[1])
+        elif name == "numpy":
+            looks = self._device.is_pinned(args[0])
+        if not looks:
             self._device.do_everything()
         if name in READS:
             self._device.reads[name] += 1
@@ -136,20 +145,24 @@ class FakeCalls:
             return
         self._is_working = True
         try:
-            while self._queue:
-                work = self._queue.pop(0)
-                work()
-                self._num_done += 1
+            with torch.inference_mode():
+                self._work_off()
         finally:
             self._is_working = False
+
+    def _work_off(self) -> None:
+        while self._queue:
+            work = self._queue.pop(0)
+            work()
+            self._num_done += 1
 
     def wait(self, number: int) -> None:
         """Wait until so many pieces of work are done."""
         self.waits += 1
         self.do_everything()
-        for landed, host, bytes_ in self._landed:
+        for landed, host, copied in self._landed:
             if landed <= number:
-                host.copy_(bytes_)
+                host.copy_(copied)
         self._landed = [entry for entry in self._landed if entry[0] > number]
 
     def use(self) -> None:
@@ -171,14 +184,18 @@ class FakeCalls:
         self._pinned.add(memory.untyped_storage().data_ptr())
         return memory
 
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in memory that `pinned` gave."""
+        return tensor.untyped_storage().data_ptr() in self._pinned
+
     def copy(self, target: Tensor, source: Tensor) -> None:
         """See `DeviceCalls`. Raises OverwrittenError, late, when the source of an upload was written too early."""
-        if source.untyped_storage().data_ptr() in self._pinned:
+        if self.is_pinned(source):
             self.uploads += 1
             then = source.clone()
             self.later(lambda: _upload(target, source, then))
             return
-        if target.untyped_storage().data_ptr() not in self._pinned:
+        if not self.is_pinned(target):
             raise ValueError("a copy in the device's own time needs pinned memory of the host")
         target.fill_(POISON)
         number = self._num_done + len(self._queue) + 1
@@ -236,7 +253,7 @@ class FakeSpace:
     def reserve(self, nbytes: int) -> int:
         """See `AddressSpace`."""
         memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
-        address = memory.data_ptr()
+        address: int = memory.data_ptr()
         self._memory[address] = memory
         return address
 

@@ -82,4 +82,3 @@ class PagedHeads:
         where = (places.blocks, places.offsets)
         layer.keys.index_put_(where, k[places.rows].to(layer.keys.dtype))
         layer.values.index_put_(where, v[places.rows].to(layer.values.dtype))
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +93,10 @@ def test_the_engine_never_waits_between_a_plan_and_its_result(tiny_llama: Path) 
         followed, in_flight = [], []
 
         def watched(plan):
-            before = calls.reads.total(), calls.waits, calls.uploads
+            reads, uploads = calls.reads.total(), calls.uploads
             ticket = submit(plan)
             if plan.same_batch:
-                reads, waits, uploads = calls.reads.total(), calls.waits, calls.uploads
-                followed.append((reads - before[0], uploads - before[2]))
+                followed.append((calls.reads.total() - reads, calls.uploads - uploads))
                 in_flight.append(len(ahead._in_flight))
             return ticket
 
@@ -195,8 +195,8 @@ def test_sizes_of_graphs() -> None:
     assert graphs.sizes("head", 3) == [1, 2]
     sizes = graphs.sizes("decode", 4096)
     assert sizes[:5] == [1, 2, 4, 8, 16] and sizes[-1] == 256
-    waste = [after / (before + 1) for before, after in zip(sizes[4:], sizes[5:], strict=False)]
-    assert max(waste) < 1.5
+    padded = [after / (before + 1) for before, after in pairwise(sizes) if before >= 8]
+    assert max(padded) < 1.8
 
 
 def test_tokens_come_back_in_the_devices_own_time() -> None:

@@ -101,8 +101,6 @@ def test_without_the_management_library_the_probe_says_so(drivers):
     assert first.memory_bytes == 141 * GIB and "what others hold of it is unknown" in first.description
 
 
-
-
 @pytest.mark.parametrize("platform, word", [(manifest, "NVIDIA"), (rocm, "AMD"), (xpu, "Intel")])
 def test_without_a_driver(drivers, platform, word):
     drivers()
@@ -175,8 +173,6 @@ def test_the_cache_leaves_room_for_what_a_gpu_needs_beside_it():
     from core.config.rules.rule import Facts
 
     class Settings(dict):
-        rows = {}
-
         def user_set(self, name):
             return False
 

@@ -101,7 +101,9 @@ def _check() -> None:
     import triton
 
     if triton.knobs.runtime.interpret:
-        raise UserError("TRITON_INTERPRET is set: kernels are then interpreted, and there is nothing to compile; unset it.")
+        raise UserError(
+            "TRITON_INTERPRET is set: kernels are then interpreted, and there is nothing to compile; unset it."
+        )
 
 
 @functools.cache
@@ -160,4 +162,3 @@ def _sentence(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
     said = lines[-1].strip() if lines else "without a word"
     return f"{type(error).__name__}: {said}"
-

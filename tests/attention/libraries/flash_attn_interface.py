@@ -50,7 +50,5 @@ def flash_attn_with_kvcache(
             continue
         blocks = page_table[index, : -(-length // k_cache.shape[1])]
         keys, values = gathered(k_cache, blocks, length), gathered(v_cache, blocks, length)
-        out[begin:end] = attend(
-            q[begin:end], keys, values, scale=softmax_scale, left=window_size[0], softcap=softcap
-        )
+        out[begin:end] = attend(q[begin:end], keys, values, scale=softmax_scale, left=window_size[0], softcap=softcap)
     return out
