@@ -4,8 +4,6 @@ Owns: the command's arguments and output, and which chips are in this machine. N
 Called by: main.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -37,9 +37,7 @@ LOOKS: Final = frozenset(
 )
 """Functions of torch that look at a tensor without reading it."""
 
-READS: Final = frozenset(
-    ("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "nonzero", "tolist")
-)
+READS: Final = frozenset(("__bool__", "__float__", "__index__", "__int__", "cpu", "equal", "item", "nonzero", "tolist"))
 """Functions for which a host waits until a device has done everything."""
 
 Work = Callable[[], None]
@@ -56,6 +54,8 @@ class Watch(TorchFunctionMode):  # type: ignore[misc]
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Do the device's work first, unless the function only looks."""
+        if self._device.is_working:
+            return function(*args, **(kwargs or {}))
         name = getattr(function, "__name__", "")
         looks = name in LOOKS
         if name == "__getitem__":
@@ -101,6 +101,7 @@ class FakeCalls:
 
     graph_bytes: that each recording takes of the device's memory.
 
+    is_working: whether it does its work just now.
     reads: functions for which the host had to wait, by name.
     waits: how often it waited for a mark.
     uploads: copies to the device.
@@ -113,7 +114,7 @@ class FakeCalls:
         self._graph_bytes = graph_bytes
         self._queue: list[Work] = []
         self._num_done = 0
-        self._is_working = False
+        self.is_working = False
         self._landed: list[tuple[int, Tensor, Tensor]] = []
         self._recording: list[RecordedCall] | None = None
         self._pinned: set[int] = set()
@@ -127,7 +128,7 @@ class FakeCalls:
 
     def run(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> None:
         """A kernel: it is called later, or recorded, or belongs to one that is being called."""
-        if self._is_working:
+        if self.is_working:
             function(*args, **options)
         elif self._recording is not None:
             places = [Place(arg) if isinstance(arg, Tensor) else arg for arg in args]
@@ -141,14 +142,14 @@ class FakeCalls:
 
     def do_everything(self) -> None:
         """Let the device come to the end of its work; the host still knows nothing of it."""
-        if self._is_working:
+        if self.is_working:
             return
-        self._is_working = True
+        self.is_working = True
         try:
             with torch.inference_mode():
                 self._work_off()
         finally:
-            self._is_working = False
+            self.is_working = False
 
     def _work_off(self) -> None:
         while self._queue:

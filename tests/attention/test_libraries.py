@@ -8,6 +8,7 @@ import importlib.util
 import sys
 
 import pytest
+from torch.nn.attention.flex_attention import flex_attention
 
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.layers.kernels import KernelSet
@@ -54,6 +55,17 @@ def libraries(monkeypatch):
 def test_promises_of_the_kit(libraries, name, check):
     libraries(*LIBRARIES[name])
     Case(HostSubject("attention", name), title(check), check)()
+
+
+FLEX = ("grouped heads", "a window in chunks", "slopes, sinks and a soft cap")
+
+
+@pytest.mark.parametrize("what", FLEX)
+def test_flex_attention_equals_the_formula(what):
+    """As torch computes it call by call; on a GPU it compiles the same functions."""
+    subject = HostSubject("attention", "flex")
+    subject.loaded._attend = flex_attention
+    kit._compare(subject, what, spec_of(what), 16, "float32", chunk=0)
 
 
 def test_flash_attention_2_computes_the_same(libraries):

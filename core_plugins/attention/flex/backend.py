@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from core.api.specs import AttentionSpec
 from core.plugin.contracts import BatchView
@@ -84,7 +84,7 @@ class FlexAttention(PagedHeads):
         keys = _side_by_side(handle.keys, metadata, q.dtype)
         values = _side_by_side(handle.values, metadata, q.dtype)
         queries = q.transpose(0, 1).unsqueeze(0)
-        found, log_sums = self._attend(
+        found, more = self._attend(
             queries,
             keys,
             values,
@@ -92,11 +92,11 @@ class FlexAttention(PagedHeads):
             block_mask=self._mask(handle.spec, metadata),
             scale=handle.spec.scale,
             enable_gqa=True,
-            return_lse=True,
+            return_aux=AuxRequest(lse=True),
         )
         if handle.sinks is not None:
             # a sink is one more logit, whose value is zero: the others keep their share of the sum with it
-            share = torch.sigmoid(log_sums - handle.sinks.view(1, -1, 1))
+            share = torch.sigmoid(more.lse - handle.sinks.view(1, -1, 1))
             found = found * share.unsqueeze(-1).to(found.dtype)
         out.copy_(found[0].transpose(0, 1))
 

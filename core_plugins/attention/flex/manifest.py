@@ -18,12 +18,12 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Any layer with keys and values; compiled on GPUs, call by call on a CPU, where it is there to be tested."""
+    """Any layer with keys and values on a GPU; on a CPU it would be no more than `torch_sdpa`, and slower."""
     return PluginSpec(
         name="flex",
         summary="paged attention with torch's flex_attention, compiled for what a layer asks for",
         capabilities={
-            "devices": ["cuda", "rocm", "xpu", "cpu"],
+            "devices": ["cuda", "rocm", "xpu"],
             "layer_kinds": ["full", "sliding"],
             "kv_dtypes": ["bfloat16", "float16", "float32"],
             "window": True,
