@@ -9,7 +9,7 @@ CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
-.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-slow gpu-test \
+.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-slow gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -73,6 +73,12 @@ test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schema
 
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow
+
+gpu-gate: $(TEST_STAMP)  ## every Triton kernel compiled for every chip, without a GPU: spills, shared memory, matrix units; docs/gpu-gate.md
+	$(PYTHON) -m tests.cuda.gate --report docs/gpu-gate.md
+
+gpu-interpreter: $(TEST_STAMP)  ## the Triton kernels against the reference in Triton's interpreter: what `make test` leaves out
+	$(PYTHON) -m pytest -m gpu_interpreter tests/cuda
 
 lint: $(TEST_STAMP)
 	$(VENV)/bin/ruff check .

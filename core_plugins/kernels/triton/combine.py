@@ -22,30 +22,11 @@ STEPS = ("hidden", "top_k", "range_size", "out_stride")
 
 
 @triton.jit
-def _range_sum(
-    part: tl.tensor,
-    weights: tl.tensor,
-    ids: tl.tensor,
-    rank: tl.tensor,
-    choice: tl.tensor,
-    at: tl.tensor,
-    inside: tl.tensor,
-    hidden: tl.tensor,
-    top_k: tl.tensor,
-    range_size: tl.tensor,
-    which: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> tl.tensor:
-    """The sum of one range, float32 [BLOCK]. rank: the place of each choice among the rising ids."""
-    total = tl.zeros([BLOCK], tl.float32)
-    for step in range(top_k):
-        is_next = rank == step
-        expert = tl.sum(tl.where(is_next, ids, 0), axis=0)
-        place = tl.sum(tl.where(is_next, choice, 0), axis=0)
-        if expert // range_size == which:
-            number = tl.load(part + place.to(tl.int64) * hidden + at, mask=inside, other=0.0)
-            total = total + tl.load(weights + place) * portable.widen(number)
-    return total
+def _halved(sums: tl.tensor, HALF: tl.constexpr, BLOCK: tl.constexpr) -> tl.tensor:
+    """The sums of neighbours, float32 [HALF, BLOCK], of twice as many."""
+    neighbours = tl.reshape(sums, (HALF, 2, BLOCK))
+    even, odd = tl.split(tl.permute(neighbours, (0, 2, 1)))
+    return even + odd
 
 
 @triton.jit(do_not_specialize=STEPS)
@@ -74,33 +55,22 @@ def combine(
     rank = tl.where(is_choice, rank, -1)
     part = parts + token * top_k * hidden
     own = weights + token * top_k
+    of_range = tl.arange(0, RANGES)[:, None]
+    sums = tl.zeros([RANGES, BLOCK], tl.float32)
+    for step in range(top_k):
+        is_next = rank == step
+        expert = tl.sum(tl.where(is_next, chosen, 0), axis=0)
+        row = tl.sum(tl.where(is_next, choice, 0), axis=0)
+        number = portable.widen(tl.load(part + row.to(tl.int64) * hidden + at, mask=inside, other=0.0))
+        weighted = tl.load(own + row) * number
+        sums = sums + tl.where(of_range == expert // range_size, weighted[None, :], 0.0)
     if RANGES == 8:
-        total = (
-            (_range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 0, BLOCK)
-             + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 1, BLOCK))
-            + (_range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 2, BLOCK)
-               + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 3, BLOCK))
-        ) + (
-            (_range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 4, BLOCK)
-             + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 5, BLOCK))
-            + (_range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 6, BLOCK)
-               + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 7, BLOCK))
-        )  # fmt: skip
-    elif RANGES == 4:
-        total = (
-            _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 0, BLOCK)
-            + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 1, BLOCK)
-        ) + (
-            _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 2, BLOCK)
-            + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 3, BLOCK)
-        )  # fmt: skip
-    elif RANGES == 2:
-        total = (
-            _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 0, BLOCK)
-            + _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 1, BLOCK)
-        )  # fmt: skip
-    else:
-        total = _range_sum(part, own, chosen, rank, choice, at, inside, hidden, top_k, range_size, 0, BLOCK)
+        sums = _halved(sums, 4, BLOCK)
+    if RANGES >= 4:
+        sums = _halved(sums, 2, BLOCK)
+    if RANGES >= 2:
+        sums = _halved(sums, 1, BLOCK)
+    total = tl.reshape(sums, (BLOCK,))
     place = out + token * out_stride + at
     if ACCUMULATE:
         total = total + portable.widen(tl.load(place, mask=inside, other=0.0))

@@ -18,7 +18,7 @@ from core.plugin.contracts import GatedOperation
 from core.weights.experts import Experts
 from core_plugins.kernels.triton.combine import combine_rows
 from core_plugins.kernels.triton.launch import blocks
-from core_plugins.kernels.triton.packed import packed
+from core_plugins.kernels.triton.packed import in_stored_order, packed
 from core_plugins.kernels.triton.product import Routed, multiply
 
 FEW_ROWS = 64
@@ -51,10 +51,11 @@ class TritonExperts:
         compute = torch.bfloat16 if self.precision == "bf16" else x.dtype
         routed = route_rows(ids, self.count)
         both = x.new_empty(rows, self.gate_up.shape[0])
-        multiply(x, self.gate_up, both, None, compute=compute, routed=routed)
+        multiply(in_stored_order(x, self.gate_up), self.gate_up, both, None, compute=compute, routed=routed)
         inner = x.new_empty(rows, self.down.shape[1])
         self.gated(both, self.activation, inner)
         parts = x.new_empty(rows, self.down.shape[0])
+        inner = in_stored_order(inner, self.down)
         multiply(inner, self.down, parts, None, compute=compute, routed=replace(routed, divisor=1))
         combine_rows(parts, ids, weights, out, self.count, accumulate)
 

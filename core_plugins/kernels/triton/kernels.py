@@ -22,7 +22,7 @@ from core_plugins.kernels.triton import activation as activations
 from core_plugins.kernels.triton import elementwise, logprobs, norm, portable, race, rotary
 from core_plugins.kernels.triton.experts import TritonExperts
 from core_plugins.kernels.triton.linear import TritonLinear
-from core_plugins.kernels.triton.manifest import ACTIVATIONS, DEVICES, FORMATS, NUMERICS, OPERATIONS
+from core_plugins.kernels.triton.manifest import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, core_numerics
 from core_plugins.kernels.triton.packed import NARROWEST
 
 BYTES = ("fp8_e4m3", "fp8_e5m2")
@@ -33,7 +33,7 @@ class TritonKernels:
 
     name = "triton"
     capturable = True
-    numerics = NUMERICS
+    numerics = core_numerics()
     features = frozenset({*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head"})
 
     def supports(self, query: KernelQuery) -> list[Reason]:

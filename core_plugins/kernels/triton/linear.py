@@ -10,7 +10,7 @@ from torch import Tensor
 
 from core.api.specs import Activation
 from core.weights.formats import CanonicalWeight
-from core_plugins.kernels.triton.packed import packed
+from core_plugins.kernels.triton.packed import in_stored_order, packed
 from core_plugins.kernels.triton.product import multiply, take_weights
 
 
@@ -28,8 +28,7 @@ class TritonLinear:
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; both in one rounding."""
-        order = self.weight.order
-        inputs = x if order is None else x.index_select(1, order)
+        inputs = in_stored_order(x, self.weight)
         compute = torch.bfloat16 if self.activation == "bf16" else x.dtype
         multiply(inputs, self.weight, out, self.bias, compute=compute, accumulate=accumulate)
 

@@ -40,8 +40,8 @@ def tell(
     token = tl.load(chosen + row)
     own = tl.load(place + token)
     at = tl.arange(0, BLOCK)
-    largest = float("-inf")
-    larger = 0
+    largest = tl.full([], float("-inf"), tl.float32)
+    larger = tl.full([], 0, tl.int32)
     for start in range(0, vocab_size, BLOCK):
         inside = start + at < vocab_size
         logit = tl.load(place + start + at, mask=inside, other=float("-inf"))
@@ -57,11 +57,11 @@ def tell(
     tl.store(values + row * width, own.to(tl.float64) - normalizer)
     tl.store(ranks + row, (larger + 1).to(tl.int64))
 
-    last = float("inf")
-    last_id = -1
+    last = tl.full([], float("inf"), tl.float32)
+    last_id = tl.full([], -1, tl.int32)
     for column in range(1, tl.load(counts + row).to(tl.int32) + 1):
-        best = float("-inf")
-        best_id = NO_ID
+        best = tl.full([], float("-inf"), tl.float32)
+        best_id = tl.full([], NO_ID, tl.int32)
         for start in range(0, vocab_size, BLOCK):
             token_ids = start + at
             inside = token_ids < vocab_size

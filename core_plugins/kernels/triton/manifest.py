@@ -5,6 +5,7 @@ Owns: what the kernels claim to support before they are loaded. Called by: `core
 
 from __future__ import annotations
 
+import importlib.metadata
 from importlib.util import find_spec
 from typing import Final
 
@@ -15,7 +16,6 @@ from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
 VERSION = 1  # grows when a kernel's results change
-NUMERICS: Final = f"triton-{VERSION}"
 DEVICES: Final = ("cuda", "rocm", "xpu")
 ACTIVATIONS: Final = ("none", "bf16")
 OPERATIONS: Final = frozenset(
@@ -77,8 +77,8 @@ def core_supports(query: KernelQuery) -> list[Reason]:
 
 @hookimpl
 def core_numerics() -> str:
-    """Grows when results change."""
-    return NUMERICS
+    """The version of the arithmetic, and of the compiler."""
+    return f"triton-{VERSION}:{importlib.metadata.version('triton')}"
 
 
 @hookimpl

@@ -29,7 +29,7 @@ def normalize(
     out_stride: int,
     out_head: int,
     weight_head: int,
-    width: int,
+    width: tl.tensor,
     eps: float,
     CENTRED: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -95,7 +95,7 @@ def _row(kind: str, block: int, centred: bool, has_bias: bool) -> KernelRow:
     words = ["layer norm" if centred else "rms norm", f"of {kind}, up to {block} wide"]
     signature = {"x": f"*{kind}", "weight": "*fp32", "out": f"*{kind}"}
     signature |= dict.fromkeys(STEPS, "i32") | {"eps": "fp32"}
-    constants = {"CENTRED": centred, "BLOCK": block}
+    constants: dict[str, object] = {"CENTRED": centred, "BLOCK": block}
     if has_bias:
         signature["bias"] = "*fp32"
         words.append("with a bias")

@@ -26,6 +26,12 @@ from core.weights.tables import TABLES
 WIDEST = 64
 NARROWEST = 16
 ROWS_AT_ONCE = 4096
+SCALE_KINDS: dict[str, Literal["plain", "e8m0", "e4m3"]] = {
+    "nf4": "plain",
+    "fp4": "plain",
+    "mxfp4": "e8m0",
+    "nvfp4": "e4m3",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,11 @@ def packed(weight: CanonicalWeight, dense_width: int = WIDEST) -> Packed:
     raise TypeError(f"no layout for a weight of format '{weight.name}'")
 
 
+def in_stored_order(x: Tensor, weight: Packed) -> Tensor:
+    """x [T, K] with its inputs as the weight's columns lie."""
+    return x if weight.order is None else x.index_select(1, weight.order)
+
+
 def _fitting(weight: CanonicalWeight, group_size: int, fields: int) -> int:
     width = width_for(group_size, weight.shape[1], fields)
     if width is None:
@@ -172,10 +183,8 @@ def _whole_bytes(shape: tuple[int, int], form: Form, values: Tensor, scale: Tens
 
 def _codebook(weight: Codebook) -> Packed:
     is_e2m1 = weight.kind in ("mxfp4", "nvfp4")
-    scale_kinds: dict[str, Literal["e8m0", "e4m3"]] = {"mxfp4": "e8m0", "nvfp4": "e4m3"}
     width = _fitting(weight, weight.block_size, 2)
-    kind = scale_kinds.get(weight.kind, "plain")
-    form = Form("e2m1" if is_e2m1 else "table", low_bits=4, scale=kind, width=width)
+    form = Form("e2m1" if is_e2m1 else "table", low_bits=4, scale=SCALE_KINDS[weight.kind], width=width)
     table = None if is_e2m1 else _table(CODES[weight.kind], weight.values.device)
     row_scale = None if weight.row_scale is None else weight.row_scale.flatten()
     size = weight.block_size

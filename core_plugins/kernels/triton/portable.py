@@ -53,7 +53,7 @@ def cast(x: tl.tensor, dtype: tl.constexpr) -> tl.tensor:
 
 
 @triton.jit
-def store(pointer: tl.tensor, x: tl.tensor, mask: tl.tensor = None) -> None:  # type: ignore[assignment]
+def store(pointer: tl.tensor, x: tl.tensor, mask: tl.tensor = None) -> None:
     """Store float32 x, rounded to the pointer's type as `cast` rounds."""
     value = cast(x, pointer.dtype.element_ty)
     tl.store(pointer, value, mask=mask)

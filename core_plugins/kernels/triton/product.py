@@ -24,7 +24,7 @@ from core_plugins.kernels.triton.chips import NAMES
 from core_plugins.kernels.triton.launch import blocks, chip_of, options
 from core_plugins.kernels.triton.packed import Form, Packed
 from core_plugins.kernels.triton.product_tiles import SPLIT_ROWS, Tile, segments_of, tile_for, tiles_of
-from core_plugins.kernels.triton.tile import weight_tile
+from core_plugins.kernels.triton.tile import from_row, weight_tile
 
 STEPS = ("num_rows", "num_outputs", "num_inputs", "num_blocks", "x_stride", "out_stride", "segment_runs", "divisor")
 SIZES = ("value_stride", "high_stride", "scale_stride", "sub_stride", "super_size", "group_size", "zero")
@@ -89,7 +89,7 @@ def _sum(
     COMPUTE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
-    """total + W @ x.T over some runs: float32 [BN, BT]. source: int64 [1, BT], row: int64 [BN, 1]."""
+    """total + W @ x.T over some runs: float32 [BN, BT]. source [1, BT], row [BN, 1]."""
     for run in range(first_run, last_run):
         raw = _load_run(values, row, run, value_stride, num_inputs, CODE, WIDTH, WHOLE)
         for field in tl.static_range(FIELDS):
@@ -178,22 +178,35 @@ def product(
     first_block = pid // of_group * GROUP
     side_by_side = tl.minimum(num_blocks - first_block, GROUP)
     row_block = first_block + pid % of_group % side_by_side
-    column = pid % of_group // side_by_side * BN + tl.arange(0, BN)
-    row = tl.minimum(column, num_outputs - 1).to(tl.int64)[:, None]
+    first_column = pid % of_group // side_by_side * BN
+    column = first_column + tl.arange(0, BN)
+    # Within a tile 32 bits are enough; where it begins is one number of 64.
+    row = tl.minimum(tl.arange(0, BN), num_outputs - 1 - first_column)[:, None]
+    first_row = first_column.to(tl.int64)
     token = row_block * BT + tl.arange(0, BT)
     if pairs is not None:
         expert = tl.load(experts + row_block)
         if expert < 0:
             return
-        row = row + expert.to(tl.int64) * num_outputs
+        first_row += expert.to(tl.int64) * num_outputs
         target = tl.load(pairs + token).to(tl.int64)
         is_row = target >= 0
         source = tl.maximum(target, 0) // divisor
     else:
         target = token.to(tl.int64)
         is_row = token < num_rows
-        source = tl.minimum(target, num_rows - 1)
+        first_token = row_block * BT
+        x += first_token.to(tl.int64) * x_stride
+        source = tl.minimum(tl.arange(0, BT), num_rows - 1 - first_token)
     source = source[None, :]
+    values = from_row(values, first_row, value_stride)
+    high = from_row(high, first_row, high_stride)
+    scale = from_row(scale, first_row, scale_stride)
+    sub_scale = from_row(sub_scale, first_row, sub_stride)
+    minimum = from_row(minimum, first_row, scale_stride)
+    sub_minimum = from_row(sub_minimum, first_row, sub_stride)
+    zeros = from_row(zeros, first_row, scale_stride)
+    row_scale = from_row(row_scale, first_row, 1)
     num_runs = tl.cdiv(num_inputs, WIDTH * FIELDS)
     total = tl.zeros([BN, BT], tl.float32)
     if SPLIT or SEGMENTS == 1:
@@ -350,9 +363,9 @@ def multiply(
         return
     form = weight.form
     block_rows = num_rows if routed is None else routed.block_rows
-    tile = tile_for(chip_of(x.device), compute, form.code == "dense", block_rows)
-    row_blocks = blocks(num_rows, tile.bt) if routed is None else len(routed.experts)
     segments = segments_of(num_outputs, num_inputs) if routed is None else 1
+    tile = tile_for(chip_of(x.device), compute, form.code == "dense", segments, block_rows)
+    row_blocks = blocks(num_rows, tile.bt) if routed is None else len(routed.experts)
     split = segments > 1 and num_rows <= SPLIT_ROWS
     num_runs = blocks(num_inputs, form.run)
     segment_runs = blocks(num_runs, segments)
@@ -413,7 +426,8 @@ def _constants(form: Form, compute: torch.dtype, segments: int, split: bool, acc
 
 def _is_aligned(x: Tensor, weight: Packed) -> bool:
     """Whether rows begin at multiples of 16 numbers."""
-    return x.stride(0) % 16 == 0 and weight.values.shape[1] % 16 == 0
+    strides = (x.stride(0), weight.values.shape[1])
+    return all(stride % 16 == 0 for stride in strides)
 
 
 _NUMBERS = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -447,7 +461,7 @@ def _product_row(chip: str, form: Form, number: str, tile: Tile, *present: str, 
     constants |= changes
     if changes.get("SPLIT"):
         signature["out"] = "*fp32"
-    if changes.get("pairs", None) == "*i32":
+    if changes.get("pairs") == "*i32":
         signature |= {"pairs": "*i32", "experts": "*i32"}
         del constants["pairs"], constants["experts"]
     words = [chip, number, form.code, f"{form.low_bits}+{form.high_bits} bits, {form.scale}, {form.sub}"]
@@ -493,12 +507,13 @@ def _rows() -> list[KernelRow]:
         for number, compute in _NUMBERS.items():
             width = 32 if number == "fp32" else 64
             dense = Form("dense", width=width)
-            tiles = tiles_of(chip, compute, True)
+            tiles = tiles_of(chip, compute, True, 1)
+            in_segments = tiles_of(chip, compute, True, 8)
             rows += [_product_row(chip, dense, number, tile) for tile in tiles]
-            rows.append(_product_row(chip, dense, number, tiles[0], SEGMENTS=8, SPLIT=True))
-            rows.append(_product_row(chip, dense, number, tiles[-1], SEGMENTS=8))
             rows.append(_product_row(chip, dense, number, tiles[0], pairs="*i32"))
-        tiles = tiles_of(chip, torch.bfloat16, False)
+            rows.append(_product_row(chip, dense, number, in_segments[0], SEGMENTS=8, SPLIT=True))
+            rows.append(_product_row(chip, dense, number, in_segments[-1], SEGMENTS=8))
+        tiles = tiles_of(chip, torch.bfloat16, False, 1)
         for form, present in PACKED_FORMS:
             rows += [_product_row(chip, form, "bf16", tile, *present) for tile in (tiles[0], tiles[-1])]
     join_types = {"partial": "*fp32", "out": "*bf16", "num_rows": "i32", "num_outputs": "i32", "out_stride": "i32"}

@@ -39,34 +39,44 @@ class Tile(NamedTuple):
 
 
 _SMALL = (Tile(16, 64, 16, 4, 4), Tile(32, 64, 32, 4, 4), Tile(64, 64, 64, 4, 3))
+_PACKED = (Tile(16, 64, 16, 4, 4), Tile(0, 128, 64, 8, 3))
+"""For weights that are decoded in registers, which leaves few for sums."""
 _SIMPLE = (Tile(16, 32, 16, 4, 2), Tile(0, 64, 32, 4, 2))
 """For float32, which has no matrix units here."""
 TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("sm_80", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 3)),
-    ("sm_80", "packed"): (*_SMALL, Tile(0, 64, 128, 8, 3)),
+    ("sm_80", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 3)),
+    ("sm_80", "packed"): _PACKED,
     ("sm_90", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 4)),
-    ("sm_90", "packed"): (*_SMALL, Tile(0, 128, 128, 8, 3)),
+    ("sm_90", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 4)),
+    ("sm_90", "packed"): _PACKED,
     ("sm_100", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 4)),
-    ("sm_100", "packed"): (*_SMALL, Tile(0, 128, 128, 8, 3)),
+    ("sm_100", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 4)),
+    ("sm_100", "packed"): _PACKED,
     ("sm_120", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 2)),
-    ("sm_120", "packed"): (*_SMALL, Tile(0, 64, 128, 8, 2)),
+    ("sm_120", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 2)),
+    ("sm_120", "packed"): (Tile(16, 64, 16, 4, 3), Tile(0, 128, 64, 8, 2)),
     ("gfx942", "dense"): (Tile(16, 64, 16, 4, 2), Tile(64, 64, 64, 4, 2), Tile(0, 128, 128, 8, 2)),
-    ("gfx942", "packed"): (Tile(16, 64, 16, 4, 2), Tile(64, 64, 64, 4, 2), Tile(0, 64, 128, 8, 2)),
-    (INTERPRETER, "dense"): (Tile(16, 128, 16, 4, 2), Tile(0, 128, 64, 4, 2)),
-    (INTERPRETER, "packed"): (Tile(16, 128, 16, 4, 2), Tile(0, 128, 64, 4, 2)),
+    ("gfx942", "segments"): (Tile(16, 64, 16, 4, 2), Tile(0, 128, 64, 8, 2)),
+    ("gfx942", "packed"): (Tile(16, 64, 16, 4, 2), Tile(0, 128, 64, 8, 2)),
 }
+_INTERPRETED = (Tile(16, 128, 16, 4, 2), Tile(0, 128, 64, 4, 2))
 
 
-def tiles_of(chip: str, compute: torch.dtype, dense: bool) -> tuple[Tile, ...]:
+def tiles_of(chip: str, compute: torch.dtype, dense: bool, segments: int) -> tuple[Tile, ...]:
     """The tiles of a chip, for few rows first."""
-    if compute is torch.float32 and chip != INTERPRETER:
+    if chip == INTERPRETER:
+        return _INTERPRETED
+    if compute is torch.float32:
         return _SIMPLE
-    return TILES[chip, "dense" if dense else "packed"]
+    if not dense:
+        return TILES[chip, "packed"]
+    return TILES[chip, "dense" if segments == 1 else "segments"]
 
 
-def tile_for(chip: str, compute: torch.dtype, dense: bool, num_rows: int) -> Tile:
+def tile_for(chip: str, compute: torch.dtype, dense: bool, segments: int, num_rows: int) -> Tile:
     """The tile for a number of rows."""
-    tiles = tiles_of(chip, compute, dense)
+    tiles = tiles_of(chip, compute, dense, segments)
     return next(tile for tile in tiles if num_rows <= tile.rows or not tile.rows)
 
 

@@ -358,7 +358,7 @@ def race(
     if not count:
         return
     vocab_size = logits.shape[1]
-    lanes = min(power_of_two(count), 256) if chip_of(logits.device) == INTERPRETER else 1
+    lanes = min(power_of_two(count), 2048) if chip_of(logits.device) == INTERPRETER else 1
     block = min(power_of_two(vocab_size), 1024)
     parts = min(blocks(vocab_size, 4 * block), MOST_PARTS)
     part_size = 4 * block * blocks(vocab_size, 4 * block * parts)

@@ -46,9 +46,7 @@ def rotate(
 
 
 @triton.jit
-def _turn(
-    place: tl.tensor, at: tl.tensor, inside: tl.tensor, half: tl.tensor, c: tl.tensor, s: tl.tensor
-) -> None:
+def _turn(place: tl.tensor, at: tl.tensor, inside: tl.tensor, half: tl.tensor, c: tl.tensor, s: tl.tensor) -> None:
     """The pairs (i, i + half) at a place, in memory."""
     first = portable.widen(tl.load(place + at, mask=inside, other=0.0))
     second = portable.widen(tl.load(place + half + at, mask=inside, other=0.0))

@@ -15,6 +15,12 @@ from core_plugins.kernels.triton import portable
 
 
 @triton.jit
+def from_row(place: tl.tensor, row: tl.tensor, stride: tl.tensor) -> tl.tensor:
+    """Where a row of a tensor begins; of one that is absent, nothing."""
+    return None if place is None else place + row * stride
+
+
+@triton.jit
 def numbers(
     raw: tl.tensor,
     field: tl.constexpr,
@@ -30,7 +36,7 @@ def numbers(
 ) -> tl.tensor:
     """What the stored codes of a block stand for, before zero points and scales: float32 [rows, WIDTH].
 
-    raw: the bytes of the block's run. block: its number. row: int64 [rows, 1].
+    raw: the bytes of the block's run. block: its number. row: [rows, 1].
     """
     if CODE == "e4m3":
         result = portable.decode_e4m3(raw)

@@ -1,0 +1,57 @@
+"""Some rows of the gate, and that the gate sees what it is for."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def _gate(*arguments: str, code: str | None = None) -> subprocess.CompletedProcess:
+    """In a process of its own: this one interprets."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), environment.get("PYTHONPATH", "")])
+    what = ["-c", code] if code else ["-m", "tests.cuda.gate", *arguments]
+    command = [sys.executable, *what]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280)
+
+
+def test_rows_pass_on_a_hopper():
+    said = _gate("--rows", "settle", "--chips", "sm_90,gfx942", "--workers", "1")
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert "2 compilations, 0 failed" in said.stdout
+
+
+BAD = """
+from dataclasses import replace
+from tests.cuda.gate import judged
+from core_plugins.kernels.triton.catalog import kernel_rows
+from core_plugins.kernels.triton.chips import CHIPS
+rows = {row.name: row for row in kernel_rows()}
+hopper = next(chip for chip in CHIPS if chip.name == "sm_90")
+print(judged(replace(rows["settle"], uses_mma=True), hopper).problems)
+print(judged(replace(rows["silu gated bf16"], no_fma=True), hopper).problems)
+print(judged(replace(rows["settle"], signature={}), hopper).problems)
+"""
+
+
+@pytest.mark.gpu_interpreter
+def test_the_gate_sees_what_is_wrong():
+    said = _gate(code=BAD)
+    lines = said.stdout.splitlines()
+    assert "matrix units" in lines[0], said.stderr
+    assert "fused" in lines[1]
+    assert "arguments" in lines[2]
+
+
+def test_the_manifest_needs_neither_torch_nor_triton():
+    code = (
+        "import sys; from core_plugins.kernels.triton import manifest; "
+        "from core.api.specs import KernelQuery; "
+        "print(manifest.core_supports(KernelQuery('linear', 'cpu'))[-1].code, "
+        "'torch' in sys.modules, 'triton' in sys.modules)"
+    )
+    assert _gate(code=code).stdout.split() == ["device", "False", "False"]
