@@ -82,6 +82,7 @@ class ModelRunner:
         self.verifies_trees = verifies_trees
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
+        self._step_hooks = forward.model.kernels.step_hooks
         self._shares_memory = batch.buffers.shared
         self.proposer_off = ""
         self._num_told: dict[Slot, int] = {}
@@ -93,6 +94,8 @@ class ModelRunner:
 
     def prepare(self, plan: StepPlan) -> Prepared | None:
         """Update the batch, and fill the step's buffers; None where there is nothing to compute."""
+        for begin_step in self._step_hooks:
+            begin_step()
         self._apply(plan)
         if not plan.total_num_tokens:
             return None

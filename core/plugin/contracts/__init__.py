@@ -20,6 +20,7 @@ from core.plugin.contracts.attention import (
 )
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
 from core.plugin.contracts.kernels import (
+    BeginsSteps,
     ExpertsKernel,
     GatedLinear,
     GatedOperation,
@@ -79,6 +80,7 @@ __all__ = [
     "AttentionBackend",
     "AttentionParams",
     "BatchView",
+    "BeginsSteps",
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
