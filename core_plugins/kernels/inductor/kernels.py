@@ -20,7 +20,7 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.layers.reference import ReferenceKernels
-from core_plugins.kernels.inductor.manifest import OPERATIONS
+from core_plugins.kernels.inductor.manifest import OPERATIONS, lacking
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class CompiledKernels(ReferenceKernels):
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """As the manifest says."""
-        return [] if query.op in OPERATIONS else [Reason("op", ", ".join(OPERATIONS), query.op)]
+        return lacking(query)
 
     def start(self) -> None:
         """Compile in a thread of its own, which ends with the process."""

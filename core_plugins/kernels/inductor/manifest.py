@@ -14,6 +14,18 @@ from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
 OPERATIONS = ("rms_norm", "gated", "rotary")
+DEVICES = ("cpu", "cuda", "rocm", "xpu")
+
+
+def lacking(query: KernelQuery) -> list[Reason]:
+    """Why an operation is not served; empty: it is."""
+    reasons = []
+    device = query.device.partition(":")[0]
+    if device not in DEVICES:
+        reasons.append(Reason("device", " or ".join(DEVICES), device))
+    if query.op not in OPERATIONS:
+        reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
+    return reasons
 
 
 @hookimpl
@@ -22,7 +34,7 @@ def core_spec() -> PluginSpec:
     return PluginSpec(
         name="inductor",
         summary="norms, gates and rotary embedding of the reference, compiled by torch in the background; when named",
-        capabilities={"only_named": True},
+        capabilities={"devices": list(DEVICES), "only_named": True},
         priority=10,
     )
 
@@ -30,9 +42,7 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: KernelQuery) -> list[Reason]:
     """The operations between matrices and attention."""
-    if query.op in OPERATIONS:
-        return []
-    return [Reason("op", ", ".join(OPERATIONS), query.op)]
+    return lacking(query)
 
 
 @hookimpl
