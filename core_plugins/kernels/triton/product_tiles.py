@@ -41,18 +41,18 @@ class Tile(NamedTuple):
 _SMALL = (Tile(16, 64, 16, 4, 4), Tile(32, 64, 32, 4, 4), Tile(64, 64, 64, 4, 3))
 _PACKED = (Tile(16, 64, 16, 4, 4), Tile(0, 128, 64, 8, 3))
 """For weights that are decoded in registers, which leaves few for sums."""
-_SIMPLE = (Tile(16, 32, 16, 4, 2), Tile(0, 64, 32, 4, 2))
+_SIMPLE = (Tile(16, 32, 16, 4, 2), Tile(0, 64, 32, 8, 2))
 """For float32, which has no matrix units here."""
 TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
     ("sm_80", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 3)),
     ("sm_80", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 3)),
-    ("sm_80", "packed"): _PACKED,
+    ("sm_80", "packed"): (Tile(16, 64, 16, 4, 4), Tile(0, 64, 32, 8, 3)),
     ("sm_90", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 4)),
     ("sm_90", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 4)),
     ("sm_90", "packed"): _PACKED,
     ("sm_100", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 4)),
     ("sm_100", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 4)),
-    ("sm_100", "packed"): _PACKED,
+    ("sm_100", "packed"): (Tile(16, 64, 16, 8, 4), Tile(0, 128, 64, 8, 3)),
     ("sm_120", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 2)),
     ("sm_120", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 2)),
     ("sm_120", "packed"): (Tile(16, 64, 16, 4, 3), Tile(0, 128, 64, 8, 2)),

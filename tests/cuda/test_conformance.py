@@ -1,0 +1,26 @@
+"""The kit's own checks of kernel providers, on the Triton kernels in the interpreter."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from core.testing.case import Skipped
+from core.testing.kernels import CHECKS
+from core_plugins.kernels.triton.kernels import TritonKernels
+from core_plugins.kernels.triton.manifest import core_spec
+
+QUICK = ("race_equals_sampler", "masked_race_equals_race", "logprobs_equal_sampler")
+
+
+def _marked(check):
+    marks = () if check.__name__ in QUICK else (pytest.mark.gpu_interpreter,)
+    return pytest.param(check, id=check.__name__, marks=marks)
+
+
+@pytest.mark.parametrize("check", [_marked(check) for check in CHECKS])
+def test_kernels(check):
+    subject = SimpleNamespace(device="cpu", loaded=TritonKernels(), manifest=SimpleNamespace(spec=core_spec()))
+    try:
+        check(subject)
+    except Skipped as skipped:
+        pytest.skip(str(skipped))
