@@ -33,7 +33,7 @@ from core.sampling.draft_tree import DraftTree
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepared:
     """A step whose arrays lie in the buffers.
 

@@ -34,7 +34,8 @@ def test_every_row_has_a_measurement():
 
 
 @pytest.mark.parametrize(
-    "name, least, most", [("Llama-3-8B", 14.9e9, 15.1e9), ("Qwen3-30B-A3B", 6.0e9, 6.2e9), ("gpt-oss-20b", 6.5e9, 7.5e9)]
+    "name, least, most",
+    [("Llama-3-8B", 14.9e9, 15.1e9), ("Qwen3-30B-A3B", 6.0e9, 6.2e9), ("gpt-oss-20b", 6.5e9, 7.5e9)],
 )
 def test_bytes_of_a_token(name, least, most):
     assert least < gpu_shapes.token_bytes(name) < most
