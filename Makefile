@@ -10,7 +10,7 @@ PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
 
 .PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-pooling \
-	test-slow test-vllm-examples gpu-gate gpu-interpreter \
+	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
 
@@ -113,6 +113,9 @@ fuzz: $(TEST_STAMP)  ## ten minutes of damaged files, messages and requests for 
 
 fuzz-api: $(TEST_STAMP)  ## fifteen minutes of requests that schemathesis makes from our OpenAPI document; no answer may be a 500
 	$(PYTHON) -m tests.attack.run --only schema --minutes 15 --report fuzz-api-report.md
+
+gpu-test:  ## what needs a GPU, on the GPU of this machine, with the python3 (torch and triton) that it has
+	python3 -m pytest -p no:xdist -m gpu tests/gpu
 
 soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks and clock jumps while every answer is compared; writes soak-report.md
 	$(PYTHON) -m tests.soak.run --minutes 20

@@ -308,13 +308,18 @@ class KVGroup(msgspec.Struct, frozen=True):
 
 
 class AttentionQuery(msgspec.Struct, frozen=True):
-    """What a backend is asked to serve: one layer kind on one device. dtype: of the KV cache."""
+    """What a backend is asked to serve: one layer kind on one device.
+
+    dtype: of the KV cache.
+    profile: the platform's own word for the class of the device, such as `sm_90`; empty where it is not known.
+    """
 
     spec: AttentionSpec | LatentSpec
     device: str
     dtype: str
     block_size: int
     role: str = "decoder"
+    profile: str = ""
 
 
 class StateQuery(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ STRUCTS = (
     "core.bench.sweep_options:SweepOptions",
     "core.bench.sweep_options:PlotOptions",
     "core.cli.run_batch:RunBatchOptions",
+    "core.cli.kernels:KernelsOptions",
 )
 """The options of all commands, as MODULE:NAME, for completion."""
 

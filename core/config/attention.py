@@ -12,6 +12,7 @@ from core.api.errors import UserError, nearest
 from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
 from core.config.platform import ChosenPlatform
 from core.config.settings import Settings
+from core.plugin.hookspecs import Device
 from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_attention
@@ -49,7 +50,7 @@ def choose_attention(
     for index, mixer in enumerate(mixers):
         if mixer in mixers[:index]:
             continue
-        query = _query(settings, mixer, platform.device.name)
+        query = _query(settings, mixer, platform.device)
         choice = select_attention(registry, named.get(mixer.kind), query, wanted, row.name, row.distribution)
         stage = f"attention.{mixer.kind}"
         before = found.setdefault(stage, choice)
@@ -59,7 +60,8 @@ def choose_attention(
     return found
 
 
-def _query(settings: Settings, mixer: MixerSpec, device: str) -> AttentionQuery | StateQuery:
+def _query(settings: Settings, mixer: MixerSpec, device: Device) -> AttentionQuery | StateQuery:
     if isinstance(mixer, StateSpec):
-        return StateQuery(mixer, device)
-    return AttentionQuery(mixer, device, settings["kv_cache_dtype"], settings["block_size"])
+        return StateQuery(mixer, device.name)
+    dtype = settings["kv_cache_dtype"]
+    return AttentionQuery(mixer, device.name, dtype, settings["block_size"], profile=device.profile)

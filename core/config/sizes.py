@@ -43,6 +43,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
+    facts.workspace_bytes = workspace
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
     if num_blocks is None:

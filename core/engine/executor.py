@@ -50,7 +50,7 @@ class Executor(Protocol):
 class QueueingExecutor(Executor, Protocol):
     """An executor with a queue of its own. Without one, the engine's thread runs ahead of `execute` by one step.
 
-    max_in_flight: how many steps it takes before it is asked for the result of the first.
+    max_in_flight: how many steps it takes before it is asked for the result of the first; 0: it has no queue after all.
     """
 
     max_in_flight: int

@@ -153,6 +153,6 @@ class OwnQueue(StepQueue):
 
 def step_queue(executor: Executor, *, ahead: bool, trace: StepTrace | None = None) -> StepQueue:
     """The queue for an executor. ahead: whether steps may be planned before the result of the one before is there."""
-    if isinstance(executor, QueueingExecutor):
+    if isinstance(executor, QueueingExecutor) and executor.max_in_flight:
         return OwnQueue(executor, executor.max_in_flight if ahead else 1, trace)
     return ThreadQueue(executor, trace) if ahead else StepQueue(executor, trace=trace)

@@ -110,7 +110,7 @@ class PersistentBatch:
         self.drafts = HeldDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
         # a sampled token lies where the next step reads it, if that step only continues this one
-        self.rows = SampleRows(self.columns, buffers.token_ids.array)
+        self.rows = SampleRows(self.columns, buffers.token_ids.array, on_device=buffers.sampled)
         self.scored: set[Slot] = set()
         self.pooled: dict[Slot, Pooled] = {}
         self.masks: dict[Slot, GrammarMask] = {}
@@ -178,6 +178,14 @@ class PersistentBatch:
         """Every sequence of a step has one token more; the next step may continue this one."""
         self.tokens.extend(step.owners, token_ids)
         self._latest = step
+
+    def expect(self, step: StepInput) -> None:
+        """The next step may continue this one, whose tokens are told later: until then only the device has them."""
+        self._latest = step
+
+    def forget_latest(self) -> None:
+        """The next step continues none."""
+        self._latest = None
 
     def _advance(self, step: StepInput, plan: StepPlan) -> StepInput:
         """The same sequences compute the tokens that were sampled for them."""

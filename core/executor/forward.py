@@ -6,7 +6,7 @@ sample. Called by: the model runner.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -72,8 +72,12 @@ class ForwardPass:
         device = self.buffers.logit_rows.tensor.device
         return str(device.type) == "cpu"
 
-    def run(self, views: Sequence[BatchView]) -> None:
-        """Compute the residual stream of the step's tokens. views: of each KV group."""
+    def run(self, views: Sequence[BatchView], drawn: Tensor | None = None) -> None:
+        """Compute the residual stream of the step's tokens.
+
+        views: of each KV group.
+        drawn: the step's tokens, one a sequence, where only the device has them; see `follow`.
+        """
         view = views[0]
         num_tokens = view.num_tokens
         if view.tails is not None:
@@ -84,28 +88,68 @@ class ForwardPass:
         kind = DECODE if view.max_query_len == 1 else MIXED
         size = self.recorder.size(kind, num_tokens)
         if size is not None:
-            self._run_padded(kind, size, views)
+            self._run_padded(kind, size, views, drawn)
             return
 
         def call() -> None:
             self._compute(views)
 
-        self.buffers.token_ids.changed(num_tokens)
-        self.buffers.send()
+        self._send(num_tokens, drawn)
         self.recorder.run(kind, num_tokens, view.num_seqs, call)
+
+    def follow(self, views: Callable[[], Sequence[BatchView]], drawn: Tensor) -> None:
+        """The step behind one of as many sequences, each of which goes on with the token that was drawn for it.
+
+        views: makes those of each KV group, where there is no recording.
+        drawn: int64 [B] on the device; -1 where none could be drawn: that sequence goes on with any token.
+        """
+        count = len(drawn)
+        if not self.recorder.has(DECODE, count):
+            self.run(views(), drawn)
+            return
+        size = self.recorder.size(DECODE, count) or count
+        num_seqs = min(size, self._max_num_seqs)
+        # padding of the same size lies behind these already
+        self.buffers.positions.changed(count)
+        self.buffers.seq_lens.changed(count)
+        self._send(count, drawn)
+        self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
+
+    def _send(self, num_tokens: int, drawn: Tensor | None) -> None:
+        """Bring the step to the device. Tokens that it has drawn itself are moved there to where the step finds them."""
+        token_ids = self.buffers.token_ids
+        if drawn is None:
+            token_ids.changed(num_tokens)
+            self.buffers.send()
+            return
+        self.buffers.send()
+        torch.clamp(drawn, min=0, out=token_ids.tensor[: len(drawn)])
 
     def logits(self, count: int) -> Tensor:
         """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
+        rows = self.choose(count)
+        self.buffers.send()
+        return self.head(count, rows)
+
+    def choose(self, count: int) -> int:
+        """The first `count` of `buffers.logit_rows` are what `head` computes; they go out with the step.
+
+        Returns the rows that it computes, padding among them.
+        """
         rows = self.recorder.size(HEAD, count) or count
         logit_rows = self.buffers.logit_rows
         if rows > count:
             logit_rows.array[count:rows] = 0
-        chosen = logit_rows.upload(rows)
+        logit_rows.changed(rows)
+        return rows
+
+    def head(self, count: int, rows: int) -> Tensor:
+        """The logits of what was chosen and sent; see `logits`."""
+        chosen = self.buffers.logit_rows.tensor[:rows]
 
         def call() -> None:
             self.model.logits(chosen)
 
-        self.buffers.send()
         self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
         return self.model.logits_view(count)
 
@@ -156,7 +200,7 @@ class ForwardPass:
         metadata = self._metadata(views)
         self.model.forward(token_ids, view.positions, metadata)
 
-    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView]) -> None:
+    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], drawn: Tensor | None) -> None:
         """The same on `size` rows, which a recording of that size may serve."""
         view = views[0]
         num_seqs = min(size, self._max_num_seqs)
@@ -166,7 +210,7 @@ class ForwardPass:
             fixed = self._fixed(kind, size, views)
             self._compute(fixed)
 
-        self.buffers.send()
+        self._send(size, drawn)
         live = view.num_tokens, view.num_seqs
         self.recorder.run(kind, size, num_seqs, call, live)
 
@@ -183,7 +227,6 @@ class ForwardPass:
             slots.changed(num_tokens)
         buffers.seq_lens.array[sequences] = 0
         buffers.cu_seqlens_q.array[ends] = view.num_tokens
-        buffers.token_ids.changed(num_tokens)
         buffers.positions.changed(num_tokens)
         buffers.seq_lens.changed(num_seqs)
         buffers.cu_seqlens_q.changed(num_seqs + 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.draft_pass import DraftPass
-from core.executor.forward import ForwardPass
+from core.executor.forward import HEAD, ForwardPass
 from core.executor.heads_pass import HeadsPass
 from core.executor.held_drafts import Drafts
 from core.executor.pooled import Pooler
@@ -34,6 +34,22 @@ from core.sampling.draft_tree import DraftTree
 logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Prepared:
+    """A step whose arrays lie in the buffers.
+
+    plan: as it came.
+    settled: with its rows as they are now.
+    step: which sequence each part of the arrays belongs to.
+    drafts: that it verifies, by slot.
+    """
+
+    plan: StepPlan
+    settled: StepPlan
+    step: StepInput
+    drafts: Drafts
+
+
 class ModelRunner:
     """Runs steps on one model.
 
@@ -43,6 +59,8 @@ class ModelRunner:
     verifies_trees: whether a tree can be verified; else its first chain is.
     most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
     pooler: of a model whose hidden states are the answer, or None.
+
+    proposer_off: why nothing guesses any more; empty while something does, or nothing ever did.
     """
 
     def __init__(
@@ -68,30 +86,80 @@ class ModelRunner:
         self.pooler = pooler
         self.max_logits = forward.model.max_logits
         self._on_cpu = forward.on_cpu
+        self._step_hooks = forward.model.kernels.step_hooks
         self._shares_memory = batch.buffers.shared
-        self._proposer_off = ""
+        self.proposer_off = ""
         self._num_told: dict[Slot, int] = {}
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Update the batch, run the model on the scheduled tokens, sample, verify drafts, propose new ones."""
+        prepared = self.prepare(plan)
+        return StepResult() if prepared is None else self.compute(prepared)
+
+    def prepare(self, plan: StepPlan) -> Prepared | None:
+        """Update the batch, and fill the step's buffers; None where there is nothing to compute."""
+        for begin_step in self._step_hooks:
+            begin_step()
         self._apply(plan)
-        result = StepResult()
         if not plan.total_num_tokens:
-            return result
+            return None
         settled, drafts = self.batch.drafts.settle(plan)
         if not settled.total_num_tokens:
-            return result
+            return None
         step = self.batch.step_input(settled, drafts)
+        return Prepared(plan, settled, step, drafts)
+
+    def compute(self, prepared: Prepared) -> StepResult:
+        """Run a step that was prepared, and wait for everything that comes of it."""
+        result = StepResult()
+        step = prepared.step
+        settled = prepared.settled
         self._compute(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
         if step.trees is not None and step.trees.moves:
             self.forward.move(step.trees.moves)
-        if plan.num_drafts:
-            result.num_verified = {slot: len(token_ids) for slot, token_ids in drafts.items()}
-            result.same_slots = result.same_slots and len(settled.slots) == len(plan.slots)
+        if prepared.plan.num_drafts:
+            result.num_verified = {slot: len(token_ids) for slot, token_ids in prepared.drafts.items()}
+            result.same_slots = result.same_slots and len(settled.slots) == len(prepared.plan.slots)
         self._draft(settled, result, positions)
         return result
+
+    def is_plain(self, prepared: Prepared) -> bool:
+        """Whether the step gives nothing but tokens, which only the next step on the device has to know."""
+        if self.proposer is not None or self.drafting is not None:
+            return False
+        if prepared.plan.num_drafts or self.batch.scored or self.batch.pooled:
+            return False
+        rows = self.batch.rows
+        return rows.is_plain and rows.count <= self.max_logits
+
+    def launch(self, step: StepInput, drawn: torch.Tensor | None = None) -> torch.Tensor:
+        """Give a plain step to the device, and wait for nothing. Returns its tokens there, int64 [R].
+
+        drawn: the tokens of the step before, int64 [B] on the device, where this one continues it; None: the host has
+            written the step's tokens.
+        """
+        count = len(step.positions)
+        with torch.inference_mode():
+            if drawn is not None:
+                self.forward.follow(lambda: self.batch.views(step), drawn)
+                rows = self.forward.recorder.size(HEAD, count) or count
+                return self._draw(count, rows)
+            views = self.batch.views(step)
+            self.batch.buffers.logit_rows.array[:count] = step.positions
+            rows = self.forward.choose(count)
+            self.forward.run(views)
+            return self._draw(count, rows)
+
+    def _draw(self, count: int, rows: int) -> torch.Tensor:
+        """Logits of `rows` rows, of which `count` are the step's own, and the tokens drawn from them."""
+        drawn = self.batch.rows.on_device
+        assert drawn is not None, "a step is plain only where the device draws"
+        if count:
+            logits = self.forward.head(count, rows)
+            self.sampler.draw(logits, self.batch.rows, self._run_sampling)
+        return drawn.out[:count]
 
     def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Hold drafts for the next step: guesses, and the text that grammars force. positions: see `_propose`."""
@@ -223,15 +291,15 @@ class ModelRunner:
             except Exception as error:  # the answer needs no guesses
                 proposed.clear()
                 self.drafting = None
-                self._proposer_off = f"Drafting failed: {error}. There are no drafts until the engine starts anew."
-                logger.exception("%s", self._proposer_off)
+                self.proposer_off = f"Drafting failed: {error}. There are no drafts until the engine starts anew."
+                logger.exception("%s", self.proposer_off)
 
     def _why_off(self) -> str:
         """Why nothing guesses any more, if something did; it is asked no more then."""
         if self.proposer is not None and self.proposer.off:
-            self._proposer_off = self.proposer.off
+            self.proposer_off = self.proposer.off
             self.proposer = None
-        return self._proposer_off
+        return self.proposer_off
 
     def _propose(
         self,

@@ -1,18 +1,21 @@
-"""The way of a step's inputs to a device with memory of its own: one copy a step, taken from a ring of host copies.
+"""The ways between the host and a device with memory of its own: one copy a step each, by rings of host copies.
 
-Owns: the ring, and which bytes have changed since the last copy. Never does: know what the bytes mean.
-Called by: the step's buffers.
+Owns: the rings, and which bytes have changed since the last copy. Never does: know what the bytes mean.
+Called by: the step's buffers (to the device), the steps ahead (back).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from core.plugin.contracts import Uploads
+from core.plugin.contracts import Downloads, Uploads
 
 RING: Final = 3
 """Copies under way at once; one more waits for the oldest."""
@@ -30,11 +33,13 @@ class Staging:
         self._host = host
         self._device = device
         self._uploads = uploads
-        is_pinned = device.device.type == "cuda"
         num_copies = 0 if uploads is None else RING
         self._ring: list[Tensor] = []
         for _ in range(num_copies):
-            copy = torch.zeros(host.shape, dtype=torch.uint8, pin_memory=is_pinned)
+            if isinstance(uploads, Downloads):
+                copy = uploads.host_memory(len(host))
+            else:
+                copy = torch.zeros(host.shape, dtype=torch.uint8)
             self._ring.append(copy)
         self._waits: list[Callable[[], None] | None] = [None] * RING
         self._next = 0
@@ -67,3 +72,30 @@ class Staging:
         source = self._ring[turn][begin:end]
         source.copy_(changed)
         self._waits[turn] = self._uploads.upload(target, source)
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Tokens on their way back.
+
+    tokens: int64 [R] on the host, which means nothing before `wait` was called, and is another step's after RING more.
+    """
+
+    tokens: NDArray[np.int64]
+    wait: Callable[[], None]
+
+
+class Returns:
+    """Brings a step's tokens, at most `num_rows`, from the device."""
+
+    def __init__(self, num_rows: int, downloads: Downloads) -> None:
+        self._downloads = downloads
+        self._ring = [downloads.host_memory(num_rows * 8).view(torch.int64) for _ in range(RING)]
+        self._next = 0
+
+    def begin(self, tokens: Tensor) -> Returned:
+        """Begin to copy int64 [R], as they are behind all kernels that were called so far."""
+        target = self._ring[self._next][: len(tokens)]
+        self._next = (self._next + 1) % RING
+        wait = self._downloads.download(target.view(torch.uint8), tokens.view(torch.uint8))
+        return Returned(target.numpy(), wait)

@@ -18,9 +18,21 @@ from torch import Tensor
 
 from core.executor.staging import Staging
 from core.plugin.contracts import Uploads
+from core.sampling.device_rows import DeviceRows
 
 ALIGNMENT: Final = 64
 """Bytes: of a cache line, and of the widest vector."""
+
+
+SAMPLED: Final[tuple[tuple[tuple[int, ...], torch.dtype], ...]] = (
+    ((), torch.int64),
+    ((), torch.float32),
+    ((), torch.int64),
+    ((), torch.float64),
+    ((), torch.float32),
+    ((5,), torch.int64),
+)
+"""Of a row that samples: which, temperature, top-k, top-p, least, and the key, which changes in every step, last."""
 
 
 class StepBuffer:
@@ -60,7 +72,12 @@ class StepBuffers:
     cu_seqlens_q: int32 [B + 1].
     slot_mappings: int64 [T] for each KV group.
     block_tables: int32 [B, M] for each KV group; last in the arena, because few steps change them.
+    num_sampled: rows whose sampling columns the device reads, where its memory is its own; 0: the host samples.
     uploads: a runtime whose device has memory of its own and copies in its own time.
+
+    sampled: these columns, or None.
+
+    The tokens come first, so that a step whose tokens the device has drawn itself brings everything behind them alone.
     """
 
     def __init__(
@@ -72,20 +89,23 @@ class StepBuffers:
         device: torch.device,
         num_groups: int = 1,
         uploads: Uploads | None = None,
+        num_sampled: int = 0,
     ) -> None:
         tokens = (max_num_tokens,), torch.int64
         table = (max_num_seqs, max_blocks_per_seq), torch.int32
         arrays: list[tuple[tuple[int, ...], torch.dtype]] = [
             tokens,
             ((max_logits,), torch.int64),
-            tokens,
-            ((max_num_seqs,), torch.int32),
-            ((max_num_seqs + 1,), torch.int32),
         ]
+        sampled = [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else []
+        arrays += sampled
+        arrays += [tokens, ((max_num_seqs,), torch.int32), ((max_num_seqs + 1,), torch.int32)]
         arrays += [tokens] * num_groups
         arrays += [table] * num_groups
         made = self._make(arrays, device, uploads)
-        self.token_ids, self.logit_rows, self.positions, self.seq_lens, self.cu_seqlens_q, *of_groups = made
+        self.token_ids, self.logit_rows, *made = made
+        self.sampled = _device_rows(made[: len(sampled)], num_sampled, device) if sampled else None
+        self.positions, self.seq_lens, self.cu_seqlens_q, *of_groups = made[len(sampled) :]
         self.slot_mappings = of_groups[:num_groups]
         self.block_tables = of_groups[num_groups:]
 
@@ -123,3 +143,10 @@ class StepBuffers:
             there = arena[begin:end].view(dtype).view(shape)
             made.append(StepBuffer(here, there, begin, self._staging))
         return made
+
+
+def _device_rows(columns: Sequence[StepBuffer], num_rows: int, device: torch.device) -> DeviceRows:
+    """Columns in the order of `SAMPLED`."""
+    which, temperatures, top_k, top_p, least, keys = columns
+    out = torch.zeros(num_rows, dtype=torch.int64, device=device)
+    return DeviceRows(which, keys, temperatures, top_k, top_p, least, out)

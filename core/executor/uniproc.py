@@ -11,6 +11,7 @@ from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 from core.executor.profiling import StepProfiler
 from core.executor.reloader import Reloader
+from core.executor.steps_ahead import MOST_IN_FLIGHT, Begun
 from core.executor.worker import Worker
 
 
@@ -21,6 +22,7 @@ class UniprocExecutor:
     numerics, phases, state: see `Worker`.
     profiler: records steps; None where none is configured.
     reloader: gives weights and cache back, and replaces weights.
+    max_in_flight: steps that a device which computes in its own time is given at once; 0: each is waited for.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -31,11 +33,21 @@ class UniprocExecutor:
         self.phases = self.worker.phases
         self.state = self.worker.state
         self.reloader = Reloader(self.worker)
+        self.max_in_flight = 0 if self.worker.ahead is None else MOST_IN_FLIGHT
         self.profiler = None if config.profiler is None else StepProfiler(config.profiler)
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step and return what it produced."""
         return self.worker.execute(plan)
+
+    def submit(self, plan: StepPlan) -> Begun:
+        """Begin one step behind those before it."""
+        return self.worker.begin(plan)
+
+    def result(self, ticket: object) -> StepResult:
+        """Wait for a step that was submitted."""
+        assert isinstance(ticket, Begun)
+        return self.worker.finish(ticket)
 
     def is_prepared(self, grammar: CompiledGrammar) -> bool:
         """Whether a step would take this grammar without delay."""

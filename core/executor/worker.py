@@ -53,11 +53,12 @@ from core.executor.pooled import pooler_of
 from core.executor.processor_loading import load_processors
 from core.executor.spilled_weights import SpilledWeights
 from core.executor.step_buffers import StepBuffers
+from core.executor.steps_ahead import Begun, StepsAhead
 from core.models.decoder import Decoder
 from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
 from core.models.prepared import Recorder
-from core.plugin.contracts import Loader, Proposer, Uploads
+from core.plugin.contracts import Downloads, Loader, Proposer, Uploads
 from core.plugin.table import PluginTable
 from core.sampling.acceptance import acceptance_rule
 from core.sampling.sampler import Sampler
@@ -79,11 +80,13 @@ class Worker:
     processors: what changes logits of requests; None: nothing does.
     phases: (name, seconds) of the start.
     state: weights and tables for the state canary; None without one.
+    ahead: the steps in flight of a device that computes in its own time; None: each step is waited for.
     """
 
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
+        self.ahead: StepsAhead | None = None
         drafts = () if config.draft is None else config.draft.plugins.table
         self.plugins = PluginTable(config.plugins.table + drafts)
         self.kept_tensors = KeptTensors(config.tensors_file)
@@ -111,7 +114,7 @@ class Worker:
             with self._phase("allocate KV cache"):
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)
             self.grammars = self._grammars()
-            self.runner = self._runner(self.instances[0].model)
+            self._use_runner()
             if self._kept is not None:
                 self._kept.keep()
             undo.pop_all()  # nothing failed: the device stays open until `close`
@@ -145,13 +148,14 @@ class Worker:
         self._end_proposer()
         bind_cache(instances, self.kv_memory)
         self.instances = instances
-        self.runner = self._runner(instances[0].model)
+        self._use_runner()
 
     def drop_models(self) -> None:
         """Give models, cache and device back; `open_device` and what follows it at the start bring them back."""
         self._end_proposer()
         self.runtime.close()  # first: it may still touch pages of the cache
         self.instances = []
+        self.ahead = None
         del self.runner, self.kv_memory
 
     def open_device(self) -> None:
@@ -162,7 +166,14 @@ class Worker:
     def allocate_cache(self) -> None:
         """The cache of the models, and what runs steps."""
         self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
+        self._use_runner()
+
+    def _use_runner(self) -> None:
+        """Make what runs the steps of the models whose cache is bound."""
         self.runner = self._runner(self.instances[0].model)
+        self.ahead = None
+        if isinstance(self.runtime, Downloads) and self.runner.batch.rows.on_device is not None:
+            self.ahead = StepsAhead(self.runner, self.runtime)
 
     def _recorder(self) -> Recorder | None:
         """Who wants to know of prepared kernels."""
@@ -202,6 +213,7 @@ class Worker:
             self.runtime.device,
             len(self.groups),
             self.runtime if isinstance(self.runtime, Uploads) else None,
+            self._num_sampled(model),
         )
         recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
         forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
@@ -216,6 +228,7 @@ class Worker:
             rule,
             mode=config.model.logprobs_mode,
             custom=self.processors,
+            home=self.runtime.device.type,
         )
         drafting = self._draft_pass(batch, sampler)
         proposer = self._guessing = self._proposer(model) if config.draft is None else None
@@ -248,6 +261,12 @@ class Worker:
         backends = GrammarBackends(self.config, self.plugins, self._vocab_size)
         texts = ForcedTexts(backends.encode, backends.token_bytes)
         return Grammars(backends.load, texts, self._vocab_size)
+
+    def _num_sampled(self, model: Decoder | ModuleModel) -> int:
+        """Rows that the device samples by itself, and whose tokens it brings back in its own time."""
+        if not isinstance(self.runtime, Downloads) or model.kernels.race is None:
+            return 0
+        return min(model.max_logits, self._max_num_tokens)
 
     def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """The passes of the draft or of draft heads; None without either."""
@@ -333,18 +352,48 @@ class Worker:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
+        if self.ahead is not None:
+            return self.finish(self.begin(plan))
         try:
-            pages: list[Page] | None = None
-            if plan.transfers is not None:
-                pages = self.kv_memory.transfer(plan.transfers)
-            if plan.copies:
-                self.kv_memory.copy(plan.copies)
+            pages = self._copy(plan)
             result = self.runner.execute(plan)
         except Exception as error:
             self.plugins.blame(error)
             raise
         result.pages = pages
         return result
+
+    def begin(self, plan: StepPlan) -> Begun:
+        """The same, as far as the device does it alone. Raises PluginError when a plugin's code fails."""
+        assert self.ahead is not None, "the device computes nothing alone"
+        try:
+            pages = self._copy(plan)
+            begun = self.ahead.begin(plan)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        begun.pages = pages
+        return begun
+
+    def finish(self, begun: Begun) -> StepResult:
+        """Wait for a step that was begun. Raises PluginError when a plugin's code fails."""
+        assert self.ahead is not None, "the device computes nothing alone"
+        try:
+            result = self.ahead.finish(begun)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        result.pages = begun.pages
+        return result
+
+    def _copy(self, plan: StepPlan) -> list[Page] | None:
+        """The copies of KV blocks in front of a step; returns the pages that it saves."""
+        pages: list[Page] | None = None
+        if plan.transfers is not None:
+            pages = self.kv_memory.transfer(plan.transfers)
+        if plan.copies:
+            self.kv_memory.copy(plan.copies)
+        return pages
 
     def close(self) -> None:
         """Give threads and memory back."""

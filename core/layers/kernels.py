@@ -22,6 +22,7 @@ from core.layers.linear import Linear
 from core.layers.reference import FEATURES, ReferenceKernels
 from core.layers.rows import RowKernels
 from core.plugin.contracts import (
+    BeginsSteps,
     ExpertsKernel,
     GatedLinear,
     HasActivate,
@@ -73,6 +74,7 @@ class KernelSet:
     masked_race: the same for rows with token masks.
     logprobs: the kernel for log-probabilities of the best provider that has one, or None.
     route: the choice of experts.
+    step_hooks: called in front of each step.
     capturable: whether every operation that each model calls can be recorded by the runtime's `capture`.
     recorded: the operations, and the features of operations, that can be recorded; `capturable` leaves open what only
         some models call (`layer_norm`, `layer_norm_heads`, `activate`, `route` and all features).
@@ -110,6 +112,7 @@ class KernelSet:
         router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
         self.route: RouteKernel = self._with_features("route", router.route)
         self._plain_linears: set[type] = set()
+        self.step_hooks = [provider.begin_step for provider in self.providers if isinstance(provider, BeginsSteps)]
         self._saving = [provider for provider in self.providers if isinstance(provider, SavesKernels)]
 
     def _bind_operations(self) -> None:

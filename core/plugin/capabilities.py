@@ -52,6 +52,7 @@ BOOLEANS = frozenset(
         "device_graphs",
         "quantized",
         "learns",
+        "only_named",
     }
 )
 """Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""

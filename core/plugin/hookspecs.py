@@ -45,7 +45,8 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   (booleans), `layer_kinds`, `invariant_kinds`, `state_ops` (lists), `formats` (canonical formats),
                   `model_types` (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by
                   side), platforms `activation_dtype` (between layers; absent: the run's). Platforms may declare
-                  `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans); loaders
+                  `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans), and
+                  `reserved_bytes` (of the device, beside weights, cache and the buffers of a step); loaders
                   `quantized` (a boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.

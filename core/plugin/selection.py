@@ -29,6 +29,8 @@ from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
 from core.plugin.words import called
 
+ONLY_NAMED = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
+"""Against a provider that is used by those alone who ask for it."""
 PLAIN_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
 KERNEL_OPERATIONS = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
@@ -211,12 +213,17 @@ def select_kernels(
     def check(manifest: Manifest) -> Sequence[object]:
         return device_reasons(manifest.spec, device) or kernel_reasons(manifest, _device_type(device))
 
+    def belongs_to_auto(manifest: Manifest) -> Sequence[object]:
+        if manifest.spec.capabilities.get("only_named", False):
+            return [ONLY_NAMED]
+        return check(manifest)
+
     order = order_of(preference)
     auto = ranked(
         registry,
         "kernels",
         "kernels",
-        check,
+        belongs_to_auto,
         lambda found: "fits the device",
         order=order,
         none="no provider fits; the reference operations are used",

@@ -25,7 +25,7 @@ def explain_failures(part: Part, values: Float32) -> None:
         if is_masked and np.isfinite(largest):
             rows.errors[row] = nothing_left(-np.inf)
         else:
-            rows.errors[row] = _not_finite(largest)
+            rows.errors[row] = not_finite(f" (largest: {largest})")
 
 
 def nothing_left(largest: float) -> str:
@@ -38,9 +38,10 @@ def nothing_left(largest: float) -> str:
     return f"The penalties make logits that are not finite (largest: {largest}); bring repetition_penalty nearer to 1."
 
 
-def _not_finite(largest: float) -> str:
+def not_finite(seen: str = "") -> str:
+    """What is wrong with a row that has no token although nothing was ruled out. seen: what its logits are."""
     return (
-        f"The model's logits for this sequence are not finite (largest: {largest}); expected finite numbers. "
+        f"The model's logits for this sequence are not finite{seen}; expected finite numbers. "
         "Try another dtype, or check the checkpoint."
     )
 

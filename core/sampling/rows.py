@@ -16,6 +16,7 @@ from torch import Tensor
 
 from core.api.messages import TokenLogprobs
 from core.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingColumns
+from core.sampling.device_rows import DeviceRows
 from core.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
 from core.sampling.state import SequenceSampling
 
@@ -27,7 +28,7 @@ Integers = NDArray[np.integer[Any]]
 
 @dataclass(slots=True)
 class KernelRows:
-    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory.
+    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory, or lie on the device.
 
     which: int64 [R], rows of the logits.
     keys: int64 [R, 5], of the noise.
@@ -63,10 +64,20 @@ class SampleRows:
     errors: by row, a sentence.
     logprobs: by row.
     purpose: of the noise; with PURPOSE_DRAFT the tokens are drafts, and what they are drawn from is kept.
+    on_device: the same columns where a device's kernel reads them; None: kernels read these.
     """
 
-    def __init__(self, columns: SamplingColumns, out: NDArray[np.int64], purpose: int = PURPOSE_SAMPLE) -> None:
+    def __init__(
+        self,
+        columns: SamplingColumns,
+        out: NDArray[np.int64],
+        purpose: int = PURPOSE_SAMPLE,
+        on_device: DeviceRows | None = None,
+    ) -> None:
         size = len(out)
+        self.on_device = on_device
+        if on_device is not None:
+            on_device.number()
         self.columns = columns
         self.purpose = purpose
         self.keys = np.zeros((size, 5), np.int64)
@@ -115,6 +126,9 @@ class SampleRows:
         min_tokens = columns.min_tokens[slots]
         self._min_tokens = min_tokens if min_tokens.any() else None
         self._find_adjusted()
+        if self.on_device is not None:
+            for name in ("keys", "temperatures", "top_k", "top_p", "least"):
+                self.on_device.put(name, getattr(self, name)[:count])
 
     def advance(self) -> None:
         """The same sequences, each one output index further."""
@@ -122,6 +136,25 @@ class SampleRows:
         self._indices[:] = self._indices + ONE
         if self._min_tokens is not None:
             self._find_adjusted()
+        if self.on_device is not None:
+            self.on_device.put("keys", self.keys[: self.count])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the rows need nothing but the kernel, now and when they advance, and it can read them on the device."""
+        if self.on_device is None or self.count > len(self.on_device.out):
+            return False
+        return not (self.adjusted or self.masked or self.reported) and self._min_tokens is None
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Wait for the tokens of neighbouring rows that a kernel drew on the device."""
+        if self._lies_on_device(stop):
+            assert self.on_device is not None
+            drawn = self.on_device.out[start:stop]
+            self._out[start:stop] = drawn.cpu().numpy()
+
+    def _lies_on_device(self, stop: int) -> bool:
+        return self.on_device is not None and stop <= len(self.on_device.out)
 
     def _forget(self) -> None:
         if self.errors:
@@ -153,7 +186,14 @@ class SampleRows:
         return int(self.num_drafted[row])
 
     def part(self, start: int, stop: int) -> KernelRows:
-        """Neighbouring rows, for logits that begin with row `start`."""
+        """Neighbouring rows, for logits that begin with row `start`; on the device as far as it holds them."""
+        if self._lies_on_device(stop):
+            assert self.on_device is not None
+            return _device_part(self.on_device, start, stop)
+        return self.host_part(start, stop)
+
+    def host_part(self, start: int, stop: int) -> KernelRows:
+        """The same on the host."""
         which = self._which[: stop - start]
         keys = self.keys[start:stop]
         temperatures = self.temperatures[start:stop]
@@ -168,6 +208,17 @@ class SampleRows:
         filters = self.top_k[rows], self.top_p[rows], self.least[rows]
         out = np.empty(len(rows), np.int64)
         return _kernel_rows(which, keys, temperatures, filters, out)
+
+
+def _device_part(rows: DeviceRows, start: int, stop: int) -> KernelRows:
+    """Neighbouring rows on the device."""
+    return KernelRows(
+        which=rows.which.tensor[: stop - start],
+        keys=rows.keys.tensor[start:stop],
+        temperatures=rows.temperatures.tensor[start:stop],
+        filters=(rows.top_k.tensor[start:stop], rows.top_p.tensor[start:stop], rows.least.tensor[start:stop]),
+        out=rows.out[start:stop],
+    )
 
 
 def _kernel_rows(

@@ -23,7 +23,7 @@ from core.sampling.adjusted import AdjustedRows
 from core.sampling.failures import explain_failures, nothing_left
 from core.sampling.judge import keep_distribution, position_of, rows_to_judge
 from core.sampling.kernel import MaskedKernel, SamplingKernel, masked_race, numpy_race
-from core.sampling.masks import MaskTable, refused
+from core.sampling.masks import MaskTable, RowMasks, refused
 from core.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Float32, Ids
 from core.sampling.part import Part, between, by_mask
 from core.sampling.reports import report
@@ -49,11 +49,12 @@ def run_plainly(kind: str, num_rows: int, call: Callable[[], None]) -> None:
 class Sampler:
     """Samples rows of logits over a vocabulary of `vocab_size` entries; logits beyond it are padding.
 
-    race, logprobs: native kernels for float32 logits on the host; the same tokens, faster. None: numpy.
+    race, logprobs: native kernels for float32 logits; the same tokens, faster. None: numpy.
     masked: a native kernel that takes token masks; None: rows with masks are copied.
     rule: decides on drafts; None: nobody does, and those are kept that equal what is sampled.
     mode: of the numbers that requests ask for.
     custom: logits processors of plugins; None: there are none.
+    home: the type of the device that `race` and `masked` work on; `logprobs` works on the host.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Sampler:
         rule: AcceptanceRule | None = None,
         mode: LogprobsMode = "raw_logprobs",
         custom: CustomStage | None = None,
+        home: str = "cpu",
     ) -> None:
         self.vocab_size = vocab_size
+        self._home = home
         self.race = race
         self.logprobs = logprobs
         self.masked = masked
@@ -117,6 +120,8 @@ class Sampler:
     def _draw_alike(self, logits: Tensor, rows: SampleRows, start: int, stop: int, run: RunCall) -> None:
         """The tokens of rows without anything special, by the call that may be recorded."""
         run(sampling_kind(start), stop - start, lambda: self._race(logits, rows.part(start, stop)))
+        if rows.on_device is not None:
+            rows.fetch(start, stop)
 
     def _draw_special(self, logits: Tensor, rows: SampleRows, start: int, stop: int, run: RunCall) -> Part:
         """The tokens of all rows that are not adjusted, where some rows are special."""
@@ -130,12 +135,22 @@ class Sampler:
         if adjusted:
             self._draw_others(logits, part)
         elif masks is not None:
-            self._race(logits, rows.part(start, stop), masks.of(slice(0, stop - start)))
+            self._race_masked(logits, part, masks)
         else:
             self._draw_alike(logits, rows, start, stop, run)
         if lazy:
             self._redraw(logits, part)
         return part
+
+    def _race_masked(self, logits: Tensor, part: Part, masks: RowMasks) -> None:
+        """The tokens of neighbouring rows with masks: on the device where a kernel of its own takes masks."""
+        rows = part.rows
+        every = masks.of(slice(0, part.stop - part.start))
+        if rows.on_device is None or self.masked is None:
+            self._race(logits, rows.host_part(part.start, part.stop), every)
+            return
+        self._race(logits, rows.part(part.start, part.stop), every)
+        rows.fetch(part.start, part.stop)
 
     def _draw_others(self, logits: Tensor, part: Part) -> None:
         """The tokens of the rows that are not adjusted, where some are."""
@@ -194,6 +209,14 @@ class Sampler:
         if sound:
             rows.tokens[sound] = self.rule.tokens(positions)
 
+    def draw(self, logits: Tensor, rows: SampleRows, run: RunCall = run_plainly) -> None:
+        """Begin to sample the rows of a step, all of which are plain: their tokens come to lie on the device.
+
+        A token is -1 where `not_finite` says what is wrong. See `sample`.
+        """
+        count = rows.count
+        run(SAMPLE, count, lambda: self._race(logits, rows.part(0, count)))
+
     def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
         """The tokens that would have been drawn without the one that was, and without that one, and so on.
 
@@ -215,16 +238,24 @@ class Sampler:
 
     def _race(self, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None = None) -> None:
         """The kernel's call, on logits without padding."""
-        on_host = _on_host(logits)
-        kernel = self.race if self.race is not None and on_host else numpy_race
+        is_native = self._is_native(logits, rows)
+        kernel = self.race if self.race is not None and is_native else numpy_race
         whole = logits.detach()[:, : self.vocab_size]
         arguments = (whole, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
         if masks is None:
             kernel(*arguments)
-        elif self.masked is not None and on_host:
-            self.masked(*arguments, masks)
+        elif self.masked is not None and is_native:
+            words, index = masks
+            home = logits.device
+            self.masked(*arguments, (words.to(home), index.to(home)))
         else:
             masked_race(kernel, *arguments, masks)
+
+    def _is_native(self, logits: Tensor, rows: KernelRows) -> bool:
+        """Whether logits and rows lie where the native kernels work."""
+        if logits.device.type != self._home or logits.dtype is not torch.float32:
+            return False
+        return str(rows.out.device.type) == self._home
 
 
 def _on_host(logits: Tensor) -> bool:

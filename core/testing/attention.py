@@ -57,6 +57,8 @@ LATENTS = {
 FEATURES = ("window", "cap", "sinks", "alibi", "chunked")
 LISTED = ("layer_kinds", "kv_dtypes", "head_sizes", "block_sizes")
 Cached = AttentionSpec | LatentSpec
+MISSING = "missing_library"
+"""The code of a reason: what a plugin calls is not installed."""
 
 
 def claims_are_true(subject: Subject) -> None:
@@ -294,6 +296,7 @@ def _keyed(check: Callable[[Subject], None]) -> Callable[[Subject], None]:
         kinds = layer_kinds(subject.manifest.spec.capabilities)
         if set(kinds) == {"state"}:
             raise Skipped("it serves layers with a state only (capability layer_kinds)")
+        _skip_without_library(subject)
         check(subject)
 
     return run
@@ -313,6 +316,14 @@ KEYED = (
     trees_equal_chains,
 )
 CHECKS = (*map(_keyed, KEYED), *states.CHECKS)
+
+
+def _skip_without_library(subject: Subject) -> None:
+    """Raises Skipped where the plugin says that what it calls is not installed."""
+    head, block, dtype = _usual(subject)
+    for reason in _reasons(subject, _grouped(head), block, dtype):
+        if reason.code == MISSING:
+            raise Skipped(f"{reason}; run the check where there is one")
 
 
 def _reasons(subject: Subject, spec: Cached, block_size: int, dtype: str) -> list[Reason]:

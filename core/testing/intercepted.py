@@ -76,6 +76,7 @@ class InterceptedKernels(KernelSet):
         self.device = inner.device
         self.numerics = inner.numerics
         self.native = inner.native
+        self.step_hooks = inner.step_hooks
         self.capturable = True
         for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
             setattr(self, op, self._intercepted(op))

@@ -113,7 +113,7 @@ def test_values_that_ask_for_nothing_are_accepted(row):
         (["-dcp=2"], ["--decode-context-parallel-size 2"]),
         (["-ep"], ["--enable-expert-parallel: this engine"]),
         (["--no-disable-cascade-attn"], ["--disable-cascade-attn False"]),
-        (["-cc", "3"], ["--compilation-config 3", "nothing is compiled"]),
+        (["-cc", "3"], ["--compilation-config 3", "--kernels inductor,auto compiles"]),
         (["-cc.mode=3"], ["--compilation-config.mode 3"]),
         (["-O.level", "3"], ["--optimization-level.level 3"]),
         (["-cc", '{"mode": 0, "pass_config": {"fuse": true}}'], ["--compilation-config.pass_config.fuse"]),

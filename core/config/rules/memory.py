@@ -50,11 +50,29 @@ def bytes_come_from_a_share(facts: Facts) -> Findings:
     if not facts.given("gpu_memory_utilization") and facts["kv_cache_memory_bytes"] is not None:
         return
     share, total = facts["gpu_memory_utilization"], facts.device.total_bytes or facts.device.memory_bytes
-    room = min(int(total * share), facts.device.memory_bytes) - facts.weights_bytes
-    why = f"{share:g} of {human_bytes(total)}, less {human_bytes(facts.weights_bytes)} of weights"
+    beside, what = _beside(facts)
+    room = min(int(total * share), facts.device.memory_bytes) - beside
+    why = f"{share:g} of {human_bytes(total)}, less {what}"
     if int(total * share) > facts.device.memory_bytes:
-        why = f"{human_bytes(facts.device.memory_bytes)} are free, less {human_bytes(facts.weights_bytes)} of weights"
+        why = f"{human_bytes(facts.device.memory_bytes)} are free, less {what}"
     yield Derive("kv_cache_memory_bytes", max(room, 0), why)
+
+
+def _beside(facts: Facts) -> tuple[int, str]:
+    """Bytes of the device that the cache cannot have, and the words for them.
+
+    Where memory is taken when it is allocated (`reserved_bytes`), the buffers of a step count, and what the platform needs.
+    """
+    weights = facts.weights_bytes
+    reserved = facts.capability("reserved_bytes")
+    if reserved is None:
+        return weights, f"{human_bytes(weights)} of weights"
+    workspace = facts.workspace_bytes
+    what = (
+        f"{human_bytes(weights)} of weights, {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the "
+        "driver and recorded graphs"
+    )
+    return weights + workspace + reserved, what
 
 
 def kv_dtype_needs_scales(facts: Facts) -> Findings:

@@ -74,6 +74,7 @@ class Facts:
     manifest:      of the checkpoint.
     pooling:       how hidden states become the answer; None: the model generates text.
     weights_bytes: by the memory plan.
+    workspace_bytes: of a step's buffers, by the memory plan.
     block_bytes:   bytes of one KV block, by the memory plan.
     host_memory:   bytes of memory of this machine.
     """
@@ -95,6 +96,7 @@ class Facts:
     manifest: CheckpointManifest | None = None
     pooling: PoolingConfig | None = None
     weights_bytes: int = 0
+    workspace_bytes: int = 0
     block_bytes: int = 0
     host_memory: int = 0
 

@@ -20,6 +20,7 @@ from core.plugin.contracts.attention import (
 )
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
 from core.plugin.contracts.kernels import (
+    BeginsSteps,
     ExpertsKernel,
     GatedLinear,
     GatedOperation,
@@ -55,7 +56,17 @@ from core.plugin.contracts.logits_processor import (
     NeedsOrder,
 )
 from core.plugin.contracts.model import HasRow, ModelFamily
-from core.plugin.contracts.platform import CapturedCalls, Captures, CapturesSizes, MemoryTag, Platform, Runtime, Uploads
+from core.plugin.contracts.platform import (
+    CapturedCalls,
+    Captures,
+    CapturesSizes,
+    Downloads,
+    MemoryTag,
+    Platform,
+    Releases,
+    Runtime,
+    Uploads,
+)
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
@@ -77,9 +88,11 @@ __all__ = [
     "AttentionParams",
     "BatchChanges",
     "BatchView",
+    "BeginsSteps",
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
+    "Downloads",
     "DraftHeads",
     "DraftView",
     "ExpertsKernel",
@@ -131,6 +144,7 @@ __all__ = [
     "RaceKernel",
     "Recordable",
     "RecordableBackend",
+    "Releases",
     "RequestFacts",
     "ResolvesTensors",
     "ResponseFormats",

@@ -386,3 +386,12 @@ class HasLogprobs(Protocol):
     def logprobs(self) -> LogprobsKernel:
         """Of the chosen token and the most likely ones."""
         ...
+
+
+@runtime_checkable
+class BeginsSteps(Protocol):
+    """A provider that changes how it computes, without a change of bits, between two steps only."""
+
+    def begin_step(self) -> None:
+        """Called in front of each step of the model, by the thread that computes it."""
+        ...

@@ -37,9 +37,10 @@ class Captures(Protocol):
     """Optional part of a runtime: it records kernel calls."""
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
-        """Call `run()` once, which computes on that many rows and sequences, and record what it called.
+        """Compute what `run()` computes, on that many rows and sequences, once, and record what it calls.
 
-        None when that cannot be replayed; `run` was called all the same.
+        A runtime whose recording does not compute calls `run` twice: to compute, then to record.
+        None when that cannot be replayed; it was computed all the same.
         """
         ...
 
@@ -72,8 +73,50 @@ class Uploads(Protocol):
 
 
 @runtime_checkable
+class Downloads(Protocol):
+    """Optional part of a runtime that `Uploads`: results come back in the device's own time, too.
+
+    A step whose inputs follow from the one before is then given to the device before the result of that one is known.
+    """
+
+    def download(self, host: Tensor, device: Tensor) -> Callable[[], None]:
+        """Begin to copy `device` to `host`, uint8 [nbytes] both, as it is behind all kernels that were called so far.
+
+        host: of `host_memory`, and means nothing until then.
+        Returns what waits until the copy is there.
+        """
+        ...
+
+    def host_memory(self, nbytes: int) -> Tensor:
+        """uint8 [nbytes] of the host, which the device can read and write by itself (pinned)."""
+        ...
+
+
+@runtime_checkable
+class Releases(Protocol):
+    """Optional part of a runtime: what lies in memory of a tag can be given up for a while.
+
+    Nothing may compute meanwhile. Addresses stay, so tensors and recordings are good again afterwards.
+    """
+
+    def release(self, tag: MemoryTag) -> int:
+        """Give the memory of a tag back to the device; what it held is lost. Returns bytes; 0 when it is away already."""
+        ...
+
+    def restore(self, tag: MemoryTag) -> None:
+        """Take as much memory again, zeroed, at the same addresses; nothing happens when it is there.
+
+        Raises UserError, which says what is free, when others have taken it.
+        """
+        ...
+
+
+@runtime_checkable
 class Runtime(Protocol):
-    """An opened device. A runtime may also have the parts `Captures`, `CapturesSizes` and `Uploads`."""
+    """An opened device.
+
+    A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads` and `Releases`.
+    """
 
     device: torch.device
     kernels: Kernels

@@ -52,7 +52,12 @@ def core_spec() -> PluginSpec:
     return PluginSpec(
         name="triton",
         summary="kernels for GPUs in Triton: packed linear layers, experts, norms, rotary, gates, sampling",
-        capabilities={"devices": list(DEVICES), "formats": list(FORMATS), "batch_invariant": True},
+        capabilities={
+            "devices": list(DEVICES),
+            "formats": list(FORMATS),
+            "batch_invariant": True,
+            "ahead": "core_plugins.kernels.triton.ahead:build",
+        },
         priority=100,
     )
 

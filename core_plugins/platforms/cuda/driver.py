@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 
 from core.plugin.hookspecs import Device, Probe
+from core_plugins.platforms.cuda.management import Management
 
 LIBRARY = "libcuda.so.1"
 COMPUTE_MAJOR = 75
@@ -29,11 +30,16 @@ def probe_driver() -> Probe:
         return Probe(unavailable=f"the NVIDIA driver does not count its devices: {_name(cuda, status)}")
     if count.value == 0:
         return Probe(unavailable="the NVIDIA driver knows no device")
-    devices = [_device(cuda, index) for index in range(count.value)]
+    management = Management.open()
+    try:
+        devices = [_device(cuda, index, management) for index in range(count.value)]
+    finally:
+        if management is not None:
+            management.close()
     return Probe(tuple(devices))
 
 
-def _device(cuda: ctypes.CDLL, index: int) -> Device:
+def _device(cuda: ctypes.CDLL, index: int, management: Management | None) -> Device:
     handle = ctypes.c_int()
     cuda.cuDeviceGet(ctypes.byref(handle), index)
     name = ctypes.create_string_buffer(256)
@@ -43,7 +49,22 @@ def _device(cuda: ctypes.CDLL, index: int) -> Device:
     major = _attribute(cuda, handle, COMPUTE_MAJOR)
     minor = _attribute(cuda, handle, COMPUTE_MINOR)
     shown = name.value.decode(errors="replace")
-    return Device(f"cuda:{index}", shown, total.value, profile=f"sm_{major}{minor}")
+    free = None if management is None else management.free_bytes(_uuid(cuda, handle))
+    if free is None:
+        about = f"{shown}, what others hold of it is unknown: NVML does not answer"
+        free = total.value
+    else:
+        about = shown
+    available = min(free, total.value)
+    return Device(f"cuda:{index}", about, available, total.value, profile=f"sm_{major}{minor}")
+
+
+def _uuid(cuda: ctypes.CDLL, handle: ctypes.c_int) -> bytes:
+    """16 bytes that name the device, or its part, in every list of devices."""
+    uuid = ctypes.create_string_buffer(16)
+    ask = getattr(cuda, "cuDeviceGetUuid_v2", None) or cuda.cuDeviceGetUuid
+    ask(uuid, handle)
+    return uuid.raw
 
 
 def _attribute(cuda: ctypes.CDLL, handle: ctypes.c_int, number: int) -> int:

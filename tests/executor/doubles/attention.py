@@ -21,8 +21,10 @@ def core_spec():
 def core_load(context):
     """Build the backend that fits the device."""
     from core.testing.async_device import FakeAsyncAttention
+    from core.testing.fake_device import FakeCalls
     from core.testing.graph_runtime import FakeGraphAttention, GraphCalls
     from core_plugins.attention.torch_sdpa.backend import TorchSDPA
 
-    double = FakeGraphAttention if isinstance(context.kernels.calls, GraphCalls) else FakeAsyncAttention
+    calls = context.kernels.calls
+    double = FakeGraphAttention if isinstance(calls, GraphCalls | FakeCalls) else FakeAsyncAttention
     return double(TorchSDPA(by_query=True), context.kernels)

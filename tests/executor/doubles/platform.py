@@ -13,7 +13,7 @@ KIND = "platform"
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Which double."""
 
-    kind: Annotated[str, msgspec.Meta(description="graph or late")] = "graph"
+    kind: Annotated[str, msgspec.Meta(description="graph, late or gpu")] = "graph"
 
 
 class DoublePlatform:
@@ -28,6 +28,32 @@ class DoublePlatform:
         from core_plugins.platforms.cpu.runtime import CpuPlatform
 
         return self._double(CpuPlatform(1).open("cpu", kernels))
+
+
+def open_gpu(kernels):
+    """The runtime of GPUs, over a device that is not there."""
+    from core.layers.kernels import KernelSet
+    from core.testing.fake_device import FakeCalls, FakeKernels, FakeSpace
+    from core_plugins.platforms.cuda.graphs import Graphs
+    from core_plugins.platforms.cuda.runtime import SleepingRuntime
+    from core_plugins.platforms.cuda.virtual_memory import TaggedMemory
+
+    calls = FakeCalls()
+    chosen = FakeKernels(KernelSet(kernels, "cpu"), calls)
+    graphs = Graphs(calls, budget=64 << 20, largest=16)
+    memory = TaggedMemory(FakeSpace(1 << 30), calls.synchronize)
+    runtime = SleepingRuntime(calls, chosen, graphs, memory)
+    runtime.calls = calls
+    return runtime
+
+
+class GpuPlatform:
+    """As `DevicePlatform`, without a device."""
+
+    num_threads = 1
+
+    def open(self, device, kernels):
+        return open_gpu(kernels)
 
 
 @hookimpl
@@ -60,4 +86,6 @@ def core_load(context):
     from core.testing.async_device import FakeAsyncDevice
     from core.testing.graph_runtime import FakeGraphRuntime
 
+    if context.arguments.kind == "gpu":
+        return GpuPlatform()
     return DoublePlatform(FakeGraphRuntime if context.arguments.kind == "graph" else FakeAsyncDevice)

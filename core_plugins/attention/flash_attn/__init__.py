@@ -1,0 +1,1 @@
+"""Paged attention by the library FlashAttention, where it is installed."""

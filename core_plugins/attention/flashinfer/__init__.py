@@ -1,0 +1,1 @@
+"""Paged attention by the library FlashInfer, where it is installed."""

@@ -1,0 +1,1 @@
+"""Operations of the reference, compiled by torch."""

@@ -1,0 +1,62 @@
+"""Manifest of the `inductor` kernels. Torch-free.
+
+Owns: what the kernels claim to support before they are loaded. Called by: `core.plugin`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+from core.api.reason import Reason
+from core.api.specs import KernelQuery
+from core.plugin.contracts import Kernels
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+OPERATIONS = ("rms_norm", "gated", "rotary")
+DEVICES = ("cpu", "cuda", "rocm", "xpu")
+
+
+def lacking(query: KernelQuery) -> list[Reason]:
+    """Why an operation is not served; empty: it is."""
+    reasons = []
+    device = query.device.partition(":")[0]
+    if device not in DEVICES:
+        reasons.append(Reason("device", " or ".join(DEVICES), device))
+    if query.op not in OPERATIONS:
+        reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
+    return reasons
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is; `auto` leaves it out."""
+    return PluginSpec(
+        name="inductor",
+        summary="norms, gates and rotary embedding of the reference, compiled by torch in the background; when named",
+        capabilities={"devices": list(DEVICES), "only_named": True},
+        priority=10,
+    )
+
+
+@hookimpl
+def core_supports(query: KernelQuery) -> list[Reason]:
+    """The operations between matrices and attention."""
+    return lacking(query)
+
+
+@hookimpl
+def core_numerics() -> str:
+    """Those of the reference: what has other bits is not used."""
+    return f"torch-{importlib.metadata.version('torch').partition('+')[0]}"
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Kernels:
+    """Build the kernels, and begin to compile."""
+    from core_plugins.kernels.inductor.kernels import CompiledKernels
+
+    device = context.device.replace("rocm", "cuda")
+    kernels = CompiledKernels(device)
+    kernels.start()
+    return kernels

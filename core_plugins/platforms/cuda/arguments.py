@@ -1,0 +1,30 @@
+"""The arguments of the platforms of GPUs, as `--platform-config.KEY`. Torch-free. Owns: declarations only."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+MOST_GRAPH_MIB = 512
+"""What the memory plan leaves free for recorded graphs."""
+
+
+class DeviceArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """The platform's own arguments."""
+
+    graph_mib: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=MOST_GRAPH_MIB)],
+        msgspec.Meta(description="MiB that recorded graphs may take; sizes beyond are computed call by call"),
+    ] = MOST_GRAPH_MIB
+    largest_graph: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=1 << 16)],
+        msgspec.Meta(description="most rows of a recorded step; larger ones are computed call by call"),
+    ] = 512
+    virtual_memory: Annotated[
+        bool,
+        msgspec.Meta(
+            description="weights and KV cache lie in the driver's virtual memory, which can be given up and taken again at "
+            "the same addresses"
+        ),
+    ] = True

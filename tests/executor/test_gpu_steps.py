@@ -1,0 +1,241 @@
+"""The engine on the runtime of GPUs, over a device that works late: the same tokens as the CPU, and nobody waits for it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from core import LLM, SamplingParams
+from core.api.errors import UserError
+from core.executor.staging import RING, Returns
+from core.testing.fake_device import POISON, FakeCalls, FakeSpace, Watch
+from core_plugins.platforms.cuda.graphs import Graphs
+from core_plugins.platforms.cuda.virtual_memory import TaggedMemory
+from tests.executor.test_doubles import TORCH, double, results, settings
+
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "adaptive": False}
+
+
+@pytest.fixture(scope="module")
+def expected_of():
+    """The results of a checkpoint on the CPU, computed once."""
+
+    @functools.cache
+    def compute(path: Path) -> list:
+        with LLM(**settings(path), **TORCH) as llm:
+            return results(llm)
+
+    return compute
+
+
+def calls_of(llm: LLM) -> FakeCalls:
+    return llm._client.core.executor.worker.runtime.calls
+
+
+VARIANTS = {
+    "planned ahead": {"async_scheduling": True},
+    "one by one": {"async_scheduling": False},
+    "never recorded": {"enforce_eager": True},
+    "drafts": {"speculative_config": NGRAM},
+    "blocks from host memory": {"kv_offloading_size": 0.01},
+}
+
+
+QUICK = {("tiny_llama", "planned ahead"), ("tiny_gemma3", "planned ahead"), ("tiny_llama", "drafts")}
+CASES = [
+    pytest.param(model, variant, marks=() if (model, variant) in QUICK else pytest.mark.slow)
+    for model in ("tiny_llama", "tiny_gemma3")
+    for variant in VARIANTS
+]
+
+
+@pytest.mark.parametrize("model, variant", CASES)
+def test_the_same_tokens_as_the_cpu(request: pytest.FixtureRequest, expected_of, model: str, variant: str) -> None:
+    """Chunks, preemptions, greedy and seeded requests, some of which ask for more than tokens."""
+    checkpoint = request.getfixturevalue(model)
+    with LLM(**(settings(checkpoint) | double("gpu") | VARIANTS[variant])) as llm:
+        with watched(llm):
+            assert results(llm) == expected_of(checkpoint)
+        calls = calls_of(llm)
+        assert calls.uploads > 10
+        if variant == "never recorded":
+            assert calls.recorded == 0
+        else:
+            assert calls.replayed > calls.recorded > 3
+        if variant in ("planned ahead", "one by one"):
+            assert llm._client.core.scheduler.stats().num_preemptions > 0
+
+
+PLAIN = [
+    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
+    SamplingParams(temperature=0.9, seed=5, max_tokens=24, ignore_eos=True, top_p=0.9),
+    SamplingParams(temperature=0.7, seed=7, max_tokens=24, ignore_eos=True, min_p=0.05, top_k=20),
+]
+PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z"]
+
+
+def tokens(llm: LLM, params: list[SamplingParams] = PLAIN) -> list[list[int]]:
+    with watched(llm):
+        return [list(out.outputs[0].token_ids) for out in llm.generate(PROMPTS, params, use_tqdm=False)]
+
+
+def watched(llm: LLM):
+    """What a host's own functions read of the device is there, as on a device; on the CPU there is nothing to do."""
+    calls = getattr(llm._client.core.executor.worker.runtime, "calls", None)
+    return contextlib.nullcontext() if calls is None else Watch(calls)
+
+
+ROOM = {"max_model_len": 64, "max_num_seqs": 8, "block_size": 8, "dtype": "float32", "num_gpu_blocks_override": 64}
+
+
+def test_the_engine_never_waits_between_a_plan_and_its_result(tiny_llama: Path) -> None:
+    """While a step goes on from the one before, nothing is read of the device, and one step is always with it."""
+    with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
+        expected = tokens(plain)
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
+        executor = llm._client.core.executor
+        ahead = executor.worker.ahead
+        calls = calls_of(llm)
+        submit = executor.submit
+        followed, in_flight = [], []
+
+        def counted(plan):
+            reads, uploads = calls.reads.total(), calls.uploads
+            ticket = submit(plan)
+            if plan.same_batch:
+                followed.append((calls.reads.total() - reads, calls.uploads - uploads))
+                in_flight.append(len(ahead._in_flight))
+            return ticket
+
+        executor.submit = counted
+        assert tokens(llm) == expected
+        assert len(followed) > 15
+        assert set(followed) == {(0, 1)}
+        assert in_flight.count(2) > 15
+
+
+def test_a_sequence_without_finite_logits_fails_alone_among_steps_ahead(tiny_llama: Path) -> None:
+    with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
+        expected = tokens(plain)
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
+        sampler = llm._client.core.executor.worker.runner.sampler
+        race, calls = sampler.race, 0
+
+        def failing(logits, which, keys, temperatures, out, filters=None):
+            nonlocal calls
+            calls += 1
+            race(logits, which, keys, temperatures, out, filters)
+            if calls == 9:
+                calls_of(llm).later(lambda: out[1:2].fill_(-1))
+
+        sampler.race = failing
+        with watched(llm):
+            outputs = llm.generate(PROMPTS, PLAIN, use_tqdm=False)
+        first, second, third = [out.outputs[0] for out in outputs]
+        assert [list(first.token_ids), list(third.token_ids)] == [expected[0], expected[2]]
+        assert second.finish_reason == "error" and list(second.token_ids) == expected[1][: len(second.token_ids)]
+        assert tokens(llm) == expected
+
+
+def test_memory_is_given_up_and_taken_again(tiny_llama: Path) -> None:
+    """The cache comes back empty at the same addresses, so recordings are good again."""
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu"), enable_prefix_caching=False) as llm:
+        runtime = llm._client.core.executor.worker.runtime
+        expected = tokens(llm)
+        space = runtime._memory._space
+        free = space.free
+        released = runtime.release("kv")
+        assert released > 0 and space.free == free + released and runtime.release("kv") == 0
+        space.free, others = released - 4096, space.free
+        with pytest.raises(UserError, match="cannot be had"):
+            runtime.restore("kv")
+        assert space.free == released - 4096
+        space.free = others
+        runtime.restore("kv")
+        runtime.restore("kv")
+        assert space.free == free
+        recorded = calls_of(llm).recorded
+        assert tokens(llm) == expected
+        assert calls_of(llm).recorded == recorded
+
+
+def test_what_was_given_up_is_lost_and_comes_back_zeroed() -> None:
+    space = FakeSpace(1 << 20)
+    memory = TaggedMemory(space, lambda: None)
+    cache = memory.allocate(5000, "kv")
+    weights = memory.allocate(10, "weights")
+    assert len(cache) == 5000 and not cache.any()
+    cache.fill_(7)
+    weights.fill_(9)
+    assert memory.release("kv") == 8192
+    assert cache.eq(POISON).all() and weights.eq(9).all()
+    memory.restore("kv")
+    assert not cache.any()
+    with pytest.raises(MemoryError):
+        memory.allocate(1 << 20, "kv")
+    memory.close()
+    assert space.free == 1 << 20
+
+
+def test_graphs_stay_within_their_budget() -> None:
+    """A size beyond it is computed call by call, and what was recorded stays."""
+    calls = FakeCalls(graph_bytes=3 << 20)
+    graphs = Graphs(calls, budget=5 << 20, largest=64)
+    x = torch.ones(8, 2)
+
+    def run() -> None:
+        calls.run("scale", lambda: x.mul_(2), (), {})
+
+    first, second, third = [graphs.capture(run, rows) for rows in (1, 2, 4)]
+    assert (calls.recorded, graphs.spent) == (2, 6 << 20)
+    for graph in (first, second, third):
+        graph(1, 1)
+    calls.synchronize()
+    assert calls.replayed == 2 and x.eq(2**6).all()
+    with pytest.raises(ValueError, match="2 rows"):
+        first(2, 2)
+
+
+def test_sizes_of_graphs() -> None:
+    graphs = Graphs(FakeCalls(), budget=1, largest=256)
+    assert graphs.sizes("mixed", 4096) == [] and graphs.sizes("sample from 8", 64) == []
+    assert graphs.sizes("head", 3) == [1, 2]
+    sizes = graphs.sizes("decode", 4096)
+    assert sizes[:5] == [1, 2, 4, 8, 16] and sizes[-1] == 256
+    padded = [after / (before + 1) for before, after in pairwise(sizes) if before >= 8]
+    assert max(padded) < 1.8
+
+
+def test_tokens_come_back_in_the_devices_own_time() -> None:
+    """Each step's are poison until they are waited for, and its own although the device draws again meanwhile."""
+
+    class Runtime:
+        def __init__(self, calls):
+            self.calls = calls
+
+        def host_memory(self, nbytes):
+            return self.calls.pinned(nbytes)
+
+        def download(self, host, device):
+            self.calls.copy(host, device)
+            return self.calls.mark().synchronize
+
+    calls = FakeCalls()
+    returns = Returns(4, Runtime(calls))
+    drawn = torch.zeros(4, dtype=torch.int64)
+    found = []
+    for step in range(RING):
+        calls.later(lambda step=step: drawn.fill_(step))
+        found.append(returns.begin(drawn[:2]))
+    poison = np.frombuffer(bytes([POISON] * 16), np.int64)
+    assert all((one.tokens == poison).all() for one in found)
+    found[0].wait()
+    assert found[0].tokens.tolist() == [0, 0] and (found[1].tokens == poison).all()
+    found[2].wait()
+    assert [one.tokens.tolist() for one in found] == [[0, 0], [1, 1], [2, 2]]

@@ -1,0 +1,15 @@
+"""Tests that need a GPU: `make gpu-test`."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def device():
+    """The first GPU."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no GPU here")
+    return torch.device("cuda", 0)
