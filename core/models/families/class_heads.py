@@ -161,7 +161,8 @@ def class_head(hf_config: Mapping[str, Any], heads: Heads, spec: DecoderSpec) ->
                 norm_source=layer.norm_source,
             )
         )
-    kind = row.kind or config.choice("classifier_pooling", POOLINGS, "cls")
+    told: PoolingKind = config.choice("classifier_pooling", POOLINGS, "cls")
+    kind = told if row.kind is None else row.kind
     return PoolingHead(kind=kind, layers=tuple(layers))
 
 
