@@ -63,8 +63,8 @@ SMALL: Final = (  # 99 KiB of shared memory
     Tile(32, 16, 8, 2),
 )
 CDNA: Final = (  # 64 KiB
-    Tile(64, 64, 4, 1),
     Tile(64, 32, 4, 1),
+    Tile(64, 32, 8, 1),
     Tile(64, 16, 8, 1),
     Tile(32, 16, 8, 1),
 )
