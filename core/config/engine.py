@@ -32,8 +32,8 @@ from core.config.plugin_choices import plugin_choices
 from core.config.profiler import profiler_config
 from core.config.settings import Settings, underscored
 from core.config.structured_outputs import structured_outputs_config
-from core.plugin.discovery import ENGINE
 from core.config.weight_transfer import weight_transfer_config
+from core.plugin.discovery import ENGINE
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
