@@ -60,11 +60,11 @@ SMALL: Final = (  # 99 KiB of shared memory
     Tile(64, 64, 4, 2),
     Tile(64, 32, 8, 2),
     Tile(64, 32, 8, 2),
-    Tile(32, 16, 8, 2),
+    Tile(32, 16, 8, 2, values=64),
 )
 CDNA: Final = (  # 64 KiB
     Tile(64, 32, 4, 1),
-    Tile(64, 32, 8, 1),
+    Tile(64, 16, 8, 1),
     Tile(64, 16, 8, 1),
     Tile(32, 16, 8, 1),
 )
