@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
 from core.args.parser import Parser
-from core.args.reach import is_for_servers
+from core.args.reach import means_nothing_to_llm
 from core.args.schema import schema
 from core.args.sources import merge
 from core.config.document import as_yaml
@@ -86,7 +86,7 @@ def outcome(values, registry, problems=()):
 @given(values=arguments())
 def test_three_ways_to_write_it_are_equal(values, registry, tiny_llama, tmp_path_factory):
     # a keyword that only a server reads is refused, where a file may be a server's too
-    values = {name: value for name, value in values.items() if not is_for_servers(schema().fields[name])}
+    values = {name: value for name, value in values.items() if not means_nothing_to_llm(schema().fields[name])}
     named = {"model": str(tiny_llama), "device": "cpu", **values}
     parsed = Parser().parse([str(tiny_llama), "--device", "cpu", *command_line(values)])
     assert not parsed.problems
