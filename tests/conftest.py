@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ["TRITON_INTERPRET"] = "1"
+"""Tests of Triton's kernels run in its interpreter, which must be asked for before anything imports triton."""
 
 SHARED = ("cuda", "external")
 """Folders whose files share a costly fixture: one process runs all of them."""

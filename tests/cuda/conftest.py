@@ -1,10 +1,6 @@
-"""Kernels for GPUs run in Triton's interpreter, which must be asked for before triton is imported."""
-
-import os
+"""Kernels for GPUs run in Triton's interpreter."""
 
 import pytest
-
-os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)
