@@ -36,7 +36,7 @@ serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
 
 test: lint  ## lint, types, layers and the whole suite
-	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadgroup
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models

@@ -10,17 +10,6 @@ import pytest
 os.environ["TRITON_INTERPRET"] = "1"
 """Tests of Triton's kernels run in its interpreter, which must be asked for before anything imports triton."""
 
-SHARED = ("cuda", "external")
-"""Folders whose files share a costly fixture: one process runs all of them."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes, the tests of a file stay together and share what it makes."""
-    here = Path(__file__).parent
-    for item in items:
-        part = item.path.relative_to(here).parts[0]
-        item.add_marker(pytest.mark.xdist_group(part if part in SHARED else str(item.path)))
-
 
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:

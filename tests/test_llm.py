@@ -240,7 +240,7 @@ def test_an_interrupt_leaves_a_usable_engine(make: Maker, monkeypatch: pytest.Mo
     monkeypatch.setattr(executor, "execute", interrupting)
     with pytest.raises(KeyboardInterrupt, match="0 of 4 requests had ended") as caught:
         llm.generate(["a", "b", "c", "d"], SamplingParams(max_tokens=20), False)
-    assert caught.value.__cause__ is None and caught.traceback[-1].name == "run_batch"
+    assert caught.value.__cause__ is None and caught.traceback[-1].name == "_finish"
     assert tokens(llm.generate("a", SamplingParams(max_tokens=5), use_tqdm=False)) == [reference([97], 5)]
     assert executor.sequences == {}
     llm._live_client().core.scheduler.check_integrity()

@@ -19,8 +19,6 @@ from core.testing.checkpoints import write_tokenizer
 from tests.families.architectures import tiny_config
 from tests.families.oracle import randomize, reference
 
-pytestmark = pytest.mark.xdist_group("pooling")
-
 PROMPTS = [list(range(5, 40)), [7, 9, 200, 31]]
 NO_BAR = {"use_tqdm": False}
 SLOW = pytest.mark.slow

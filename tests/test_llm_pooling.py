@@ -14,8 +14,6 @@ from core import LLM, PoolingParams
 from core.api.errors import CheckpointError, ConfigError, RequestError
 from tests.families.oracle import load, reference
 
-pytestmark = pytest.mark.xdist_group("pooling")  # its checkpoints are made once
-
 ENCODERS = ("bert", "xlm-roberta", "distilbert", "modernbert")
 NO_BAR = {"use_tqdm": False}
 SEPARATE = {"enable_prefix_caching": False}

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from core import LLM, SamplingParams
 from tests.tiny_models import save_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("train_draft")]  # its checkpoints are made once
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUM_TOKENS = 64

@@ -42,6 +42,8 @@ WITHOUT_MEANING = {
     "enable_ssl_refresh": "no port is opened",
     "enable_server_load_tracking": "nobody asks for the load",
     "disable_fastapi_docs": "no pages are served",
+    "enable_tokenizer_info_endpoint": "nobody asks for the tokenizer",
+    "served_model_name_file": "nobody names the model",
     "disable_ui": "no pages are served",
     "vllm_metrics": "nobody asks for metrics",
     "uvicorn_log_level": "there is no HTTP server",

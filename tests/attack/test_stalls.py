@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.attack.arena import Arena
 from tests.attack.phase_stalls import VOLLEY, fire, volley
@@ -18,6 +19,7 @@ ALLOWED_S = 1.0
 GROWN_BYTES = 150 * 2**20
 
 
+@pytest.mark.slow
 def test_sixty_hostile_requests_stop_neither_streams_nor_probes(tmp_path: Path) -> None:
     arena = Arena(tmp_path, seed=1)
     with arena.server() as server:

@@ -57,7 +57,11 @@ def test_promises_of_the_kit(libraries, name, check):
     Case(HostSubject("attention", name), title(check), check)()
 
 
-FLEX = ("grouped heads", "a window in chunks", "slopes, sinks and a soft cap")
+FLEX = (
+    pytest.param("grouped heads", marks=pytest.mark.slow),
+    pytest.param("a window in chunks", marks=pytest.mark.slow),
+    "slopes, sinks and a soft cap",
+)
 
 
 @pytest.mark.parametrize("what", FLEX)

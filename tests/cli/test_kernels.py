@@ -71,6 +71,9 @@ def test_the_chips_of_this_machine(asked, monkeypatch, capsys):
         (["kernels", "build", "--sm", "sm_70"], "kernels are compiled for sm_80 and newer"),
     ],
 )
-def test_mistakes(words, there, capsys):
+def test_mistakes(words, there, capsys, monkeypatch):
+    import triton
+
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
     assert main(words) == 2
     assert there in capsys.readouterr().err

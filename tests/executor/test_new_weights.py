@@ -160,6 +160,7 @@ def test_what_does_not_fit_is_refused_by_name_and_changes_nothing(
         assert llm.weight_version == ""
 
 
+@pytest.mark.slow
 def test_files_that_are_replaced_are_read_when_asked(tiny_llama: Path, newer_llama: Path, tmp_path: Path) -> None:
     path = mixed(tmp_path / "model", tiny_llama, tiny_llama, [])
     with engine(path, enable_sleep_mode=True) as llm:

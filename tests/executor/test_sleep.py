@@ -75,7 +75,8 @@ def test_other_families_too(family: str, tmp_path: Path) -> None:
         assert answers(llm) == before
 
 
-@pytest.mark.parametrize("level", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [1, 2])
 def test_new_weights_come_while_it_sleeps(level: int, tiny_llama: Path, tmp_path: Path) -> None:
     newer = save_checkpoint(tmp_path / "newer", seed=11)
     with engine(tiny_llama) as llm:

@@ -32,7 +32,12 @@ def _tokens(llm: LLM, prompts: list[list[int]]) -> list[list[int]]:
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
-@pytest.mark.parametrize("model_type", MODEL_TYPES)
+QUICK = ("qwen3_5_text", "nemotron_h")
+
+
+@pytest.mark.parametrize(
+    "model_type", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in MODEL_TYPES]
+)
 def test_drafts_and_found_prefixes_change_no_token(model_type):
     """In the type that this machine's CPU takes by itself, and in float32."""
     expected = reference(model_type)

@@ -76,7 +76,10 @@ ODD = {
 }
 
 
-@pytest.mark.parametrize("isa", ISAS)
+QUICK = ("generic", "avx512_vnni_bf16")
+
+
+@pytest.mark.parametrize("isa", [pytest.param(isa, marks=[pytest.mark.slow] * (isa not in QUICK)) for isa in ISAS])
 def test_odd_sizes_equal_transformers(tmp_path_factory, isa):
     path = tmp_path_factory.getbasetemp() / "odd_sizes"
     if not path.exists():

@@ -126,7 +126,7 @@ async def send(self, parts):
     os.write(1, " ".join(sys.modules).encode())
     os._exit(0)
 
-child = MagicMock(address="ipc://nobody", configured=asyncio.Event(), wait=asyncio.Event().wait)
+child = MagicMock(address="ipc://nobody", files=None, configured=asyncio.Event(), wait=asyncio.Event().wait)
 EngineProcess.spawn = lambda *arguments: child
 OwnedEngine._send_greeting = send
 main(["serve", sys.argv[1], "--port", "0"])

@@ -20,7 +20,7 @@ def check(tally: Tally, least: int) -> None:
     assert tally.right > least and tally.recovery, tally.summary("too little happened")
 
 
-@pytest.mark.xdist_group("soak")
+@pytest.mark.slow
 def test_nothing_is_wrong_lost_or_leaked(tmp_path: Path) -> None:
     some = cases()[::3]
     first_kills = 90  # the seed by which the engine is killed before anything else happens

@@ -6,8 +6,6 @@ import pytest
 
 from tests.speculative.matrix import Matrix, Proposer, proposers
 
-pytestmark = pytest.mark.xdist_group("matrix_of_drafts")  # its checkpoints are made once
-
 PAIRS = [("eagle3", "planned ahead"), ("draft_model, a tree", "preempted"), ("suffix", "cached prefix")]
 
 

@@ -75,7 +75,7 @@ def test_a_check_leaves_no_files_behind(tmp_path, monkeypatch):
         ("import os; os.abort()", 60, "signal 6"),
         ("import os; os._exit(3)", 60, "exit code 3"),
         ("import ctypes; ctypes.string_at(0)", 60, "signal 11"),
-        ("import time; time.sleep(600)", 10, "no answer within 10 s"),
+        pytest.param("import time; time.sleep(600)", 10, "no answer within 10 s", marks=pytest.mark.slow),
     ],
 )
 def test_a_crash_or_a_hang_is_the_last_finding(tmp_path, load, limit, words):

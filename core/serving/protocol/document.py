@@ -57,6 +57,7 @@ BODIES: tuple[Body, ...] = (
     Body(["/v1/responses"], responses.ResponsesRequest, responses.NEUTRAL, responses.REFUSED),
     Body(["/v1/messages"], anthropic.MessagesRequest, anthropic.NEUTRAL, anthropic.REFUSED),
     Body(["/v1/embeddings"], pooling.EmbeddingRequest, METADATA),
+    Body(["/classify", "/v1/classify"], pooling.ClassifyRequest, METADATA),
     Body(["/pooling"], pooling.PoolingRequest, METADATA),
     Body(["/score", "/v1/score"], pooling.ScoreRequest, METADATA),
     Body(["/rerank", "/v1/rerank", "/v2/rerank"], pooling.RerankRequest, METADATA),
