@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 os.environ["TRITON_INTERPRET"] = "1"
 """Tests of Triton's kernels run in its interpreter, which must be asked for before anything imports triton."""
+
+
+def pytest_collection_finish() -> None:
+    """Modules and collected tests stay until the end: collections of garbage, as each engine makes one, need not look at them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -42,7 +42,7 @@ def engine(path: Path, **settings: Any) -> LLM:
     "settings",
     [
         {},
-        {"quantization": "mxfp4", "async_scheduling": True},
+        pytest.param({"quantization": "mxfp4", "async_scheduling": True}, marks=pytest.mark.slow),
         pytest.param({"dtype": "float32", "async_scheduling": True}, marks=pytest.mark.slow),
         pytest.param({"quantization": "int8"}, marks=pytest.mark.slow),
         pytest.param({"quantization": "nf4"}, marks=pytest.mark.slow),

@@ -55,7 +55,7 @@ def checkpoint(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(scope="module", params=["bfloat16", "float32"])
+@pytest.fixture(scope="module", params=["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
 def dtype(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -24,7 +24,7 @@ def engine(path: Path, **settings: Any) -> LLM:
     ("level", "settings"),
     [
         (1, {"quantization": "mxfp4", "speculative_config": NGRAM}),
-        (2, {"quantization": "int8", "async_scheduling": True}),
+        pytest.param(2, {"quantization": "int8", "async_scheduling": True}, marks=pytest.mark.slow),
         pytest.param(1, {}, marks=pytest.mark.slow),
         pytest.param(2, {}, marks=pytest.mark.slow),
         pytest.param(1, {"model_impl": "transformers"}, marks=pytest.mark.slow),
