@@ -13,7 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 
 def pytest_collection_finish() -> None:
-    """Modules and collected tests stay until the end; the collection of garbage at each engine's start need not look at them."""
+    """Modules and collected tests stay until the end; collecting garbage at each engine's start need not see them."""
     gc.collect()
     gc.freeze()
 

@@ -26,7 +26,7 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "length_penalty": "It is one of BeamSearchParams.",
         "early_stopping": "Call LLM.beam_search(prompts, BeamSearchParams(...)).",
         "best_of": "Only the number of answers can be asked for: n.",
-        "logits_processors": "Nothing may be called for each token of a request.",
+        "logits_processors": "Give them to LLM(logits_processors=[...]), and their arguments to extra_args.",
     }
 )
 """Names that vLLM or its older versions have, and what to write."""
