@@ -15,6 +15,7 @@ from typing import Any, cast
 
 PARAMS = "core.api.sampling_params"
 OUTPUTS = "core.api.outputs"
+POOLED = "core.api.pooling_outputs"
 INPUTS = "core.library.inputs"
 ARGS = "core.library.engine_args"
 BEAMS = "core.library.beam_search"
@@ -37,6 +38,9 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.logger", CHORES, "init_logger"),
     ("core.logprobs", OUTPUTS, "Logprob"),
     ("core.outputs", OUTPUTS, "CompletionOutput RequestOutput"),
+    ("core.outputs", POOLED, "ClassificationRequestOutput EmbeddingRequestOutput"),
+    ("core.outputs", POOLED, "PoolingRequestOutput ScoringRequestOutput"),
+    ("core.pooling_params", "core.api.pooling_params", "PoolingParams"),
     ("core.sampling_params", BEAMS, "BeamSearchParams"),
     ("core.sampling_params", PARAMS, "RequestOutputKind SamplingParams"),
     ("core.sampling_params", "core.api.structured_outputs", "StructuredOutputsParams"),
