@@ -178,6 +178,7 @@ def terminal(server):
     opened.close()
 
 
+@pytest.mark.slow
 def test_a_chat_at_a_terminal(terminal, server, tmp_path):
     terminal.until("Ctrl-D to leave")
     terminal.line("hi\n")
@@ -231,6 +232,7 @@ def test_an_error_costs_neither_files_nor_the_answer_before(terminal, tmp_path):
     assert sum("wörds" in message["content"] for message in messages) == 1
 
 
+@pytest.mark.slow
 def test_a_single_answer_that_is_interrupted_says_so_to_scripts(server):
     opened = Terminal("chat", "--url", server.url, "-q", "SLOW please")
     opened.until("Hel")
@@ -241,6 +243,7 @@ def test_a_single_answer_that_is_interrupted_says_so_to_scripts(server):
     server.wait_idle()
 
 
+@pytest.mark.slow
 def test_texts_are_continued_at_a_terminal(server):
     opened = Terminal("complete", "--url", server.url)
     opened.until("Each line is continued")
