@@ -225,6 +225,16 @@ class InputProcessor:
             )
         if params.n > MAX_N:
             raise RequestError(f"n is {params.n}; expected at most {MAX_N}.", param="n")
+        self._check_logprobs(params)
+        check_token_ids("stop_token_ids", params.stop_token_ids or (), self.model)
+        check_token_ids("allowed_token_ids", params.allowed_token_ids or (), self.model)
+        check_token_ids("logit_bias", list(params.logit_bias or ()), self.model)
+        for stop in params.stop_strings:
+            check_unicode("stop", stop)
+        if params.stop_strings:
+            need_tokenizer(self.tokenizer, "a stop string", "stop")
+
+    def _check_logprobs(self, params: SamplingParams) -> None:
         most = self.model.max_logprobs
         for name in ("logprobs", "prompt_logprobs"):
             wanted = getattr(params, name)
@@ -233,13 +243,6 @@ class InputProcessor:
                     f"{name} is {wanted}; this engine gives at most {most}. Ask for fewer, or raise --max-logprobs.",
                     param=name,
                 )
-        check_token_ids("stop_token_ids", params.stop_token_ids or (), self.model)
-        check_token_ids("allowed_token_ids", params.allowed_token_ids or (), self.model)
-        check_token_ids("logit_bias", list(params.logit_bias or ()), self.model)
-        for stop in params.stop_strings:
-            check_unicode("stop", stop)
-        if params.stop_strings:
-            need_tokenizer(self.tokenizer, "a stop string", "stop")
 
     def _bad_words(self, params: SamplingParams) -> list[list[int]]:
         """Each bad word as it is tokenized at the start of a text and after a space."""
