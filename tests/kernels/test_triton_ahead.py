@@ -15,33 +15,92 @@ from core_plugins.kernels.triton import ahead
 
 pytest.importorskip("triton")
 
-SCRIPT = """
+ROWS = """
 import json
 from core_plugins.kernels.triton import ahead
 from core_plugins.kernels.triton.catalog import function_of, kernel_rows
 
 row = next(row for row in kernel_rows() if row.function.endswith("elementwise:add"))
-chip = ahead.target_of("sm_90")
-told = [ahead.compile_row(chip, row.name)]
+parts = [part for name in ("sm_90", "sm_89") for part in ahead.catalog_parts(ahead.target_of(name))]
+first, last = (part for part in parts if part.name == row.name)
+told = [ahead.compile_part(first)]
 function_of(row).device_caches.clear()  # as another process finds it
-told.append(ahead.compile_row(chip, row.name))
-told.append(ahead.compile_row(ahead.target_of("sm_89"), row.name))
+told += [ahead.compile_part(first), ahead.compile_part(last)]
 print(json.dumps([[one.name == row.name, one.chip, one.was_there, one.error] for one in told]))
 """
 
+MODEL = """
+import json
+import sys
+from unittest import mock
 
-def test_what_was_compiled_is_there(tmp_path: Path) -> None:
+import torch
+import triton
+from triton.runtime.jit import JITFunction
+
+from core.cli.kernels_model import run_of
+from core.weights.formats import Dense
+from core_plugins.kernels.triton import ahead, launches
+from core_plugins.kernels.triton.elementwise import scale
+from core_plugins.kernels.triton.kernels import TritonKernels
+
+chip = ahead.target_of("sm_90")
+of_model = ahead.launched_parts(chip, run_of(sys.argv[1:]))
+
+KERNELS = TritonKernels()
+
+def step(device):
+    x = torch.zeros(3, 96, dtype=torch.bfloat16, device=device)
+    KERNELS.scale(x[:, 1:49], 2.0)  # begins at no multiple of 16 bytes
+    KERNELS.add(x[:, 48:], x[:, :48])
+
+hits = []
+triton.knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
+run = JITFunction.run
+
+def compile_only(self, *args, warmup, **kwargs):
+    return run(self, *args, warmup=True, **kwargs)
+
+parts = ahead.launched_parts(chip, lambda chip: step("meta"))
+built = [ahead.compile_part(part) for part in parts]
+triton.knobs.compilation.listener = lambda **told: hits.append(told["cache_hit"])
+for part in parts:
+    module, _, name = part.launch.function.partition(":")
+    getattr(sys.modules[module], name).device_caches.clear()
+with launches.standing_in(chip), mock.patch.object(JITFunction, "run", compile_only):
+    step("cpu")
+names = sorted({part.launch.function.partition(":")[2] for part in of_model})
+print(json.dumps([names, [[one.was_there, one.error] for one in built], hits]))
+"""
+
+
+def _run(script: str, cache: Path, *words: str) -> list:
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environ["TRITON_CACHE_DIR"] = str(tmp_path)
-    command = [sys.executable, "-c", SCRIPT]
+    environ["TRITON_CACHE_DIR"] = str(cache)
+    command = [sys.executable, "-c", script, *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, env=environ, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [
+    return json.loads(done.stdout)
+
+
+def test_what_was_compiled_is_there(tmp_path: Path) -> None:
+    assert _run(ROWS, tmp_path) == [
         [True, "sm_90", False, ""],
         [True, "sm_90", True, ""],
         [True, "sm_89", False, ""],
     ]
     assert list(tmp_path.rglob("*.cubin"))
+
+
+def test_what_a_model_launches_is_known_without_the_chip(tmp_path: Path, tiny_llama: Path) -> None:
+    """Its kernels, none of which is compiled; and that a launch of tensors with memory finds what was compiled so."""
+    names, built, found = _run(MODEL, tmp_path, str(tiny_llama), "--kv-cache-dtype", "fp8_e4m3")
+    assert names == [
+        *("activate", "attend", "draw", "limits", "merge", "normalize", "peak", "product", "settle", "take"),
+        *("tell", "turn_and_write"),
+    ]
+    assert built == [[False, ""], [False, ""]]
+    assert found == [True, True]
 
 
 def test_chips_by_name() -> None:

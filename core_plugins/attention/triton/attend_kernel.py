@@ -1,6 +1,7 @@
 """The kernel that attends: tiles of rows over the keys of their sequence, for every kind of paged layer.
 
-Owns: scores, softmax and sums of one program. Never does: write the cache. Called by: `launch.py`.
+Owns: the keys of one program, and its sums. Never does: load an operand (`operands.py` does), or write the cache.
+Called by: `launch.py`.
 
 A program has some rows of one sequence, with heads that share a key-value head side by side. Decode, drafts, chunks and
 prompts take tiles of the same shape, so a row meets the same instructions wherever it stands. Latent layers are layers with
@@ -12,56 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from core_plugins.attention.triton import cells, spans
+from core_plugins.attention.triton import cells, operands, spans
 from core_plugins.kernels.triton import portable
 
 LOG2E = tl.constexpr(1.4426950408889634)
 VARYING = ["num_seqs", "table_stride", "tail_depth"]
 """Numbers that change from step to step: no kernel is compiled for one of them."""
-
-
-@triton.jit
-def _queries(
-    pointer: tl.tensor,
-    row: tl.tensor,
-    head: tl.tensor,
-    live: tl.tensor,
-    row_stride: tl.tensor,
-    head_stride: tl.tensor,
-    SIZE: tl.constexpr,
-    PADDED: tl.constexpr,
-    dtype: tl.constexpr,
-) -> tl.tensor:
-    """[ROWS, PADDED] numbers of queries."""
-    number = tl.arange(0, PADDED)
-    place = row * row_stride + head * head_stride
-    inside = live[:, None] & (number < SIZE)[None, :]
-    loaded = tl.load(pointer + place[:, None] + number[None, :], mask=inside, other=0.0)
-    if loaded.dtype == dtype:
-        return loaded
-    else:
-        return portable.cast(portable.widen(loaded), dtype)
-
-
-@triton.jit
-def _masked(
-    scores: tl.tensor,
-    key: tl.tensor,
-    position: tl.tensor,
-    own_first: tl.tensor,
-    slope: tl.tensor,
-    cap_scale: tl.tensor,
-    HAS_CAP: tl.constexpr,
-    HAS_SLOPES: tl.constexpr,
-) -> tl.tensor:
-    """Scores [ROWS, KEYS] in powers of 2, -inf where a row does not see a key."""
-    if HAS_CAP:
-        scores = portable.tanh(scores) * cap_scale
-    if HAS_SLOPES:
-        distance = (key[None, :] - position[:, None]).to(tl.float32)
-        scores = tl.fma(distance, slope[:, None], scores)
-    seen = (key[None, :] <= position[:, None]) & (key[None, :] >= own_first[:, None])
-    return tl.where(seen, scores, float("-inf"))
 
 
 @triton.jit
@@ -101,6 +58,45 @@ def _leave(
     places = place[:, None] * VALUE + v_number[None, :]
     inside = kept[:, None] & (v_number < VALUE)[None, :]
     tl.store(part_sums + places, sums, mask=inside)
+
+
+@triton.jit
+def _own_keys(
+    lowest: tl.tensor, last_position: tl.tensor, KEYS: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Where the keys of a program begin and end: all of its tile, from `lowest` on, or a run of whole sections."""
+    begin = lowest // KEYS * KEYS
+    end = last_position + 1
+    if SPLIT:
+        longest = spans.section_length(last_position, WINDOW)
+        first_section = lowest // longest
+        sections = tl.cdiv(end, longest) - first_section
+        share = tl.cdiv(sections, tl.num_programs(2))
+        own = first_section + tl.program_id(2) * share
+        begin = tl.maximum(begin, own * longest)
+        end = tl.minimum(end, (own + share) * longest)
+    return begin, end
+
+
+@triton.jit
+def _result(
+    maxima: tl.tensor,
+    weights: tl.tensor,
+    sums: tl.tensor,
+    sinks: tl.tensor,
+    head: tl.tensor,
+    v_scale: tl.tensor,
+    HAS_SINKS: tl.constexpr,
+) -> tl.tensor:
+    """The totals of rows as they are told, behind the sinks of their heads."""
+    if HAS_SINKS:
+        sink = tl.load(sinks + head) * LOG2E
+        common = tl.maximum(maxima, sink)
+        old = spans.weight(maxima, common)
+        new = spans.weight(sink, common)
+        weights = spans.merged(weights, old, 1.0, new)
+        sums = sums * old[:, None]
+    return sums / weights[:, None] * v_scale
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -205,29 +201,19 @@ def attend(  # noqa: PLR0915
     last_position = tl.minimum(first_position + QUERIES, seq_len) - 1
     lowest = spans.first_key(first_position, WINDOW, CHUNKED)
     shortest = spans.section_length(first_position, WINDOW)
-    begin = lowest // KEYS * KEYS
-    end = last_position + 1
+    begin, end = _own_keys(lowest, last_position, KEYS, WINDOW, SPLIT)
     if SPLIT:
-        longest = spans.section_length(last_position, WINDOW)
-        first_section = lowest // longest
-        sections = tl.cdiv(end, longest) - first_section
-        share = tl.cdiv(sections, tl.num_programs(2))
-        own = first_section + tl.program_id(2) * share
-        begin = tl.maximum(begin, own * longest)
-        end = tl.minimum(end, (own + share) * longest)
-        if begin >= end:
+        is_idle = begin >= end
+        if is_idle:
             return
 
-    queries = _queries(q, row, head, live, q_row, q_head, SIZE, PADDED, PRODUCT)
+    queries = operands.queries_of(q, row, head, live, q_row, q_head, SIZE, PADDED, PRODUCT)
     if REST > 0:
-        queries_rest = _queries(q_rest, row, head, live, rest_row, rest_head, REST, REST_PADDED, PRODUCT)
-        rest_number = tl.arange(0, REST_PADDED)
+        queries_rest = operands.queries_of(q_rest, row, head, live, rest_row, rest_head, REST, REST_PADDED, PRODUCT)
     slope = tl.zeros([ROWS], tl.float32)
     if HAS_SLOPES:
         slope = tl.load(slopes + head) * LOG2E
-    k_number = tl.arange(0, PADDED)
     v_number = value_tile * VALUE_TILE + tl.arange(0, VALUE_TILE)
-    v_inside = v_number < VALUE
     maxima = tl.full([ROWS], float("-inf"), tl.float32)
     weights = tl.zeros([ROWS], tl.float32)
     sums = tl.zeros([ROWS, VALUE_TILE], tl.float32)
@@ -244,33 +230,23 @@ def attend(  # noqa: PLR0915
         readable = (key >= lowest) & (key <= last_position)
         block, offset = cells.place_of(key, readable, table, tail, seq_len - tail_depth, BLOCK_SIZE, HAS_TAILS)
         k_place = block * BLOCK_STRIDE + kv_head * K_HEAD + offset * K_TOKEN
-        inside = readable[None, :] & (k_number < SIZE)[:, None]
-        codes = tl.load(cache + k_place[None, :] + k_number[:, None], mask=inside, other=0)
-        keys = cells.decoded(codes, PRODUCT, ELEMENT, NATIVE)
+        keys = operands.keys_of(cache, k_place, readable, 0, SIZE, PADDED, PRODUCT, ELEMENT, NATIVE)
         scores = portable.dot(queries, keys, tl.zeros([ROWS, KEYS], tl.float32))
         if REST > 0:
-            inside = readable[None, :] & (rest_number < REST)[:, None]
-            codes = tl.load(cache + k_place[None, :] + (SIZE + rest_number)[:, None], mask=inside, other=0)
-            keys_rest = cells.decoded(codes, PRODUCT, ELEMENT, NATIVE)
+            keys_rest = operands.keys_of(cache, k_place, readable, SIZE, REST, REST_PADDED, PRODUCT, ELEMENT, NATIVE)
             scores = portable.dot(queries_rest, keys_rest, scores)
         if SCALED:
             scale_place = block * SCALE_STRIDE + SCALE_BASE + kv_head * BLOCK_SIZE + offset
             k_scales = tl.load(scales + scale_place, mask=readable, other=0.0)
             scores = scores * k_scales[None, :]
-        scores = _masked(scores * score_scale, key, position, own_first, slope, cap_scale, HAS_CAP, HAS_SLOPES)
-
-        common = tl.maximum(maxima, tl.max(scores, 1))
-        shrink = spans.weight(maxima, common)
-        shares = tl.exp2(scores - spans.finite(common)[:, None])
-        weights = tl.fma(weights, shrink, tl.sum(shares, 1))
-        maxima = common
+        scaled = scores * score_scale
+        seen = operands.masked(scaled, key, position, own_first, slope, cap_scale, HAS_CAP, HAS_SLOPES)
+        maxima, weights, shares, shrink = operands.softened(seen, maxima, weights)
         if SCALED:
             v_scales = tl.load(scales + scale_place + SCALE_VALUES, mask=readable, other=0.0)
             shares = shares * v_scales[None, :]
         v_place = block * BLOCK_STRIDE + V_BASE + kv_head * V_HEAD + offset * V_TOKEN
-        inside = readable[:, None] & v_inside[None, :]
-        codes = tl.load(cache + v_place[:, None] + v_number[None, :], mask=inside, other=0)
-        values = cells.decoded(codes, VALUE_PRODUCT, ELEMENT, NATIVE)
+        values = operands.values_of(cache, v_place, readable, v_number, VALUE, VALUE_PRODUCT, ELEMENT, NATIVE)
         sums = portable.dot(portable.cast(shares, VALUE_PRODUCT), values, sums * shrink[:, None])
 
         if (start + KEYS) % shortest == 0:
@@ -292,13 +268,6 @@ def attend(  # noqa: PLR0915
         _leave(part_maxima, part_weights, part_sums, place, kept, maxima, weights, sums, v_number, VALUE)
     else:
         total_maxima, total_weights, totals = _joined(total_maxima, total_weights, totals, maxima, weights, sums)
-        if HAS_SINKS:
-            sink = tl.load(sinks + head) * LOG2E
-            common = tl.maximum(total_maxima, sink)
-            old = spans.weight(total_maxima, common)
-            new = spans.weight(sink, common)
-            total_weights = spans.merged(total_weights, old, 1.0, new)
-            totals = totals * old[:, None]
-        result = totals / total_weights[:, None] * v_scale
+        result = _result(total_maxima, total_weights, totals, sinks, head, v_scale, HAS_SINKS)
         places = row[:, None] * out_row + head[:, None] * out_head + v_number[None, :]
-        portable.store(out + places, result, live[:, None] & v_inside[None, :])
+        portable.store(out + places, result, live[:, None] & (v_number < VALUE)[None, :])

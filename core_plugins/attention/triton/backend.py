@@ -17,8 +17,8 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
-from core.plugin.contracts import AttentionParams, BatchView
-from core_plugins.attention.triton.launch import attend_rows, write_rows
+from core.plugin.contracts import AttentionParams, BatchView, HeadTurn
+from core_plugins.attention.triton.launch import attend_rows, turn_and_write_rows, write_rows
 from core_plugins.attention.triton.layer import Layer
 from core_plugins.attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
 from core_plugins.attention.triton.moves import move_slots
@@ -26,12 +26,13 @@ from core_plugins.attention.triton.states.layer import StateLayer, bind_states
 from core_plugins.kernels.triton.launch import chip_of
 
 PROGRAMS_PER_PROCESSOR = 4
+USUAL_PROCESSORS = 128
 FLOAT_BYTES = 4
 INTERPRETED_PROGRAMS = 8
 
 
 class TritonAttention:
-    """The `attention` contract, for latent layers too.
+    """The `attention` contract, for latent layers too, with the part `TurnsHeads`.
 
     wanted_programs: that occupy the device; None: by its multiprocessors.
     """
@@ -39,6 +40,7 @@ class TritonAttention:
     name = "triton"
     capture = "any"
     numerics = NUMERICS
+    turns_as = "triton"
 
     def __init__(self, wanted_programs: int | None = None) -> None:
         self._wanted = wanted_programs
@@ -81,6 +83,18 @@ class TritonAttention:
         _check(k, "k", metadata.num_tokens, layout.heads, layout.size)
         _check(v, "v", metadata.num_tokens, layout.heads, layout.value)
         write_rows(handle, k, v, metadata)
+
+    def turn_and_write(
+        self, handle: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, metadata: BatchView
+    ) -> None:
+        """See `TurnsHeads`: q [T, Hq, D] in place, k [T, Hkv, D] and v [T, Hkv, D_v] to the step's slots."""
+        layout = handle.layout
+        spec = handle.spec
+        assert isinstance(spec, AttentionSpec)
+        _check(q, "q", metadata.num_tokens, spec.num_heads, spec.head_size)
+        _check(k, "k", metadata.num_tokens, layout.heads, layout.size)
+        _check(v, "v", metadata.num_tokens, layout.heads, layout.value)
+        turn_and_write_rows(handle, q, k, v, turn, positions, metadata)
 
     def forward(self, handle: Layer, q: Tensor, metadata: BatchView, out: Tensor) -> None:
         """out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
@@ -137,6 +151,8 @@ def _programs(device: torch.device) -> int:
     """Programs that occupy a device."""
     if device.type == "cpu":
         return INTERPRETED_PROGRAMS
+    if device.type == "meta":  # of a device that is not there
+        return PROGRAMS_PER_PROCESSOR * USUAL_PROCESSORS
     properties = torch.cuda.get_device_properties(device)
     return PROGRAMS_PER_PROCESSOR * int(properties.multi_processor_count)
 

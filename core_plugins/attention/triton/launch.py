@@ -16,11 +16,12 @@ import torch
 import triton
 from torch import Tensor
 
-from core.plugin.contracts import BatchView
+from core.plugin.contracts import BatchView, HeadTurn
 from core_plugins.attention.triton.attend_kernel import attend
 from core_plugins.attention.triton.layer import Layer, heads_of, merge_constants
 from core_plugins.attention.triton.merge_kernel import merge
 from core_plugins.attention.triton.spans import SECTIONS, SLOTS, SPAN
+from core_plugins.attention.triton.turn_kernel import turn_and_write
 from core_plugins.attention.triton.write_kernel import write
 
 MAX_ROOM: Final = 64 << 20
@@ -47,6 +48,43 @@ def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
     strides = (k.stride(0), k.stride(1), v.stride(0), v.stride(1))
     scales = (layer.params.k_scale, layer.params.v_scale)
     write[grid](k, v, layer.cache, layer.scales, view.slot_mapping, *strides, *scales, **constants)
+
+
+def turn_and_write_rows(
+    layer: Layer, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, view: BatchView
+) -> None:
+    """Norm and turn q [T, Hq, D] in place; store k, normed and turned, and v as `write_rows` does."""
+    constants = layer.written
+    side = constants["SIDE"]
+    q_heads = q.shape[1]
+    grid = (view.num_tokens, triton.cdiv(constants["HEADS"], side) + triton.cdiv(q_heads, side))
+    strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2])
+    weights = (turn.q_weight, turn.k_weight)
+    turn_and_write[grid](
+        q,
+        k,
+        v,
+        layer.cache,
+        layer.scales,
+        view.slot_mapping,
+        positions,
+        turn.cos,
+        turn.sin,
+        *weights,
+        *strides,
+        *(_by_head(weight) for weight in weights),
+        turn.eps,
+        layer.params.k_scale,
+        layer.params.v_scale,
+        Q_HEADS=q_heads,
+        HALF=turn.cos.shape[1],
+        **constants,
+    )
+
+
+def _by_head(weight: Tensor | None) -> int:
+    """From one head's weights [D] of a norm to the next one's; 0 where all share them."""
+    return 0 if weight is None or weight.dim() == 1 else weight.stride(0)
 
 
 def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: Tensor, wanted: int) -> None:

@@ -31,7 +31,7 @@ def core_spec() -> PluginSpec:
         name="triton",
         summary="paged and latent attention and layers with a state on Triton kernels",
         capabilities={
-            "devices": ["cuda"],
+            "devices": ["cuda", "rocm"],
             "layer_kinds": ["full", "sliding", "latent", "state"],
             "state_ops": list(STATE_OPS),
             "kv_dtypes": list(ELEMENTS),

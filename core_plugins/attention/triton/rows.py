@@ -64,6 +64,9 @@ CASES: Final = (
     Case("DeepSeek V3, fp8 cache", LatentSpec(128, 512, 64, 128, 128, 0.07), "fp8_e4m3", block_size=64),
 )
 
+TURNED: Final = (CASES[0], CASES[2], CASES[4], CASES[5], CASES[6])
+"""Layers whose heads are turned as their keys are stored: each type of cache."""
+
 
 def _attend(case: Case, chip: str, split: bool) -> KernelRow:
     constants = attend_constants(case.spec, case.block_size, case.dtype, case.queries, chip)
@@ -102,6 +105,23 @@ def _write(case: Case, chip: str) -> KernelRow:
     return _row(f"cache write: {case.name}", chip, function, signature, constants, False)
 
 
+def _turn(case: Case, chip: str, normed: bool) -> KernelRow:
+    assert isinstance(case.spec, AttentionSpec)
+    write = _write(case, chip)
+    given = f"*{KINDS[case.queries]}"
+    signature = {"q": given, **write.signature, "positions": "*i64", "cos": "*fp32", "sin": "*fp32"}
+    signature |= dict.fromkeys(("q_row", "q_head", "q_weight_head", "k_weight_head"), "i32") | {"eps": "fp32"}
+    constants = write_constants(case.spec, case.block_size, case.dtype)
+    constants |= {"Q_HEADS": case.spec.num_heads, "HALF": case.spec.head_size // 2}
+    words = "turn and cache write"
+    if normed:
+        signature |= {"q_weight": "*fp32", "k_weight": "*fp32"}
+        words = f"norm, {words}"
+    else:
+        constants |= {"q_weight": None, "k_weight": None}
+    return _row(f"{words}: {case.name}", chip, f"{PACKAGE}.turn_kernel:turn_and_write", signature, constants, False)
+
+
 def _row(
     name: str, chip: str, function: str, signature: dict[str, str], constants: dict[str, Any], uses_mma: bool
 ) -> KernelRow:
@@ -124,6 +144,8 @@ def _rows() -> list[KernelRow]:
     for chip in NAMES:
         for case in CASES:
             found += [_attend(case, chip, False), _attend(case, chip, True), _write(case, chip)]
+        found += [_turn(case, chip, False) for case in TURNED]
+        found += [_turn(case, chip, True) for case in TURNED[:2]]
         found += [_merge(CASES[0], chip), _merge(CASES[6], chip), _merge(CASES[11], chip)]
     return found
 

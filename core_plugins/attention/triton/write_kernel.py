@@ -13,8 +13,24 @@ from core_plugins.kernels.triton import portable
 
 
 @triton.jit
-def _put(
+def heads_of(
     x: tl.tensor,
+    head: tl.tensor,
+    x_head: tl.tensor,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+) -> tl.tensor:
+    """Some heads of one token, float32 [SIDE, PADDED]. x: at its first number. head: [SIDE]."""
+    number = tl.arange(0, PADDED)
+    inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
+    loaded = tl.load(x + head[:, None] * x_head + number[None, :], mask=inside, other=0.0)
+    return portable.widen(loaded)
+
+
+@triton.jit
+def _put(
+    values: tl.tensor,
     cache: tl.tensor,
     scales: tl.tensor,
     head: tl.tensor,
@@ -23,17 +39,14 @@ def _put(
     HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     PADDED: tl.constexpr,
-    x_head: tl.tensor,
     HEAD: tl.constexpr,
     ELEMENT: tl.constexpr,
     SCALED: tl.constexpr,
     LARGEST: tl.constexpr,
 ) -> None:
-    """Heads of one token. x, cache: at its first number. scale_place: of each head, in `scales`."""
+    """Heads of one token. values: of `heads_of`. cache: at the token's first number. scale_place: of each, in `scales`."""
     number = tl.arange(0, PADDED)
     inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
-    loaded = tl.load(x + head[:, None] * x_head + number[None, :], mask=inside, other=0.0)
-    values = portable.widen(loaded)
     if SCALED:
         magnitude = tl.max(tl.abs(values), 1)
         own_scale = portable.div(magnitude, tl.full(magnitude.shape, LARGEST, tl.float32))
@@ -45,6 +58,47 @@ def _put(
         values = portable.div(values, tl.zeros_like(values) + scale)
     codes = cells.encoded(values, cache.dtype.element_ty, ELEMENT)
     tl.store(cache + head[:, None] * HEAD + number[None, :], codes, mask=inside)
+
+
+@triton.jit
+def put_token(
+    keys: tl.tensor,
+    values: tl.tensor,
+    cache: tl.tensor,
+    scales: tl.tensor,
+    slot: tl.tensor,
+    head: tl.tensor,
+    k_scale: tl.tensor,
+    v_scale: tl.tensor,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+    VALUE: tl.constexpr,
+    VALUE_PADDED: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    BLOCK_STRIDE: tl.constexpr,
+    K_HEAD: tl.constexpr,
+    K_TOKEN: tl.constexpr,
+    V_BASE: tl.constexpr,
+    V_HEAD: tl.constexpr,
+    V_TOKEN: tl.constexpr,
+    SCALE_STRIDE: tl.constexpr,
+    SCALE_BASE: tl.constexpr,
+    SCALE_VALUES: tl.constexpr,
+    ELEMENT: tl.constexpr,
+    SCALED: tl.constexpr,
+    LARGEST: tl.constexpr,
+) -> None:
+    """Some heads of one token into its slot. keys [SIDE, PADDED] and values [SIDE, VALUE_PADDED]: of `heads_of`."""
+    block = slot // BLOCK_SIZE
+    offset = slot % BLOCK_SIZE
+    scale_place = block * SCALE_STRIDE + SCALE_BASE + head * BLOCK_SIZE + offset
+    place = cache + block * BLOCK_STRIDE
+    k_place = place + offset * K_TOKEN
+    v_place = place + V_BASE + offset * V_TOKEN
+    v_scales = scale_place + SCALE_VALUES
+    _put(keys, k_place, scales, head, scale_place, k_scale, HEADS, SIZE, PADDED, K_HEAD, ELEMENT, SCALED, LARGEST)
+    _put(values, v_place, scales, head, v_scales, v_scale, HEADS, VALUE, VALUE_PADDED, V_HEAD, ELEMENT, SCALED, LARGEST)
 
 
 @triton.jit
@@ -85,43 +139,31 @@ def write(
     slot = tl.load(slots + token)
     if slot < 0:
         return
-    block = slot // BLOCK_SIZE
-    offset = slot % BLOCK_SIZE
     head = tl.program_id(1) * SIDE + tl.arange(0, SIDE)
-    scale_place = block * SCALE_STRIDE + SCALE_BASE + head * BLOCK_SIZE + offset
-    place = cache + block * BLOCK_STRIDE
-    k_place = place + offset * K_TOKEN
-    v_place = place + V_BASE + offset * V_TOKEN
-    from_k = k + token * k_row
-    from_v = v + token * v_row
-    _put(
-        from_k,
-        k_place,
+    put_token(
+        heads_of(k + token * k_row, head, k_head, HEADS, SIZE, PADDED),
+        heads_of(v + token * v_row, head, v_head, HEADS, VALUE, VALUE_PADDED),
+        cache,
         scales,
+        slot,
         head,
-        scale_place,
         k_scale,
+        v_scale,
         HEADS,
         SIZE,
         PADDED,
-        k_head,
-        K_HEAD,
-        ELEMENT,
-        SCALED,
-        LARGEST,
-    )
-    _put(
-        from_v,
-        v_place,
-        scales,
-        head,
-        scale_place + SCALE_VALUES,
-        v_scale,
-        HEADS,
         VALUE,
         VALUE_PADDED,
-        v_head,
+        BLOCK_SIZE,
+        BLOCK_STRIDE,
+        K_HEAD,
+        K_TOKEN,
+        V_BASE,
         V_HEAD,
+        V_TOKEN,
+        SCALE_STRIDE,
+        SCALE_BASE,
+        SCALE_VALUES,
         ELEMENT,
         SCALED,
         LARGEST,

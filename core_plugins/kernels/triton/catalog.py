@@ -20,8 +20,12 @@ MODULES: Final = (
     "core_plugins.kernels.triton.rotary",
     "core_plugins.kernels.triton.activation",
     "core_plugins.kernels.triton.elementwise",
-    "core_plugins.kernels.triton.product",
+    "core_plugins.kernels.triton.product_rows",
+    "core_plugins.kernels.triton.int8_product",
+    "core_plugins.kernels.triton.embedding",
+    "core_plugins.kernels.triton.rounding",
     "core_plugins.kernels.triton.combine",
+    "core_plugins.kernels.triton.route",
     "core_plugins.attention.triton.rows",
     "core_plugins.attention.triton.states.rows",
 )

@@ -20,6 +20,8 @@ from core_plugins.kernels.triton.combine import combine_rows
 from core_plugins.kernels.triton.launch import blocks
 from core_plugins.kernels.triton.packed import in_stored_order, packed
 from core_plugins.kernels.triton.product import Routed, multiply
+from core_plugins.kernels.triton.product_tiles import Tiles
+from core_plugins.kernels.triton.rounding import groups_of, rounded
 
 FEW_ROWS = 64
 """So many rows are not sorted."""
@@ -27,17 +29,26 @@ BLOCK_ROWS = (16, 32, 64, 128)
 
 
 class TritonExperts:
-    """The experts of one layer. Implements `core.plugin.contracts.ExpertsKernel`."""
+    """The experts of one layer. Implements `core.plugin.contracts.ExpertsKernel`. tiles: of products."""
 
     capturable = True
 
     def __init__(
-        self, gate_up: Experts, down: Experts, activation: str, precision: Activation, gated: GatedOperation
+        self,
+        gate_up: Experts,
+        down: Experts,
+        activation: str,
+        precision: Activation,
+        gated: GatedOperation,
+        tiles: Tiles,
     ) -> None:
         self.count = gate_up.count
         self.activation = activation
         self.precision = precision
         self.gated = gated
+        self.tiles = tiles
+        self.up_groups = groups_of(gate_up.weight, precision)
+        self.down_groups = groups_of(down.weight, precision)
         self.gate_up = replace(packed(gate_up.weight), shape=gate_up.shape[1:])
         self.down = replace(packed(down.weight), shape=down.shape[1:])
         self.nbytes = self.gate_up.nbytes + self.down.nbytes
@@ -50,13 +61,15 @@ class TritonExperts:
         rows = tokens * top_k
         compute = torch.bfloat16 if self.precision == "bf16" else x.dtype
         routed = route_rows(ids, self.count)
+        shared = {"compute": compute, "tiles": self.tiles}
         both = x.new_empty(rows, self.gate_up.shape[0])
-        multiply(in_stored_order(x, self.gate_up), self.gate_up, both, None, compute=compute, routed=routed)
+        inputs = rounded(in_stored_order(x, self.gate_up), self.up_groups)
+        multiply(inputs, self.gate_up, both, None, routed=routed, **shared)
         inner = x.new_empty(rows, self.down.shape[1])
         self.gated(both, self.activation, inner)
         parts = x.new_empty(rows, self.down.shape[0])
-        inner = in_stored_order(inner, self.down)
-        multiply(inner, self.down, parts, None, compute=compute, routed=replace(routed, divisor=1))
+        inner = rounded(in_stored_order(inner, self.down), self.down_groups)
+        multiply(inner, self.down, parts, None, routed=replace(routed, divisor=1), **shared)
         combine_rows(parts, ids, weights, out, self.count, accumulate)
 
 

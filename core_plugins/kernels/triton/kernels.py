@@ -12,29 +12,39 @@ from __future__ import annotations
 from torch import Tensor
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery
+from core.api.specs import Activation, KernelQuery, RoutingSpec
 from core.layers.activations import NUMBERS
 from core.plugin.contracts import GatedOperation
+from core.weights.canonical import INPUT_GROUP
 from core.weights.experts import Experts
 from core.weights.formats import CanonicalWeight
 from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 from core_plugins.kernels.triton import activation as activations
 from core_plugins.kernels.triton import elementwise, logprobs, norm, portable, race, rotary
 from core_plugins.kernels.triton.experts import TritonExperts
-from core_plugins.kernels.triton.linear import TritonLinear
+from core_plugins.kernels.triton.heads import TritonHeads
+from core_plugins.kernels.triton.linear import TritonLinear, linear_of
 from core_plugins.kernels.triton.manifest import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, core_numerics
 from core_plugins.kernels.triton.packed import NARROWEST
-
-BYTES = ("fp8_e4m3", "fp8_e5m2")
+from core_plugins.kernels.triton.product_tiles import Tiles, tiles_with
+from core_plugins.kernels.triton.route import choose_experts
 
 
 class TritonKernels:
-    """The operations of a forward pass and the sampler. A row's bits do not depend on other rows."""
+    """The operations of a forward pass and the sampler. A row's bits do not depend on other rows.
+
+    tiles: of products; None: those that come with the kernels.
+    """
 
     name = "triton"
     capturable = True
     numerics = core_numerics()
-    features = frozenset({*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head"})
+    features = frozenset(
+        {*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"}
+    )
+
+    def __init__(self, tiles: Tiles | None = None) -> None:
+        self.tiles = tiles or tiles_with(None)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
         """What is missing for the operation; empty means supported."""
@@ -50,13 +60,21 @@ class TritonKernels:
 
     def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> TritonLinear:
         """Repack once; the caller then drops `weight`."""
-        return TritonLinear(weight, activation, bias)
+        return linear_of(weight, activation, bias, self.tiles)
 
     def grouped_experts(
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> TritonExperts:
         """The experts of a layer, each side as one weight."""
-        return TritonExperts(gate_up, down, activation, precision, gated)
+        return TritonExperts(gate_up, down, activation, precision, gated, self.tiles)
+
+    def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:
+        """A dense weight [H, N, K], a matrix for each head."""
+        return TritonHeads(weight, activation, self.tiles)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The `RouteKernel` contract: the experts of each token."""
+        choose_experts(logits, routing, bias, ids, weights)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
         """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
@@ -89,6 +107,12 @@ class TritonKernels:
     def add(self, x: Tensor, residual: Tensor) -> None:
         """residual += x, both [T, H]."""
         elementwise.add_rows(x, residual)
+
+    def add_rms_norm(
+        self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
+    ) -> None:
+        """See `AddNorm`."""
+        norm.add_norm_rows(x, before, residual, behind, eps, out)
 
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
         """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
@@ -137,6 +161,9 @@ def _weight_reasons(query: KernelQuery) -> list[Reason]:
         reasons.append(Reason("activation", ", ".join(ACTIVATIONS), query.activation))
     group_size = int(query.attributes.get("group_size", 0))
     one_group = bool(query.shape) and group_size >= query.shape[-1]
+    is_cut = bool(query.shape) and not one_group and group_size > INPUT_GROUP and query.shape[-1] % group_size > 0
+    if query.activation == "int8" and is_cut:
+        reasons.append(Reason("group_size", "groups that fill the inputs", str(group_size)))
     if group_size % NARROWEST and not one_group:
         reasons.append(Reason("group_size", f"a multiple of {NARROWEST}", str(group_size)))
     return reasons

@@ -10,20 +10,24 @@ import functools
 from typing import Any
 
 import torch
+from triton.runtime import driver
 
 from core_plugins.kernels.triton import portable
 from core_plugins.kernels.triton.chips import INTERPRETER, alike
 
 
 @functools.cache
-def chip_of(device: torch.device) -> str:
-    """The kind of chip whose configurations a device takes."""
+def architecture_of(device: torch.device) -> str:
+    """A device's architecture, such as `sm_90` or `gfx942`; one process has devices of one kind."""
     if portable.INTERPRETED.value:
         return INTERPRETER
-    if torch.version.hip:
-        return alike(torch.cuda.get_device_properties(device).gcnArchName)
-    major, minor = torch.cuda.get_device_capability(device)
-    return alike(f"sm_{major}{minor}")
+    target = driver.active.get_current_target()
+    return f"sm_{target.arch}" if target.backend == "cuda" else str(target.arch)
+
+
+def chip_of(device: torch.device) -> str:
+    """The kind of chip whose configurations a device takes."""
+    return alike(architecture_of(device))
 
 
 def options(num_warps: int, num_stages: int = 2, *, fusion: bool = True) -> dict[str, Any]:

@@ -9,28 +9,34 @@ import torch
 from torch import Tensor
 
 from core.api.specs import Activation
-from core.weights.formats import CanonicalWeight
+from core.weights.formats import CanonicalWeight, Int8Channel
+from core_plugins.kernels.triton.embedding import take_weights
+from core_plugins.kernels.triton.int8_product import MOST_INPUTS, multiply_int8
 from core_plugins.kernels.triton.packed import in_stored_order, packed
-from core_plugins.kernels.triton.product import multiply, take_weights
+from core_plugins.kernels.triton.product import multiply
+from core_plugins.kernels.triton.product_tiles import Tiles
+from core_plugins.kernels.triton.rounding import encoded_rows, groups_of, rounded
 
 
 class TritonLinear:
-    """A weight of shape (N, K), repacked once. Implements `core.plugin.contracts.LinearKernel`."""
+    """A weight of shape (N, K), repacked once. Implements `core.plugin.contracts.LinearKernel`. tiles: of products."""
 
     capturable = True
 
-    def __init__(self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None) -> None:
+    def __init__(self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None, tiles: Tiles) -> None:
         self.weight = packed(weight)
         self.activation = activation
+        self.groups = groups_of(weight, activation)
         self.bias = bias
+        self.tiles = tiles
         self.shape = weight.shape
         self.nbytes = self.weight.nbytes
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; both in one rounding."""
-        inputs = in_stored_order(x, self.weight)
+        inputs = rounded(in_stored_order(x, self.weight), self.groups)
         compute = torch.bfloat16 if self.activation == "bf16" else x.dtype
-        multiply(inputs, self.weight, out, self.bias, compute=compute, accumulate=accumulate)
+        multiply(inputs, self.weight, out, self.bias, compute=compute, tiles=self.tiles, accumulate=accumulate)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
         """out[T, K] = W[ids]."""
@@ -41,3 +47,25 @@ class TritonLinear:
         stored = torch.empty_like(out)
         take_weights(self.weight, ids, stored)
         out.index_copy_(1, order, stored)
+
+
+class Int8Linear(TritonLinear):
+    """One of 8-bit integers whose inputs become such, too: `int8_channel` with `int8_row`."""
+
+    def __init__(self, weight: Int8Channel, bias: Tensor | None, tiles: Tiles) -> None:
+        super().__init__(weight, "int8_row", bias, tiles)
+        assert self.weight.scale is not None, "the format has a scale a row"
+        self._values = self.weight.values.view(torch.int8)
+        self._scale = self.weight.scale.flatten()
+
+    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """See `TritonLinear`."""
+        codes, scales = encoded_rows(x)
+        multiply_int8(codes, scales, self._values, self._scale, out, self.bias, accumulate=accumulate)
+
+
+def linear_of(weight: CanonicalWeight, activation: Activation, bias: Tensor | None, tiles: Tiles) -> TritonLinear:
+    """The linear kernel of a weight."""
+    if isinstance(weight, Int8Channel) and activation == "int8_row" and weight.shape[1] <= MOST_INPUTS:
+        return Int8Linear(weight, bias, tiles)
+    return TritonLinear(weight, activation, bias, tiles)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib.metadata
 from importlib.util import find_spec
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
@@ -15,13 +17,15 @@ from core.plugin.contracts import Kernels
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
-VERSION = 1  # grows when a kernel's results change
+VERSION = 2  # grows when a kernel's results change
 DEVICES: Final = ("cuda", "rocm", "xpu")
-ACTIVATIONS: Final = ("none", "bf16")
+ACTIVATIONS: Final = ("none", "bf16", "int8", "int8_row")
 OPERATIONS: Final = frozenset(
     {
         "linear",
         "grouped_experts",
+        "heads",
+        "route",
         "rms_norm",
         "rms_norm_heads",
         "layer_norm",
@@ -30,6 +34,7 @@ OPERATIONS: Final = frozenset(
         "gated",
         "activate",
         "add",
+        "add_rms_norm",
         "open_gate",
         "scale",
         "soft_cap",
@@ -46,6 +51,18 @@ FORMATS: Final = (
 )
 
 
+class KernelArguments(msgspec.Struct, frozen=True, kw_only=True):
+    """The provider's own arguments."""
+
+    tiles: Annotated[
+        str | None,
+        msgspec.Meta(
+            description="a file with lines of tiles of products, as `core kernels tune` prints them, before those that come "
+            "with the kernels"
+        ),
+    ] = None
+
+
 @hookimpl
 def core_spec() -> PluginSpec:
     """Say what the plugin is."""
@@ -57,7 +74,9 @@ def core_spec() -> PluginSpec:
             "formats": list(FORMATS),
             "batch_invariant": True,
             "ahead": "core_plugins.kernels.triton.ahead:build",
+            "tune": "core_plugins.kernels.triton.tune:tune",
         },
+        arguments=KernelArguments,
         priority=100,
     )
 
@@ -83,7 +102,9 @@ def core_numerics() -> str:
 
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
-    """Build the kernels."""
+    """Build the kernels. Raises UserError for a table of tiles that cannot be read."""
     from core_plugins.kernels.triton.kernels import TritonKernels
+    from core_plugins.kernels.triton.product_tiles import tiles_with
 
-    return TritonKernels()
+    own = context.arguments or KernelArguments()
+    return TritonKernels(tiles_with(own.tiles))

@@ -31,6 +31,15 @@ def dot(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
+def dot_int8(a: tl.tensor, b: tl.tensor, acc: tl.tensor) -> tl.tensor:
+    """acc + a @ b, exactly: int32 [M, N] of int8 a [M, K] and b [K, N]."""
+    if INTERPRETED:
+        product = tl.dot(a.to(tl.float64), b.to(tl.float64), out_dtype=tl.float64)
+        return acc + product.to(tl.int32)
+    return tl.dot(a, b, acc, out_dtype=tl.int32)
+
+
+@triton.jit
 def widen(x: tl.tensor) -> tl.tensor:
     """x as float32, exactly; x is bfloat16, float16, float32 or an integer."""
     if INTERPRETED and x.dtype == tl.bfloat16:

@@ -1,18 +1,26 @@
-"""In which tiles products are computed, by chip, type and number of rows.
+"""In which tiles products are computed: the lines of `product_tiles.txt`, and of a user's own file before them.
 
-Owns: the table, and how many segments a weight's inputs have. Never does: launch. Called by: the products, the catalog.
+Owns: which line is taken, and how many segments a weight's inputs have. Never does: launch. Called by: the products, the
+catalog, tuning.
 
 Tiles differ in what they cost, never in the bits of a row: each output is one chain of sums along the inputs.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, Literal
 
 import torch
 
-from core_plugins.kernels.triton.chips import INTERPRETER
+from core.api.errors import UserError
+from core_plugins.kernels.triton.chips import alike
+from core_plugins.kernels.triton.packed import Form
+from core_plugins.kernels.triton.tile_rows import MOST_BYTES, Groups, Key, Tile, read_tiles
 
+FILE: Final = Path(__file__).with_name("product_tiles.txt")
 SPLIT_ROWS = 64
 """With more rows, one program adds all segments of its outputs."""
 MOST_SEGMENTS = 8
@@ -23,61 +31,87 @@ SEGMENT_INPUTS = 512
 """Inputs of a segment, at least."""
 
 
-class Tile(NamedTuple):
-    """One configuration.
-
-    rows: at most for which it is chosen; 0: for any number.
-    bn: outputs of a program. bt: rows of a program.
-    warps: of a program. stages: of its pipeline.
-    """
-
-    rows: int
-    bn: int
-    bt: int
-    warps: int
-    stages: int
+Use = Literal["plain", "segments", "experts"]
+"""Whether one program adds segments of its inputs, or its rows are those of experts."""
 
 
-_SMALL = (Tile(16, 64, 16, 4, 4), Tile(32, 64, 32, 4, 4), Tile(64, 64, 64, 4, 3))
-_PACKED = (Tile(16, 64, 16, 4, 4), Tile(0, 128, 64, 8, 3))
-"""For weights that are decoded in registers, which leaves few for sums."""
-_SIMPLE = (Tile(16, 32, 16, 4, 2), Tile(0, 32, 32, 4, 2))
-"""For float32, which has no matrix units here."""
-TILES: dict[tuple[str, str], tuple[Tile, ...]] = {
-    ("sm_80", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 3)),
-    ("sm_80", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 3)),
-    ("sm_80", "packed"): (Tile(16, 64, 16, 4, 4), Tile(0, 64, 32, 8, 3)),
-    ("sm_90", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 4)),
-    ("sm_90", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 4)),
-    ("sm_90", "packed"): _PACKED,
-    ("sm_100", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 4)),
-    ("sm_100", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 4)),
-    ("sm_100", "packed"): (Tile(16, 64, 16, 8, 4), Tile(0, 128, 64, 8, 3)),
-    ("sm_120", "dense"): (*_SMALL, Tile(0, 128, 128, 8, 2)),
-    ("sm_120", "segments"): (*_SMALL, Tile(0, 128, 64, 8, 2)),
-    ("sm_120", "packed"): (Tile(16, 64, 16, 8, 3), Tile(0, 64, 32, 8, 2)),
-    ("gfx942", "dense"): (Tile(16, 64, 16, 4, 2), Tile(64, 64, 64, 4, 2), Tile(0, 128, 128, 8, 2)),
-    ("gfx942", "segments"): (Tile(16, 64, 16, 4, 2), Tile(0, 128, 64, 8, 2)),
-    ("gfx942", "packed"): (Tile(16, 64, 16, 4, 2), Tile(0, 128, 64, 8, 2)),
-}
-_INTERPRETED = (Tile(16, 128, 16, 4, 2), Tile(0, 128, 64, 4, 2))
+class Tiles:
+    """Tables of tiles, the first one before the others."""
+
+    def __init__(self, *tables: Groups) -> None:
+        self._tables = tables
+        self._found: dict[tuple[str, str, Use, int, int], tuple[Tile, ...]] = {}
+
+    def of(self, chip: str, weight: str, use: Use, shape: tuple[int, int]) -> tuple[Tile, ...]:
+        """The group for a weight of shape (N, K), for few rows first. weight: see `weight_word`."""
+        key = chip, weight, use, *shape
+        found = self._found.get(key)
+        if found is None:
+            found = self._found[key] = self._look(chip, weight, use, shape)
+        return found
+
+    def tile_for(self, chip: str, weight: str, use: Use, shape: tuple[int, int], rows: int, most: int = 0) -> Tile:
+        """The tile for a number of rows. most: rows that a tile may have, a power of 2 from 16 on; 0: any number."""
+        tiles = self.of(chip, weight, use, shape)
+        fitting = [tile for tile in tiles if not most or tile.bt <= most]
+        return next((tile for tile in fitting if rows <= tile.rows or not tile.rows), fitting[-1])
+
+    def _look(self, chip: str, weight: str, use: Use, shape: tuple[int, int]) -> tuple[Tile, ...]:
+        keys = list(_keys(chip, weight, use, shape))
+        for table in self._tables:
+            for key in keys:
+                if key in table:
+                    return table[key]
+        raise LookupError(f"no tiles for a {weight} weight on {chip}")
 
 
-def tiles_of(chip: str, compute: torch.dtype, dense: bool, segments: int) -> tuple[Tile, ...]:
-    """The tiles of a chip, for few rows first."""
-    if chip == INTERPRETER:
-        return _INTERPRETED
+def _keys(chip: str, weight: str, use: Use, shape: tuple[int, int]) -> Iterator[Key]:
+    """What a group may be called, the closest first."""
+    words = [weight]
+    if weight == "dense" and use != "plain":
+        words = [use, "dense"]
+    elif weight not in ("dense", "float32"):
+        words = [weight, "packed"]
+    for name in dict.fromkeys((chip, alike(chip))):
+        for word in (*words, "any"):
+            yield Key(name, word, *shape)
+            yield Key(name, word)
+
+
+def weight_word(form: Form, compute: torch.dtype) -> str:
+    """How tables call a weight: `float32`, `dense`, or a form such as `uint4`, `int8`, `uint5_int8` or `e2m1_e8m0`."""
     if compute is torch.float32:
-        return _SIMPLE
-    if not dense:
-        return TILES[chip, "packed"]
-    return TILES[chip, "dense" if segments == 1 else "segments"]
+        return "float32"
+    if form.code == "dense":
+        return "dense"
+    bits = form.low_bits + form.high_bits
+    counted = {"int": f"uint{bits}", "table": f"table{bits}"}
+    name = counted.get(form.code, form.code)
+    if form.sub != "none":
+        name += f"_{form.sub}"
+    elif form.scale != "plain":
+        name += f"_{form.scale}"
+    return name
 
 
-def tile_for(chip: str, compute: torch.dtype, dense: bool, segments: int, num_rows: int) -> Tile:
-    """The tile for a number of rows."""
-    tiles = tiles_of(chip, compute, dense, segments)
-    return next(tile for tile in tiles if num_rows <= tile.rows or not tile.rows)
+@functools.cache
+def shipped() -> Groups:
+    """The lines of `product_tiles.txt`."""
+    return read_tiles(FILE.read_text(encoding="utf-8"), FILE.name)
+
+
+def tiles_with(path: str | None) -> Tiles:
+    """The tables with a user's file in front; None: without one. Raises UserError."""
+    if path is None:
+        return Tiles(shipped())
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(MOST_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"table of tiles '{path}': cannot be read: {error}.") from error
+    if len(text) > MOST_BYTES:
+        raise UserError(f"table of tiles '{path}': longer than {MOST_BYTES} characters; give the file of a table.")
+    return Tiles(read_tiles(text, path), shipped())
 
 
 def segments_of(num_outputs: int, num_inputs: int) -> int:

@@ -1,12 +1,15 @@
 """Tiles of a prepared weight as numbers, in registers: the one place that reads every format.
 
-Owns: those functions of Triton. Never does: multiply. Called by: the products, the embedding.
+Owns: those functions of Triton, and how a kernel hands a weight on to them. Never does: multiply.
+Called by: the products, the embedding.
 
-Inputs lie in blocks of WIDTH, all of which share their scales. A byte of `values` holds the integers of as many blocks as
+Inputs lie in blocks of WIDTH, all of which share their scales. A byte of `stored` holds the integers of as many blocks as
 have room (FIELDS), so that a tile of bytes is read once and gives FIELDS tiles of numbers whose inputs lie together.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
@@ -14,48 +17,93 @@ import triton.language as tl
 from core_plugins.kernels.triton import portable
 
 
+class Weight(NamedTuple):
+    """A weight's tensors, None where it has none, and its sizes: `packed.Packed` as a kernel has it."""
+
+    stored: tl.tensor
+    high: tl.tensor | None
+    scale: tl.tensor | None
+    sub_scale: tl.tensor | None
+    minimum: tl.tensor | None
+    sub_minimum: tl.tensor | None
+    zeros: tl.tensor | None
+    row_scale: tl.tensor | None
+    table: tl.tensor | None
+    value_stride: tl.tensor
+    high_stride: tl.tensor
+    scale_stride: tl.tensor
+    sub_stride: tl.tensor
+    super_size: tl.tensor
+    group_size: tl.tensor
+    zero: tl.tensor
+
+
+class FormOf(NamedTuple):
+    """What a kernel is compiled for: `packed.Form` as a kernel has it."""
+
+    CODE: tl.constexpr
+    LOW_BITS: tl.constexpr
+    HIGH_BITS: tl.constexpr
+    SCALE: tl.constexpr
+    SUB: tl.constexpr
+    WIDTH: tl.constexpr
+    FIELDS: tl.constexpr
+
+
+@triton.jit
+def stored_run(
+    weight: Weight, row: tl.tensor, run: tl.tensor, num_inputs: tl.tensor, form: FormOf, WHOLE: tl.constexpr
+) -> tl.tensor:
+    """What is stored of a run of blocks: [rows, WIDTH]. WHOLE: runs fill the inputs."""
+    at = run * form.WIDTH + tl.arange(0, form.WIDTH)[None, :]
+    if form.CODE == "dense" and not WHOLE:
+        raw = tl.load(weight.stored + row * weight.value_stride + at, mask=at < num_inputs, other=0.0)
+    else:
+        raw = tl.load(weight.stored + row * weight.value_stride + at)
+    return raw
+
+
 @triton.jit
 def numbers(
-    raw: tl.tensor,
-    field: tl.constexpr,
-    block: tl.tensor,
-    row: tl.tensor,
-    high: tl.tensor,
-    table: tl.tensor,
-    high_stride: tl.tensor,
-    CODE: tl.constexpr,
-    LOW_BITS: tl.constexpr,
-    HIGH_BITS: tl.constexpr,
-    WIDTH: tl.constexpr,
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, form: FormOf
 ) -> tl.tensor:
     """What the stored codes of a block stand for, before zero points and scales: float32 [rows, WIDTH].
 
     raw: the bytes of the block's run. block: its number. row: [rows, 1].
     """
-    if CODE == "e4m3":
+    if form.CODE == "e4m3":
         result = portable.decode_e4m3(raw)
-    elif CODE == "e5m2":
+    elif form.CODE == "e5m2":
         result = portable.decode_e5m2(raw)
-    elif CODE == "int8":
+    elif form.CODE == "int8":
         result = raw.to(tl.int8, bitcast=True).to(tl.float32)
     else:
-        code = raw.to(tl.int32)
-        if LOW_BITS < 8:
-            code = (code >> (field * LOW_BITS)) & ((1 << LOW_BITS) - 1)
-        if HIGH_BITS > 0:
-            fields: tl.constexpr = 8 // HIGH_BITS
-            at = (block // fields) * WIDTH + tl.arange(0, WIDTH)[None, :]
-            more = tl.load(high + row * high_stride + at).to(tl.int32)
-            more = (more >> ((block % fields) * HIGH_BITS)) & ((1 << HIGH_BITS) - 1)
-            code = code | (more << LOW_BITS)
-        if CODE == "table":
-            result = tl.load(table + code)
-        elif CODE == "e2m1":
+        code = _code(raw, field, block, row, weight, form)
+        if form.CODE == "table":
+            result = tl.load(weight.table + code)
+        elif form.CODE == "e2m1":
             half = ((code & 8) << 12) | ((code & 7) << 9)  # float16 with an exponent that is 14 too small
             result = half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
         else:
             result = code.to(tl.float32)
     return result
+
+
+@triton.jit
+def _code(
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, form: FormOf
+) -> tl.tensor:
+    """The integers of a block: int32 [rows, WIDTH]."""
+    code = raw.to(tl.int32)
+    if form.LOW_BITS < 8:
+        code = (code >> (field * form.LOW_BITS)) & ((1 << form.LOW_BITS) - 1)
+    if form.HIGH_BITS > 0:
+        fields: tl.constexpr = 8 // form.HIGH_BITS
+        at = (block // fields) * form.WIDTH + tl.arange(0, form.WIDTH)[None, :]
+        more = tl.load(weight.high + row * weight.high_stride + at).to(tl.int32)
+        more = (more >> ((block % fields) * form.HIGH_BITS)) & ((1 << form.HIGH_BITS) - 1)
+        code = code | (more << form.LOW_BITS)
+    return code
 
 
 @triton.jit
@@ -74,56 +122,33 @@ def wide_scale(place: tl.tensor, SCALE: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def weight_tile(
-    raw: tl.tensor,
-    field: tl.constexpr,
-    block: tl.tensor,
-    row: tl.tensor,
-    high: tl.tensor,
-    scale: tl.tensor,
-    sub_scale: tl.tensor,
-    minimum: tl.tensor,
-    sub_minimum: tl.tensor,
-    zeros: tl.tensor,
-    row_scale: tl.tensor,
-    table: tl.tensor,
-    high_stride: tl.tensor,
-    scale_stride: tl.tensor,
-    sub_stride: tl.tensor,
-    super_size: tl.tensor,
-    group_size: tl.tensor,
-    zero: tl.tensor,
-    CODE: tl.constexpr,
-    LOW_BITS: tl.constexpr,
-    HIGH_BITS: tl.constexpr,
-    SCALE: tl.constexpr,
-    SUB: tl.constexpr,
-    WIDTH: tl.constexpr,
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, form: FormOf
 ) -> tl.tensor:
-    """W of some rows and the inputs of one block: float32 [rows, WIDTH]. See `packed.Form` for the constants."""
-    result = numbers(raw, field, block, row, high, table, high_stride, CODE, LOW_BITS, HIGH_BITS, WIDTH)
-    first = block * WIDTH
-    upper = row * scale_stride + tl.minimum(first // super_size, scale_stride - 1)
-    if CODE == "int":
-        if zeros is not None:
-            result = result - tl.load(zeros + upper).to(tl.float32)
+    """W of some rows and the inputs of one block: float32 [rows, WIDTH]."""
+    result = numbers(raw, field, block, row, weight, form)
+    first = block * form.WIDTH
+    upper = row * weight.scale_stride + tl.minimum(first // weight.super_size, weight.scale_stride - 1)
+    if form.CODE == "int":
+        if weight.zeros is not None:
+            result = result - tl.load(weight.zeros + upper).to(tl.float32)
         else:
-            result = result - zero.to(tl.float32)
-    factor = wide_scale(scale + upper, SCALE)
-    if SUB != "none":
-        lower = row * sub_stride + tl.minimum(first // group_size, sub_stride - 1)
-        sub = tl.load(sub_scale + lower).to(tl.int32)
-        if SUB == "nibbles":
+            result = result - weight.zero.to(tl.float32)
+    factor = wide_scale(weight.scale + upper, form.SCALE)
+    if form.SUB != "none":
+        lower = row * weight.sub_stride + tl.minimum(first // weight.group_size, weight.sub_stride - 1)
+        sub = tl.load(weight.sub_scale + lower).to(tl.int32)
+        if form.SUB == "nibbles":
             factor = factor * (sub & 15).to(tl.float32)
         else:
             factor = factor * sub.to(tl.float32)
     result = result * factor
-    if minimum is not None:
-        shift = portable.widen(tl.load(minimum + upper))
-        if SUB == "nibbles":
+    if weight.minimum is not None:
+        shift = portable.widen(tl.load(weight.minimum + upper))
+        if form.SUB == "nibbles":
             shift = shift * (sub >> 4).to(tl.float32)
-        elif sub_minimum is not None:
-            shift = shift * tl.load(sub_minimum + lower).to(tl.float32)
+        elif weight.sub_minimum is not None:
+            shift = shift * tl.load(weight.sub_minimum + lower).to(tl.float32)
         result = result + shift
-    if row_scale is not None:
-        result = result * tl.load(row_scale + row)
+    if weight.row_scale is not None:
+        result = result * tl.load(weight.row_scale + row)
     return result

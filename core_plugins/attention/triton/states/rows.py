@@ -9,7 +9,9 @@ from typing import Any, Final, NamedTuple
 
 import triton
 
-from core_plugins.attention.triton.states.layer import CHANNEL_TILE, PRODUCT_STEP, PRODUCT_TILE, scan_constants
+from core_plugins.attention.triton.states.common import CHANNEL_TILE
+from core_plugins.attention.triton.states.recurrence import scan_constants
+from core_plugins.attention.triton.states.rest import PRODUCT_STEP, PRODUCT_TILE
 from core_plugins.kernels.triton.catalog import KernelRow
 
 PACKAGE: Final = "core_plugins.attention.triton.states"

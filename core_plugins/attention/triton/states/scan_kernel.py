@@ -1,6 +1,6 @@
 """The kernel of the recurrences: one token after the other, for some rows of one head's state.
 
-Owns: the update of a state by each op. Never does: convolve, norm or gate. Called by: `layer.py`.
+Owns: the update of a state by each op. Never does: convolve, norm or gate. Called by: `recurrence.py`.
 
 OP is `mamba1`, `mamba2`, `gated_delta` or `kda`; a state is [HEADS, ROWS, SIZE], behind the window of the convolution.
 """
@@ -21,8 +21,107 @@ def _unit(x: tl.tensor, eps: tl.tensor) -> tl.tensor:
     return portable.div(x, tl.zeros_like(x) + length)
 
 
+@triton.jit
+def _mamba1(
+    state: tl.tensor,
+    from_mixed: tl.tensor,
+    from_steps: tl.tensor,
+    from_selected: tl.tensor,
+    rates: tl.tensor,
+    row: tl.tensor,
+    number: tl.tensor,
+    row_inside: tl.tensor,
+    inside_size: tl.tensor,
+    SIZE: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The state behind a token, and by what it is read. from_...: at the token."""
+    x = tl.load(from_mixed + row, mask=row_inside, other=0.0)
+    dt = tl.load(from_steps + row, mask=row_inside, other=0.0)
+    added = tl.load(from_selected + number, mask=inside_size, other=0.0)
+    read = tl.load(from_selected + SIZE + number, mask=inside_size, other=0.0)
+    state = state * tl.exp(dt[:, None] * rates) + (dt * x)[:, None] * added[None, :]
+    return state, read
+
+
+@triton.jit
+def _mamba2(
+    state: tl.tensor,
+    own: tl.tensor,
+    from_shared: tl.tensor,
+    step: tl.tensor,
+    own_rate: tl.tensor,
+    own_bias: tl.tensor,
+    dt_scale: tl.tensor,
+    dt_min: tl.tensor,
+    dt_max: tl.tensor,
+    row_inside: tl.tensor,
+    inside_size: tl.tensor,
+    width: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The same. own: of the head's rows. from_shared: of the group's B. step: of the head's dt."""
+    x = tl.load(own, mask=row_inside, other=0.0)
+    added = tl.load(from_shared, mask=inside_size, other=0.0)
+    read = tl.load(from_shared + width, mask=inside_size, other=0.0)
+    dt = portable.widen(tl.load(step)) * dt_scale + own_bias
+    dt = tl.minimum(tl.maximum(functions.softplus(dt), dt_min), dt_max)
+    state = state * tl.exp(dt * own_rate) + (x * dt)[:, None] * added[None, :]
+    return state, read
+
+
+@triton.jit
+def _delta(
+    state: tl.tensor,
+    decay: tl.tensor,
+    from_shared: tl.tensor,
+    own: tl.tensor,
+    beta: tl.tensor,
+    beta_scale: tl.tensor,
+    eps: tl.tensor,
+    row_inside: tl.tensor,
+    inside_size: tl.tensor,
+    SIZE: tl.constexpr,
+    width: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The same. decay: of each number, or one. from_shared: of the query's numbers. own: of the head's values. beta: its b."""
+    read = tl.load(from_shared, mask=inside_size, other=0.0)
+    key = tl.load(from_shared + width, mask=inside_size, other=0.0)
+    value = tl.load(own, mask=row_inside, other=0.0)
+    read = _unit(read, eps) * (SIZE**-0.5)
+    key = _unit(key, eps)
+    opened = beta_scale * portable.sigmoid(portable.widen(tl.load(beta)))
+    state = state * decay
+    known = tl.sum(state * key[None, :], 1)
+    state = state + (opened * (value - known))[:, None] * key[None, :]
+    return state, read
+
+
+@triton.jit
+def _channel_decay(
+    steps: tl.tensor,
+    inside_size: tl.tensor,
+    own_rate: tl.tensor,
+    bias: tl.tensor,
+    decay_floor: tl.tensor,
+    HAS_FLOOR: tl.constexpr,
+) -> tl.tensor:
+    """Of each number of a state of kda, [1, PADDED]. steps: of the head's f."""
+    f = portable.widen(tl.load(steps, mask=inside_size, other=0.0))
+    if HAS_FLOOR:
+        decay = tl.exp(decay_floor * portable.sigmoid(own_rate * (f + bias)))
+    else:
+        decay = tl.exp(-own_rate * functions.softplus(f + bias))
+    return decay[None, :]
+
+
+@triton.jit
+def _head_decay(step: tl.tensor, own_rate: tl.tensor, own_bias: tl.tensor) -> tl.tensor:
+    """Of a head's whole state. step: of its a."""
+    a = portable.widen(tl.load(step))
+    return tl.exp(own_rate * functions.softplus(a + own_bias))
+
+
 @triton.jit(do_not_specialize=["table_stride"])
-def scan(  # noqa: PLR0915
+def scan(
     mixed: tl.tensor,
     steps: tl.tensor,
     selected: tl.tensor,
@@ -97,39 +196,39 @@ def scan(  # noqa: PLR0915
         from_mixed = mixed + at * mixed_row
         from_steps = steps + at * steps_row
         if OP == "mamba1":
-            x = tl.load(from_mixed + row, mask=row_inside, other=0.0)
-            dt = tl.load(from_steps + row, mask=row_inside, other=0.0)
             from_selected = selected + at * selected_row
-            added = tl.load(from_selected + number, mask=inside_size, other=0.0)
-            read = tl.load(from_selected + SIZE + number, mask=inside_size, other=0.0)
-            state = state * tl.exp(dt[:, None] * rates) + (dt * x)[:, None] * added[None, :]
+            state, read = _mamba1(
+                state, from_mixed, from_steps, from_selected, rates, row, number, row_inside, inside_size, SIZE
+            )
         elif OP == "mamba2":
-            x = tl.load(from_mixed + head * ROWS + row, mask=row_inside, other=0.0)
+            own = from_mixed + head * ROWS + row
             from_shared = from_mixed + HEADS * ROWS + shared * SIZE + number
-            added = tl.load(from_shared, mask=inside_size, other=0.0)
-            read = tl.load(from_shared + width, mask=inside_size, other=0.0)
-            dt = portable.widen(tl.load(from_steps + head)) * dt_scale + own_bias
-            dt = tl.minimum(tl.maximum(functions.softplus(dt), dt_min), dt_max)
-            state = state * tl.exp(dt * own_rate) + (x * dt)[:, None] * added[None, :]
+            state, read = _mamba2(
+                state,
+                own,
+                from_shared,
+                from_steps + head,
+                own_rate,
+                own_bias,
+                dt_scale,
+                dt_min,
+                dt_max,
+                row_inside,
+                inside_size,
+                width,
+            )
         else:
-            read = tl.load(from_mixed + shared * SIZE + number, mask=inside_size, other=0.0)
-            key = tl.load(from_mixed + width + shared * SIZE + number, mask=inside_size, other=0.0)
-            value = tl.load(from_mixed + 2 * width + head * ROWS + row, mask=row_inside, other=0.0)
-            read = _unit(read, eps) * (SIZE**-0.5)
-            key = _unit(key, eps)
-            beta = beta_scale * portable.sigmoid(portable.widen(tl.load(betas + at * betas_row + head)))
+            own = from_mixed + 2 * width + head * ROWS + row
+            from_shared = from_mixed + shared * SIZE + number
+            from_beta = betas + at * betas_row + head
             if OP == "kda":
-                f = portable.widen(tl.load(from_steps + head * SIZE + number, mask=inside_size, other=0.0))
-                if HAS_FLOOR:
-                    decay = tl.exp(decay_floor * portable.sigmoid(own_rate * (f + bias)))
-                else:
-                    decay = tl.exp(-own_rate * functions.softplus(f + bias))
-                state = state * decay[None, :]
+                step = from_steps + head * SIZE + number
+                decay = _channel_decay(step, inside_size, own_rate, bias, decay_floor, HAS_FLOOR)
             else:
-                a = portable.widen(tl.load(from_steps + head))
-                state = state * tl.exp(own_rate * functions.softplus(a + own_bias))
-            known = tl.sum(state * key[None, :], 1)
-            state = state + (beta * (value - known))[:, None] * key[None, :]
+                decay = _head_decay(from_steps + head, own_rate, own_bias)
+            state, read = _delta(
+                state, decay, from_shared, own, from_beta, beta_scale, eps, row_inside, inside_size, SIZE, width
+            )
         y = tl.sum(state * read[None, :], 1)
         tl.store(out + at * out_row + head * ROWS + row, y, mask=row_inside)
     tl.store(cache + place, state, mask=inside)

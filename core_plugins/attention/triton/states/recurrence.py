@@ -1,0 +1,89 @@
+"""The recurrence of a layer with a state, and its launch.
+
+Owns: its shape and its numbers. Never does: know a formula (the kernel does). Called by: the ops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import triton
+from torch import Tensor
+
+from core.plugin.contracts import BatchView
+from core_plugins.attention.triton.states.common import FLAGS, States
+from core_plugins.attention.triton.states.scan_kernel import scan
+
+STATE_TILE: Final = 2048
+"""Numbers of a state that a program keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """What a scan reads of each token, see `scan`; steps and betas may be strided."""
+
+    mixed: Tensor
+    steps: Tensor
+    selected: Tensor
+    betas: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tables of a scan, float32. rate: of decay. bias: of dt."""
+
+    rate: Tensor
+    bias: Tensor
+
+
+class Scan:
+    """The recurrence of a layer, see `scan`. shared: heads of keys, or groups. rows, size: of a head's state."""
+
+    def __init__(
+        self,
+        op: str,
+        heads: int,
+        shared: int,
+        rows: int,
+        size: int,
+        states: States,
+        numbers: Mapping[str, float] | None = None,
+    ) -> None:
+        numbers = numbers or {}
+        own = scan_constants(op, heads, shared, rows, size)
+        self.states = states
+        self.grid = (heads, triton.cdiv(rows, own["TILE"]))
+        floor = numbers.get("decay_floor")
+        self.scalars = (
+            numbers.get("beta_scale", 1.0),
+            numbers.get("qk_eps", 0.0),
+            numbers.get("dt_scale", 1.0),
+            numbers.get("dt_min", 0.0),
+            numbers.get("dt_max", math.inf),
+            floor or 0.0,
+        )
+        self.constants = {
+            **own,
+            "BASE": states.window,
+            "WORDS": states.words,
+            "HAS_FLOOR": floor is not None,
+            **FLAGS,
+        }
+
+    def __call__(self, tokens: Tokens, rates: Rates, view: BatchView, out: Tensor) -> None:
+        """out [T, HEADS * ROWS]; the states move on."""
+        read = (tokens.mixed, tokens.steps, tokens.selected, tokens.betas)
+        strides = [tensor.stride(0) for tensor in (*read, out)]
+        places = (view.cu_seqlens_q, view.seq_lens, view.block_table, view.block_table.stride(0))
+        tables = (out, self.states.cache, rates.rate, rates.bias)
+        scan[(view.num_seqs, *self.grid)](*read, *tables, *places, *strides, *self.scalars, **self.constants)
+
+
+def scan_constants(op: str, heads: int, shared: int, rows: int, size: int) -> dict[str, Any]:
+    """Constants of `scan` that are its shape; see `Scan`."""
+    padded = triton.next_power_of_2(size)
+    tile = min(triton.next_power_of_2(rows), max(1, STATE_TILE // padded))
+    return {"OP": op, "HEADS": heads, "SHARED": shared, "ROWS": rows, "TILE": tile, "SIZE": size, "PADDED": padded}
