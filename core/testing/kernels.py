@@ -15,11 +15,11 @@ from core.api.specs import Activation, KernelQuery
 from core.layers.features import features_of
 from core.layers.kernels import weight_format
 from core.layers.reference import ReferenceKernels
-from core.plugin.contracts import HasGated, Kernels, LinearKernel
+from core.plugin.contracts import HasActivate, HasActivated, HasGated, Kernels, LinearKernel
 from core.testing.case import Failure, Skipped, Subject
 from core.testing.experts import experts_equal_reference, route_equals_reference, route_survives_odd_values
 from core.testing.numbers import close, generator, same_bits
-from core.testing.operations import OPERATIONS, served_activations
+from core.testing.operations import ALONE, OPERATIONS, served_activations
 from core.testing.sampling import logprobs_equal_sampler, masked_race_equals_race, race_equals_sampler
 from core.testing.weights import activations, linear_query, random_weights
 from core.weights.formats import CanonicalWeight, Dense, HasGroups
@@ -192,6 +192,7 @@ def _compare_linear(kernels: Kernels, activation: Activation, weight: CanonicalW
             how = ", accumulated" if accumulate else ""
             close(got, expected, tolerance, f"{label}, {rows} rows{how}")
         _compare_gated(kernels, mine, x, f"{label}, {rows} rows")
+        _compare_activated(kernels, mine, x, f"{label}, {rows} rows")
 
 
 def _unwritten(rows: int, width: int) -> Tensor:
@@ -217,3 +218,21 @@ def _compare_gated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str
         together(x, activation, got)
         gate(both, activation, expected)
         same_bits(got, expected, f"{label}, gated by {activation} in one call, compared with in two")
+
+
+def _compare_activated(kernels: Kernels, linear: LinearKernel, x: Tensor, label: str) -> None:
+    """A kernel's own product with an activation against its plain one and the activation."""
+    together = linear.activated if isinstance(linear, HasActivated) else None
+    if together is None:
+        return
+    served = not kernels.supports(KernelQuery("activate", x.device.type))
+    activate = kernels.activate if served and isinstance(kernels, HasActivate) else ReferenceKernels().activate
+    n = linear.shape[0]
+    y = torch.empty(len(x), n)
+    linear(x, y)
+    for activation in served_activations(linear, ALONE):
+        got = _unwritten(len(x), n)
+        expected = _unwritten(len(x), n)
+        together(x, activation, got)
+        activate(y, activation, expected)
+        same_bits(got, expected, f"{label} and {activation} in one call, compared with in two")

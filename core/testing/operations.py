@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.layers.activations import parse
 from core.layers.features import features_of
-from core.plugin.contracts import HasActivate, HasLayerNorm, HasOpenGate, HasSoftCap, HasTakeRows, Kernels
+from core.plugin.contracts import HasActivate, HasAddNorm, HasLayerNorm, HasOpenGate, HasSoftCap, HasTakeRows, Kernels
 from core.testing.numbers import generator
 
 GATES = (
@@ -127,6 +127,20 @@ def _add(kernels: Kernels, rows: int) -> list[Tensor]:
     return [x, residual]
 
 
+def _add_rms_norm(kernels: Kernels, rows: int) -> list[Tensor]:
+    assert isinstance(kernels, HasAddNorm)
+    random = generator("add and norm")
+    first, last = torch.randn(2, 96, generator=random)
+    found = []
+    for before in (None, first):
+        x = _rows(rows, 96, random)
+        residual = _rows(rows, 96, random)
+        memory, out = _room(rows, 96)
+        kernels.add_rms_norm(x, before, residual, last, 1e-6, out)
+        found += [residual, memory]
+    return found
+
+
 def _open_gate(kernels: Kernels, rows: int) -> list[Tensor]:
     assert isinstance(kernels, HasOpenGate)
     random = generator("open_gate")
@@ -171,6 +185,7 @@ OPERATIONS: dict[str, Callable[[Kernels, int], list[Tensor]]] = {
     "activate": _activate,
     "open_gate": _open_gate,
     "add": _add,
+    "add_rms_norm": _add_rms_norm,
     "scale": _scale,
     "soft_cap": _soft_cap,
     "take_rows": _take_rows,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 from attention.stored import TYPES, stored
@@ -163,13 +165,14 @@ def test_native_bits_do_not_depend_on_blocks_chunks_or_company() -> None:
         assert torch.equal(company.run(attention, [150, 40, 1])[0], expected)
 
 
-@pytest.mark.parametrize("by_query", [False, True])
-@pytest.mark.parametrize("window, reach", [(None, 200), (9, 4), (1, 0)])
-def test_encoders_see_keys_to_both_sides(by_query: bool, window: int | None, reach: int) -> None:
+@pytest.mark.parametrize("name", ["torch_sdpa", "torch_sdpa by query", "cpu_paged"])
+@pytest.mark.parametrize("window, reach", [(None, 400), (9, 4), (151, 75), (1, 0)])
+def test_encoders_see_keys_to_both_sides(name: str, window: int | None, reach: int) -> None:
     spec = AttentionSpec(4, 2, 32, 32, 0.17, window=window, causal=False)
-    lens = [70, 1, 33]
+    lens = [70, 1, 33, 300]
     case = Case(spec, 16, "float32", lens)
-    results = case.run(TorchSDPA(by_query), lens)
+    attention = TorchSDPA(by_query=True) if name.endswith("by query") else backend(name)
+    results = case.run(attention, lens)
     start = 0
     for length, got in zip(lens, results, strict=True):
         part = slice(start, start + length)
@@ -184,7 +187,24 @@ def test_encoders_see_keys_to_both_sides(by_query: bool, window: int | None, rea
         torch.testing.assert_close(got.double(), expected, atol=3e-5, rtol=0)
 
 
-def test_the_native_backend_serves_no_encoder() -> None:
+@pytest.mark.parametrize("window", [None, 100])
+def test_native_bits_of_an_encoder_do_not_depend_on_blocks_or_company(window: int | None) -> None:
+    attention = backend("cpu_paged")
+    spec = AttentionSpec(4, 2, 32, 32, 0.17, window=window, causal=False)
+    for dtype in ("float32", "bfloat16"):
+        alone = Case(spec, 16, dtype, [150], seed=5)
+        expected = alone.run(attention, [150])[0]
+        company = Case(spec, 32, dtype, [150, 40, 300], seed=5)
+        company.k[:150], company.v[:150], company.q[:150] = alone.k, alone.v, alone.q
+        assert torch.equal(company.run(attention, [150, 40, 300])[0], expected)
+
+
+@pytest.mark.parametrize("manifest", [cpu_paged, torch_sdpa])
+def test_both_backends_of_the_cpu_serve_encoders(manifest: ModuleType) -> None:
     query = AttentionQuery(AttentionSpec(4, 2, 32, 32, 0.17, causal=False), "cpu", "float32", 16)
-    assert [reason.code for reason in attention_reasons(cpu_paged.core_spec(), query)] == ["bidirectional"]
-    assert not attention_reasons(torch_sdpa.core_spec(), query)
+    assert not attention_reasons(manifest.core_spec(), query)
+
+
+def test_the_native_backend_refuses_slopes_of_encoders() -> None:
+    query = AttentionQuery(AttentionSpec(4, 2, 32, 32, 0.17, causal=False, alibi=True), "cpu", "float32", 16)
+    assert [reason.code for reason in cpu_paged.core_supports(query)] == ["alibi"]

@@ -16,6 +16,7 @@ from core.plugin.capabilities import attention_reasons
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core.testing import attention as kit
+from core.testing.attention_cases import compare, variant
 from core.testing.case import Case, Subject
 from core.testing.suite import title
 from core_plugins.attention.flash_attn import manifest as flash_attn
@@ -69,7 +70,7 @@ def test_flex_attention_equals_the_formula(what):
     """As torch computes it call by call; on a GPU it compiles the same functions."""
     subject = HostSubject("attention", "flex")
     subject.loaded._attend = flex_attention
-    kit._compare(subject, what, spec_of(what), 16, "float32", chunk=0)
+    compare(subject, what, spec_of(what), 16, "float32", chunk=0)
 
 
 def test_flash_attention_2_computes_the_same(libraries):
@@ -78,13 +79,13 @@ def test_flash_attention_2_computes_the_same(libraries):
     assert subject.manifest.spec.capabilities["alibi"]
     tried = 0
     for what in ("grouped heads", "a window", "slopes", "a soft cap"):
-        kit._compare(subject, what, spec_of(what), 256, "bfloat16", chunk=7)
+        compare(subject, what, spec_of(what), 256, "bfloat16", chunk=7)
         tried += 1
     assert tried == 4
 
 
 def spec_of(what: str) -> AttentionSpec:
-    return kit._variant(what, 64)
+    return variant(what, 64)
 
 
 def reasons(manifest, spec=None, **query):
@@ -125,8 +126,8 @@ def test_layers_that_libraries_do_not_serve(libraries):
     libraries("flash_attn_interface", "flashinfer")
     assert "sinks" in reasons(flash_attn, spec_of("sinks"))[0]
     assert "alibi" in reasons(flash_attn, spec_of("slopes"))[0]
-    assert "head_size" in reasons(flash_attn, kit._variant("grouped heads", 512))[0]
-    assert "head_size" in reasons(flashinfer, kit._variant("grouped heads", 80))[0]
+    assert "head_size" in reasons(flash_attn, variant("grouped heads", 512))[0]
+    assert "head_size" in reasons(flashinfer, variant("grouped heads", 80))[0]
     assert "sm_75 or newer, got sm_70" in reasons(flashinfer, profile="sm_70")[0]
     wide = AttentionSpec(4, 2, 64, 32, 0.125)
     assert "values as wide as keys" in reasons(flex, wide)[0]

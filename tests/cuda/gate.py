@@ -3,130 +3,31 @@
 A row passes when it compiles, spills no register, stays within the chip's shared memory, uses the matrix units where it
 must, and holds no fused multiplication and addition where it must not.
 
-    python -m tests.cuda.gate [--rows WORD] [--chips sm_90,...] [--report docs/gpu-gate.md]
+    python -m tests.cuda.gate [--rows WORD] [--chips sm_90,...] [--jobs N] [--verdicts FILE] [--report docs/gpu-gate.md]
 
-It must run in a process of its own: Triton either interprets or compiles.
+With `--verdicts` each verdict is kept, and what was compiled before is not compiled again: a run that was interrupted goes
+on. The page is about all versions of triton whose verdicts the file has. It must run in a process of its own: Triton
+either interprets or compiles.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
-import subprocess
 import sys
-import tempfile
-from collections import defaultdict
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-import triton
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import msgspec
 
-from core_plugins.kernels.triton.catalog import KernelRow, function_of, kernel_rows
+from core_plugins.kernels.triton.catalog import KernelRow, kernel_rows
 from core_plugins.kernels.triton.chips import CHIPS, Chip
+from tests.cuda.gate_page import page
+from tests.cuda.judge import VERSIONS, Verdict, digest_of, judged
 
-FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What became of a row on a chip: no problem is a pass. registers and shared (bytes): as compiled."""
-
-    row: str
-    chip: str
-    problems: tuple[str, ...]
-    registers: int = 0
-    shared: int = 0
-
-
-def compiled(row: KernelRow, chip: Chip) -> triton.compiler.CompiledKernel:
-    """The row for a chip; pointers are aligned to 16 bytes."""
-    function = function_of(row)
-    signature = {}
-    attributes = {}
-    for place, name in enumerate(function.arg_names):
-        kind = row.signature.get(name, "constexpr")
-        signature[name] = kind
-        if kind.startswith("*"):
-            attributes[place,] = [["tt.divisibility", 16]]
-    source = ASTSource(fn=function, signature=signature, constexprs=dict(row.constants), attrs=attributes)
-    options = {
-        "num_warps": row.num_warps,
-        "num_stages": row.num_stages,
-        "enable_fp_fusion": row.fp_fusion,
-        **row.options,
-    }
-    return triton.compile(source, target=GPUTarget(chip.backend, chip.arch, chip.warp), options=options)
-
-
-def judged(row: KernelRow, chip: Chip) -> Verdict:
-    """Compile and look."""
-    unknown = set(row.signature) | set(row.constants)
-    unknown ^= set(function_of(row).arg_names)
-    if unknown:
-        return Verdict(row.name, chip.name, (f"its arguments are not those of the function: {sorted(unknown)}",))
-    try:
-        kernel = compiled(row, chip)
-    except Exception as error:  # whatever a compiler raises is a verdict
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        return Verdict(row.name, chip.name, (f"does not compile: {type(error).__name__}: {' / '.join(lines[-3:])}",))
-    if chip.backend == "hip":
-        return _judged_hip(row, chip, kernel)
-    return _judged_cuda(row, chip, kernel)
-
-
-def _judged_cuda(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKernel) -> Verdict:
-    assembly = kernel.asm["ptx"]
-    usage = _usage(kernel.asm["cubin"])
-    problems = _common_problems(row, chip, assembly, kernel.metadata.shared)
-    if usage.get("STACK", 0) or usage.get("LOCAL", 0):
-        problems.append(f"spills: {usage.get('STACK', 0)} bytes of stack")
-    if row.no_fma:
-        problems += _fused(assembly)
-    return Verdict(row.name, chip.name, tuple(problems), usage.get("REG", 0), kernel.metadata.shared)
-
-
-def _judged_hip(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKernel) -> Verdict:
-    assembly = kernel.asm["amdgcn"]
-    problems = _common_problems(row, chip, assembly, kernel.metadata.shared)
-    spills = [int(count) for count in re.findall(r"\.[sv]gpr_spill_count:\s+(\d+)", assembly)]
-    if any(spills):
-        problems.append(f"spills: {sum(spills)} registers")
-    if row.no_fma:
-        # Divisions become fused instructions here, so the intermediate language is looked at.
-        problems += _fused(kernel.asm["llir"])
-    registers = re.findall(r"\.vgpr_count:\s+(\d+)", assembly)
-    return Verdict(row.name, chip.name, tuple(problems), int(registers[-1]) if registers else 0, kernel.metadata.shared)
-
-
-def _common_problems(row: KernelRow, chip: Chip, assembly: str, shared: int) -> list[str]:
-    problems = []
-    if shared > chip.shared:
-        problems.append(f"takes {shared} bytes of shared memory; the chip has {chip.shared}")
-    if row.uses_mma and not re.search(chip.matrix, assembly):
-        problems.append(f"does not use the matrix units ({chip.matrix})")
-    return problems
-
-
-def _fused(text: str) -> list[str]:
-    found = FUSED.findall(text)
-    return [f"{len(found)} fused multiplications and additions"] if found else []
-
-
-def _usage(cubin: bytes) -> dict[str, int]:
-    """What `cuobjdump -res-usage` says: REG, STACK, SHARED, LOCAL."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        said = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, timeout=60)
-    if said.returncode:
-        raise RuntimeError(f"cuobjdump says nothing of a cubin: {said.stderr.strip() or said.stdout.strip()}")
-    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", said.stdout)}
+Place = tuple[str, str, str]
+"""Versions, row and chip of a verdict."""
 
 
 def pairs(rows: Iterable[KernelRow], chips: Iterable[Chip]) -> list[tuple[KernelRow, Chip]]:
@@ -135,57 +36,52 @@ def pairs(rows: Iterable[KernelRow], chips: Iterable[Chip]) -> list[tuple[Kernel
     return [(row, chosen[name]) for row in rows for name in row.chips if name in chosen]
 
 
-def report(verdicts: list[Verdict]) -> str:
-    """A page: one line a row, what each chip says of it."""
-    by_row: dict[str, dict[str, str]] = defaultdict(dict)
-    for verdict in verdicts:
-        said = f"{verdict.registers} / {verdict.shared}" if not verdict.problems else "; ".join(verdict.problems)
-        by_row[verdict.row][verdict.chip] = said
-    names = [chip.name for chip in CHIPS]
-    failed = sum(1 for verdict in verdicts if verdict.problems)
-    lines = [
-        "# The gate of GPU kernels",
-        "",
-        "Written by `make gpu-gate`, which compiles every configuration of every Triton kernel for every chip that uses it,",
-        "without a GPU. A cell holds registers / bytes of shared memory, or what is wrong: a register that is spilled, more",
-        "shared memory than the chip has, matrix units that are not used where they must be, or a fused multiplication and",
-        "addition where the sampler must round twice. What this cannot show: races, speed, and memory out of bounds. The",
-        "configurations of gfx942 compile and are untested.",
-        "",
-        f"triton {triton.__version__}: {len(verdicts)} compilations, {failed} failed.",
-        "",
-        f"| kernel | {' | '.join(names)} |",
-        f"|---|{'---|' * len(names)}",
-    ]
-    for row, said in by_row.items():
-        cells = " | ".join(said.get(name, "") for name in names)
-        lines.append(f"| {row} | {cells} |")
-    return "\n".join(lines) + "\n"
+def kept_verdicts(file: Path | None) -> dict[Place, Verdict]:
+    """Those of earlier runs; a last line that is not whole is left out."""
+    if file is None or not file.exists():
+        return {}
+    found = {}
+    for line in file.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            verdict = msgspec.json.decode(line, type=Verdict)
+            found[_place(verdict)] = verdict
+    return found
 
 
-def main() -> int:
-    """Judge; 1 when something failed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="", help="only rows whose names contain this")
-    parser.add_argument("--chips", default=",".join(chip.name for chip in CHIPS))
-    parser.add_argument("--report", type=Path)
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
-    arguments = parser.parse_args()
-    chosen = arguments.chips.split(",")
-    rows = [row for row in kernel_rows() if arguments.rows in row.name]
-    todo = pairs(rows, [chip for chip in CHIPS if chip.name in chosen])
-    names = [(row.name, chip.name) for row, chip in todo]
-    verdicts = []
-    with ProcessPoolExecutor(arguments.workers) as pool:
-        for verdict in pool.map(_judged_named, names, chunksize=4):
-            verdicts.append(verdict)
-            for problem in verdict.problems:
-                print(f"{verdict.chip}: {verdict.row}: {problem}", flush=True)
-    failed = sum(1 for verdict in verdicts if verdict.problems)
-    print(f"triton {triton.__version__}: {len(verdicts)} compilations, {failed} failed")
-    if arguments.report:
-        arguments.report.write_text(report(verdicts))
-    return 1 if failed else 0
+def _place(verdict: Verdict) -> Place:
+    return verdict.versions, verdict.row, verdict.chip
+
+
+def judge_all(todo: list[tuple[KernelRow, Chip]], jobs: int, file: Path | None) -> list[Verdict]:
+    """The verdicts in the order of `todo`, and said where something is wrong. jobs: 0: those that are kept alone."""
+    kept = kept_verdicts(file)
+    found: dict[tuple[str, str], Verdict] = {}
+    missing = []
+    for row, chip in todo:
+        before = kept.get((VERSIONS, row.name, chip.name))
+        if before is not None and before.digest == digest_of(row, chip):
+            found[row.name, chip.name] = before
+        else:
+            missing.append((row.name, chip.name))
+    if missing and jobs:
+        with ProcessPoolExecutor(jobs) as pool:
+            waiting = [pool.submit(_judged_named, names) for names in missing]
+            for number, future in enumerate(as_completed(waiting), start=1):
+                verdict = future.result()
+                found[verdict.row, verdict.chip] = verdict
+                _keep(verdict, file)
+                if number % 50 == 0:
+                    print(f"{number} of {len(missing)}", flush=True)
+    places = [(row.name, chip.name) for row, chip in todo]
+    return [found[place] for place in places if place in found]
+
+
+def _keep(verdict: Verdict, file: Path | None) -> None:
+    for problem in verdict.problems:
+        print(f"{verdict.chip}: {verdict.row}: {problem}", flush=True)
+    if file is not None:
+        with file.open("ab") as kept:
+            kept.write(msgspec.json.encode(verdict) + b"\n")
 
 
 def _judged_named(names: tuple[str, str]) -> Verdict:
@@ -193,6 +89,33 @@ def _judged_named(names: tuple[str, str]) -> Verdict:
     row = next(row for row in kernel_rows() if row.name == row_name)
     chip = next(chip for chip in CHIPS if chip.name == chip_name)
     return judged(row, chip)
+
+
+def _of_other_versions(kept: dict[Place, Verdict], todo: list[tuple[KernelRow, Chip]]) -> list[Verdict]:
+    """Kept verdicts of other versions of triton, as far as the rows are still there; only those can tell what changed."""
+    known = {(row.name, chip.name) for row, chip in todo}
+    return [one for one in kept.values() if one.versions != VERSIONS and (one.row, one.chip) in known]
+
+
+def main() -> int:
+    """Judge; 1 when something failed, with other versions too if a page is written about them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="", help="only rows whose names contain this")
+    parser.add_argument("--chips", default=",".join(chip.name for chip in CHIPS))
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="0: compile nothing, tell what is kept")
+    parser.add_argument("--verdicts", type=Path, help="keep verdicts here, and take those that are there")
+    parser.add_argument("--report", type=Path)
+    arguments = parser.parse_args()
+    chosen = arguments.chips.split(",")
+    rows = [row for row in kernel_rows() if arguments.rows in row.name]
+    todo = pairs(rows, [chip for chip in CHIPS if chip.name in chosen])
+    verdicts = judge_all(todo, arguments.jobs, arguments.verdicts)
+    failed = sum(1 for verdict in verdicts if verdict.problems)
+    print(f"{VERSIONS}: {len(verdicts)} compilations, {failed} failed")
+    if arguments.report:
+        verdicts += _of_other_versions(kept_verdicts(arguments.verdicts), todo)
+        arguments.report.write_text(page(verdicts, len(todo)))
+    return 1 if any(verdict.problems for verdict in verdicts) else 0
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def _same_as_reference(gate_up, down, tokens: int) -> None:
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("tokens", [1, 40])
+@pytest.mark.parametrize("tokens", [1, 40, 80])  # a row a block, blocks of 16, and of 32, which no tile has
 def test_dense_experts(tokens):
     gate_up = Dense(_random(COUNT * 2 * HIDDEN, HIDDEN) * 0.1)
     down = Dense(_random(COUNT * HIDDEN, HIDDEN, seed=1) * 0.1)

@@ -20,14 +20,14 @@ def _gate(*arguments: str, code: str | None = None) -> subprocess.CompletedProce
 
 
 def test_rows_pass_on_a_hopper():
-    said = _gate("--rows", "settle", "--chips", "sm_90,gfx942", "--workers", "1")
+    said = _gate("--rows", "settle", "--chips", "sm_90,gfx942", "--jobs", "1")
     assert said.returncode == 0, said.stdout + said.stderr
     assert "2 compilations, 0 failed" in said.stdout
 
 
 BAD = """
 from dataclasses import replace
-from tests.cuda.gate import judged
+from tests.cuda.judge import judged
 from core_plugins.kernels.triton.catalog import kernel_rows
 from core_plugins.kernels.triton.chips import CHIPS
 rows = {row.name: row for row in kernel_rows()}

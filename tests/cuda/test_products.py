@@ -120,7 +120,7 @@ def test_what_is_not_served_is_refused():
     from core.api.specs import KernelQuery
 
     assert KERNELS.supports(KernelQuery("linear", "cuda", "no_such_format", "none", (64, 64)))
-    assert KERNELS.supports(KernelQuery("linear", "cuda", "int8_channel", "int8_row", (64, 64)))
+    assert KERNELS.supports(KernelQuery("linear", "cuda", "int8_groups", "int8", (64, 100), {"group_size": 64}))
     assert KERNELS.supports(KernelQuery("linear", "tpu", "bfloat16", "none", (64, 64)))
     odd = KernelQuery("linear", "cuda", "fp8_e4m3", "none", (64, 100), {"group_size": 24})
     assert KERNELS.supports(odd)

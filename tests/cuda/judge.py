@@ -1,0 +1,145 @@
+"""One kernel compiled for one chip, without any GPU: what is wrong with it.
+
+Owns: the compilation and the verdict. Never does: choose rows. Called by: the gate, tests of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+import msgspec
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from core_plugins.kernels.triton.catalog import KernelRow, function_of
+from core_plugins.kernels.triton.chips import Chip
+
+FUSED = re.compile(r"\bfma\.rn\.f(?:32|64)|@llvm\.fmuladd|@llvm\.fma")
+VERSIONS = f"triton {triton.__version__} with torch {torch.__version__.partition('+')[0]}"
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What became of a row on a chip: no problem is a pass.
+
+    versions: of triton and torch.
+    digest: of everything that the compiler was given.
+    function: `module:name` of the kernel.
+    registers, shared: as compiled; shared memory in bytes.
+    """
+
+    versions: str
+    digest: str
+    row: str
+    chip: str
+    function: str
+    problems: tuple[str, ...] = ()
+    registers: int = 0
+    shared: int = 0
+
+
+def digest_of(row: KernelRow, chip: Chip) -> str:
+    """Of the kernel's source, the row and the chip: another one has to be compiled again."""
+    function = function_of(row)
+    constants = {name: str(value) for name, value in row.constants.items()}
+    options = (row.num_warps, row.num_stages, row.fp_fusion, row.uses_mma, row.no_fma, sorted(row.options.items()))
+    told = (function.cache_key, sorted(row.signature.items()), sorted(constants.items()), options, chip)
+    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
+
+
+def judged(row: KernelRow, chip: Chip) -> Verdict:
+    """Compile and look."""
+    verdict = Verdict(VERSIONS, digest_of(row, chip), row.name, chip.name, row.function)
+    unknown = set(row.signature) | set(row.constants)
+    unknown ^= set(function_of(row).arg_names)
+    if unknown:
+        return _failed(verdict, f"its arguments are not those of the function: {sorted(unknown)}")
+    try:
+        kernel = _compiled(row, chip)
+    except Exception as error:  # whatever a compiler raises is a verdict
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        return _failed(verdict, f"does not compile: {type(error).__name__}: {' / '.join(lines[-3:])}")
+    look = _look_hip if chip.backend == "hip" else _look_cuda
+    problems, registers = look(row, chip, kernel)
+    return msgspec.structs.replace(
+        verdict, problems=tuple(problems), registers=registers, shared=kernel.metadata.shared
+    )
+
+
+def _failed(verdict: Verdict, problem: str) -> Verdict:
+    return msgspec.structs.replace(verdict, problems=(problem,))
+
+
+def _compiled(row: KernelRow, chip: Chip) -> triton.compiler.CompiledKernel:
+    """The row for a chip; pointers are aligned to 16 bytes."""
+    function = function_of(row)
+    signature = {}
+    attributes = {}
+    for place, name in enumerate(function.arg_names):
+        kind = row.signature.get(name, "constexpr")
+        signature[name] = kind
+        if kind.startswith("*"):
+            attributes[place,] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=function, signature=signature, constexprs=dict(row.constants), attrs=attributes)
+    options = {
+        "num_warps": row.num_warps,
+        "num_stages": row.num_stages,
+        "enable_fp_fusion": row.fp_fusion,
+        **row.options,
+    }
+    return triton.compile(source, target=GPUTarget(chip.backend, chip.arch, chip.warp), options=options)
+
+
+def _look_cuda(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKernel) -> tuple[list[str], int]:
+    assembly = kernel.asm["ptx"]
+    usage = _usage(kernel.asm["cubin"])
+    problems = _common_problems(row, chip, assembly, kernel.metadata.shared)
+    if usage.get("STACK", 0) or usage.get("LOCAL", 0):
+        problems.append(f"spills: {usage.get('STACK', 0)} bytes of stack")
+    if row.no_fma:
+        problems += _fused(assembly)
+    return problems, usage.get("REG", 0)
+
+
+def _look_hip(row: KernelRow, chip: Chip, kernel: triton.compiler.CompiledKernel) -> tuple[list[str], int]:
+    assembly = kernel.asm["amdgcn"]
+    problems = _common_problems(row, chip, assembly, kernel.metadata.shared)
+    spills = [int(count) for count in re.findall(r"\.[sv]gpr_spill_count:\s+(\d+)", assembly)]
+    if any(spills):
+        problems.append(f"spills: {sum(spills)} registers")
+    if row.no_fma:
+        # Divisions become fused instructions here, so the intermediate language is looked at.
+        problems += _fused(kernel.asm["llir"])
+    registers = re.findall(r"\.vgpr_count:\s+(\d+)", assembly)
+    return problems, int(registers[-1]) if registers else 0
+
+
+def _common_problems(row: KernelRow, chip: Chip, assembly: str, shared: int) -> list[str]:
+    problems = []
+    if shared > chip.shared:
+        problems.append(f"takes {shared} bytes of shared memory; the chip has {chip.shared}")
+    if row.uses_mma and not re.search(chip.matrix, assembly):
+        problems.append(f"does not use the matrix units ({chip.matrix})")
+    return problems
+
+
+def _fused(text: str) -> list[str]:
+    found = FUSED.findall(text)
+    return [f"{len(found)} fused multiplications and additions"] if found else []
+
+
+def _usage(cubin: bytes) -> dict[str, int]:
+    """What `cuobjdump -res-usage` says: REG, STACK, SHARED, LOCAL."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        said = subprocess.run([str(tool), "-res-usage", file.name], capture_output=True, text=True, timeout=60)
+    if said.returncode:
+        raise RuntimeError(f"cuobjdump says nothing of a cubin: {said.stderr.strip() or said.stdout.strip()}")
+    return {name: int(number) for name, number in re.findall(r"\b(REG|STACK|SHARED|LOCAL):(\d+)", said.stdout)}
