@@ -22,10 +22,13 @@ from core.layers.linear import Linear
 from core.layers.reference import FEATURES, ReferenceKernels
 from core.layers.rows import RowKernels
 from core.plugin.contracts import (
+    ActivatedLinear,
+    AddNorm,
     BeginsSteps,
     ExpertsKernel,
-    GatedLinear,
     HasActivate,
+    HasActivated,
+    HasAddNorm,
     HasExperts,
     HasGated,
     HasGroupedExperts,
@@ -74,6 +77,7 @@ class KernelSet:
     masked_race: the same for rows with token masks.
     logprobs: the kernel for log-probabilities of the best provider that has one, or None.
     route: the choice of experts.
+    add_rms_norm: norm, addition and norm in one call, where the provider of both operations has that; else None.
     step_hooks: called in front of each step.
     capturable: whether every operation that each model calls can be recorded by the runtime's `capture`.
     recorded: the operations, and the features of operations, that can be recorded; `capturable` leaves open what only
@@ -93,6 +97,7 @@ class KernelSet:
     scale: Callable[[Tensor, float], None]
     soft_cap: Callable[[Tensor, float], None]
     take_rows: Callable[[Tensor, Tensor, Tensor], None]
+    add_rms_norm: AddNorm | None
 
     def __init__(self, providers: Sequence[Kernels], device: str = "cpu") -> None:
         self.providers: tuple[Kernels, ...] = tuple(providers)
@@ -111,7 +116,7 @@ class KernelSet:
         self.logprobs: LogprobsKernel | None = next(telling, None)
         router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
         self.route: RouteKernel = self._with_features("route", router.route)
-        self._plain_linears: set[type] = set()
+        self._apart: set[tuple[type, str]] = set()  # kernels, and operations that another provider does for them
         self.step_hooks = [provider.begin_step for provider in self.providers if isinstance(provider, BeginsSteps)]
         self._saving = [provider for provider in self.providers if isinstance(provider, SavesKernels)]
 
@@ -141,7 +146,11 @@ class KernelSet:
         self.activate = self._with_features("activate", active.activate)
         opening = next(p for p in self._serving("open_gate") if isinstance(p, HasOpenGate))
         self.open_gate = opening.open_gate
-        self._gate_rank = self.providers.index(gate)
+        self._ranks = {"gated": self.providers.index(gate), "activate": self.providers.index(active)}
+        joining = next((p for p in self._serving("add_rms_norm") if isinstance(p, HasAddNorm)), None)
+        self.add_rms_norm = None
+        if joining is norm and joining is add and isinstance(joining, HasAddNorm):
+            self.add_rms_norm = joining.add_rms_norm
         chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
         self.capturable = all(is_recordable(provider) for provider in chosen)
 
@@ -192,8 +201,10 @@ class KernelSet:
         needed = weight.features if isinstance(weight, IntGroups | SuperGroups) else frozenset()
         provider = self._best_linear(query, needed)
         kernel = self._prepared(provider, weight, activation, bias, room, segments)
-        if self.providers.index(provider) > self._gate_rank:
-            self._plain_linears.add(type(kernel))
+        rank = self.providers.index(provider)
+        for operation, best in self._ranks.items():
+            if rank > best:
+                self._apart.add((type(kernel), operation))
         return kernel
 
     def save(
@@ -220,17 +231,26 @@ class KernelSet:
         known = ", ".join(provider.layout for provider in self._saving)
         raise ValueError(f"no kernels here have the layout '{layout}'; there is {known or 'none'}")
 
-    def gate_within(self, linear: Linear, activation: str = "silu") -> GatedLinear | None:
+    def gate_within(self, linear: Linear, activation: str) -> ActivatedLinear | None:
         """A layer's product with the gated activation behind it, where its kernel has that.
 
         None, too, where `gated` comes from a provider that was preferred to the kernel's own: that one's gate is meant.
         """
         kernel = linear.single
-        if not isinstance(kernel, HasGated) or type(kernel) in self._plain_linears:
-            return None
-        if parse(activation).kind not in features_of(kernel):
+        if not isinstance(kernel, HasGated) or not self._goes_with(kernel, "gated", activation):
             return None
         return kernel.gated
+
+    def activate_within(self, linear: Linear, activation: str) -> ActivatedLinear | None:
+        """The same for an activation without a gate."""
+        kernel = linear.single
+        if not isinstance(kernel, HasActivated) or not self._goes_with(kernel, "activate", activation):
+            return None
+        return kernel.activated
+
+    def _goes_with(self, kernel: LinearKernel, operation: str, activation: str) -> bool:
+        """Whether a kernel's own form of an operation is the one that is meant, and knows the activation."""
+        return (type(kernel), operation) not in self._apart and parse(activation).kind in features_of(kernel)
 
     def experts(
         self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str, *, weight_inputs: bool = False
@@ -311,6 +331,10 @@ class KernelSet:
         if room is not None and isinstance(weight, CanonicalWeight) and _prepares_into(provider):
             options["into"] = room(provider.prepared_nbytes(weight, activation=activation))
         return provider.linear(weight, activation=activation, bias=bias, **options)
+
+    def provider_of(self, op: str) -> str:
+        """The name of the provider that serves an operation."""
+        return next(self._serving(op)).name
 
     def _serving(self, op: str) -> Iterator[Kernels]:
         """The providers without a reason against the operation `op` here, best first."""

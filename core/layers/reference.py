@@ -209,6 +209,15 @@ class ReferenceKernels:
         """residual += x."""
         residual += x
 
+    def add_rms_norm(
+        self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
+    ) -> None:
+        """residual += x, normed with `before` unless that is None; out = the norm of residual with `behind`."""
+        if before is not None:
+            self.rms_norm(x, before, eps, x)
+        self.add(x, residual)
+        self.rms_norm(residual, behind, eps, out)
+
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
         """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
         opened = gate.float().sigmoid().to(x.dtype)

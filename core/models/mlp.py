@@ -13,7 +13,7 @@ from core.layers.kernels import KernelSet
 from core.layers.linear import Linear
 from core.models.norm import Norm
 from core.models.step_views import StepViews
-from core.plugin.contracts import ExpertsKernel, GatedLinear, is_recordable
+from core.plugin.contracts import ActivatedLinear, ExpertsKernel, is_recordable
 
 
 class DenseMLP:
@@ -33,9 +33,11 @@ class DenseMLP:
         self.down = down
         self.inner_norm = inner_norm
         self.nbytes = gate_up.nbytes + down.nbytes
-        self._gated_gate_up: GatedLinear | None = None
-        if spec.gated and spec.gate_scale == 1.0:
-            self._gated_gate_up = kernels.gate_within(gate_up)
+        self._activated_gate_up: ActivatedLinear | None = None
+        if not spec.gated:
+            self._activated_gate_up = kernels.activate_within(gate_up, spec.activation)
+        elif spec.gate_scale == 1.0:
+            self._activated_gate_up = kernels.gate_within(gate_up, spec.activation)
 
     @property
     def capturable(self) -> bool:
@@ -47,8 +49,8 @@ class DenseMLP:
         """out[T, H] (+)= the MLP of x [T, H]."""
         spec = self.spec
         first, inner = views.mlp_views(spec)
-        if self._gated_gate_up is not None:
-            self._gated_gate_up(x, spec.activation, inner)
+        if self._activated_gate_up is not None:
+            self._activated_gate_up(x, spec.activation, inner)
         else:
             self.gate_up(x, first)
             self._activate(first, inner)

@@ -81,7 +81,7 @@ class AttentionBackend(Protocol):
     A block table may name blocks that another sequence of the same step writes: they share a prefix.
 
     One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given `params`. Optional part:
-    `RecordableBackend`, `MovesKeys`.
+    `RecordableBackend`, `MovesKeys`, `TurnsHeads`.
     """
 
     name: str
@@ -107,6 +107,42 @@ class AttentionBackend(Protocol):
 
     def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
         """out[T, Hq, D] = causal attention of q [T, Hq, D] over the cache."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeadTurn:
+    """What happens to the queries and keys of a layer before it stores the keys: norms by head, then the rotary embedding.
+
+    cos, sin: float32 [positions, R/2], see `Kernels.rotary`; R may be less than D.
+    q_weight, k_weight: float32 [D], or [H, D] with a row for each head, see `Kernels.rms_norm_heads`; None: no norm.
+    eps: of the norms.
+    """
+
+    cos: Tensor
+    sin: Tensor
+    q_weight: Tensor | None = None
+    k_weight: Tensor | None = None
+    eps: float = 0.0
+
+
+@runtime_checkable
+class TurnsHeads(Protocol):
+    """A backend that norms and turns heads in the call that stores the keys. Optional part of an `AttentionBackend`.
+
+    turns_as: the name of the kernel provider whose `rms_norm_heads` and `rotary` it computes. It is used where that provider
+        serves these operations; else they run by themselves, and `write` follows.
+    """
+
+    turns_as: str
+
+    def turn_and_write(
+        self, handle: Any, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, metadata: Any
+    ) -> None:
+        """Norm and turn q [T, Hq, D] in place, and store k [T, Hkv, D], normed and turned, and v as `write` does.
+
+        positions: int64 [T]. What k holds afterwards means nothing.
+        """
         ...
 
 

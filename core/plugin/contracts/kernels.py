@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `Recordable`."""
+    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `HasActivated`, `Recordable`."""
 
     shape: tuple[int, int]
     nbytes: int
@@ -36,11 +36,11 @@ class LinearKernel(Protocol):
         ...
 
 
-class GatedLinear(Protocol):
-    """A linear kernel's product and the gated activation behind it, in one call."""
+class ActivatedLinear(Protocol):
+    """A linear kernel's product and the activation behind it, in one call: the bits of both one after the other."""
 
     def __call__(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, N/2] = act(y[:, :N/2]) * y[:, N/2:], y = x @ W.T (+ bias): the bits of the product, then `Kernels.gated`."""
+        """With y = x @ W.T (+ bias): out[T, N] = act(y), or gated out[T, N/2] = act(y[:, :N/2]) * y[:, N/2:]."""
         ...
 
 
@@ -52,7 +52,20 @@ class HasGated(Protocol):
     """
 
     @property
-    def gated(self) -> GatedLinear | None:
+    def gated(self) -> ActivatedLinear | None:
+        """Both in one call; None where the kernel's shape does not allow it."""
+        ...
+
+
+@runtime_checkable
+class HasActivated(Protocol):
+    """A linear kernel that can run an activation without a gate behind it in the same call.
+
+    It is used unless `Kernels.activate` is served by a provider that comes before the kernel's own.
+    """
+
+    @property
+    def activated(self) -> ActivatedLinear | None:
         """Both in one call; None where the kernel's shape does not allow it."""
         ...
 
@@ -207,10 +220,10 @@ class Kernels(Protocol):
     """Kind `kernels`: the operations of a forward pass on one device.
 
     Optional parts, each a Protocol of its own: `HasLayerNorm`, `HasActivate`, `HasOpenGate`, `HasFeatures`, `HasSoftCap`,
-    `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is used when `supports` has no reason
-    against the operation of that name. The reference operations serve where no provider does; the sampler does without `race`
-    and `logprobs`, and without `heads` there is a linear kernel for each head. A provider whose calls can be recorded is
-    `Recordable`.
+    `HasAddNorm`, `HasTakeRows`, `HasRoute`, `HasExperts`, `HasHeads`, `HasRace`, `HasLogprobs`. Each is used when `supports`
+    has no reason against the operation of that name. The reference operations serve where no provider does; the sampler does
+    without `race` and `logprobs`, and without `heads` there is a linear kernel for each head. A provider whose calls can be
+    recorded is `Recordable`.
     """
 
     name: str
@@ -309,6 +322,30 @@ class HasSoftCap(Protocol):
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
         """x[T, V] = cap * tanh(x / cap), in place."""
+        ...
+
+
+class AddNorm(Protocol):
+    """The end of a branch of the residual stream, and the beginning of the next one."""
+
+    def __call__(
+        self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
+    ) -> None:
+        """residual[T, H] += x[T, H], behind `rms_norm` with the weight `before` unless that is None; then
+        out[T, H] = `rms_norm` of residual with the weight `behind`. What x holds afterwards means nothing.
+
+        The bits are those of `Kernels.rms_norm` and `Kernels.add`, one after the other.
+        """
+        ...
+
+
+@runtime_checkable
+class HasAddNorm(Protocol):
+    """A provider with the operation `add_rms_norm`; used where it serves `rms_norm` and `add` as well."""
+
+    @property
+    def add_rms_norm(self) -> AddNorm:
+        """Norm, addition and norm in one call."""
         ...
 
 

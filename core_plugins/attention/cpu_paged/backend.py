@@ -33,6 +33,9 @@ from core_plugins.attention.cpu_paged.states import StateLayer
 from core_plugins.platforms.cpu.checks import check_heads, check_rows, check_same
 from core_plugins.platforms.cpu.extension import kernels_or_reason
 
+EVERY_KEY = 1 << 40
+"""More than any sequence has."""
+
 
 class Metadata(NamedTuple):
     """One step's sequences, as pointers.
@@ -120,7 +123,7 @@ class CpuPagedAttention:
         softmax = (
             spec.scale,
             spec.cap or 0.0,
-            _window(spec),
+            *_sight(spec),
             _address(sinks),
             _address(slopes),
         )
@@ -195,7 +198,7 @@ class CpuPagedAttention:
         self._native.state(handle.handle, *places, handle.pointer, handle.block_bytes, *metadata.tables)
 
     def forward(self, handle: Layer, q: Tensor, metadata: Metadata, out: Tensor) -> None:
-        """out [T, Hq, D_v] = causal attention of q [T, Hq, D] over the cache."""
+        """out [T, Hq, D_v] = attention of q [T, Hq, D] over the cache."""
         rows, heads, width, q_row, q_head = check_heads(q, "q")
         out_rows, out_heads, out_width, out_row, out_head = check_heads(out, "out")
         spec = handle.spec
@@ -241,10 +244,15 @@ def _tails(view: BatchView) -> tuple[int, int]:
     return tails.data_ptr(), depth
 
 
-def _window(spec: AttentionSpec) -> int:
-    """As the kernels take it: 0 without one, below 0 chunks."""
+def _sight(spec: AttentionSpec) -> tuple[int, int]:
+    """Keys that a query sees up to itself (0: all; below 0: those of its chunk), and keys behind itself."""
     window = spec.window or 0
-    return -window if spec.chunked else window
+    if spec.causal:
+        return -window if spec.chunked else window, 0
+    if not window:
+        return 0, EVERY_KEY
+    reach = window // 2
+    return reach + 1, reach
 
 
 def _address(tensor: Tensor | None) -> int:

@@ -76,6 +76,9 @@ def _head_reasons(spec: AttentionSpec) -> list[Reason]:
             break
     if spec.num_heads % spec.num_kv_heads:
         reasons.append(Reason("num_kv_heads", f"a divisor of {spec.num_heads}", str(spec.num_kv_heads)))
+    for name in ("alibi", "chunked"):
+        if getattr(spec, name) and not spec.causal:
+            reasons.append(Reason(name, f"layers without {name} where queries see later keys", "yes"))
     return reasons
 
 

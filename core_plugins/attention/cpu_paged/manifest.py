@@ -46,6 +46,7 @@ def core_spec() -> PluginSpec:
             "sinks": True,
             "alibi": True,
             "chunked": True,
+            "bidirectional": True,
             "cascade": True,
             "padding": True,
             "tree": True,

@@ -16,7 +16,7 @@ from torch import Tensor
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery
 from core.layers.activations import PAIRED, parse
-from core.plugin.contracts import GatedLinear
+from core.plugin.contracts import ActivatedLinear
 from core.weights.canonical import INPUT_GROUP
 from core.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups, SuperGroups
 from core.weights.tables import TABLES, Table
@@ -198,7 +198,7 @@ class NativeLinear:
         self._native = native
         self._run = native.linear
         self._gather = native.linear_rows
-        self.gated: GatedLinear | None = self._gated if n % GATED_MULTIPLE == 0 else None
+        self.gated: ActivatedLinear | None = self._gated if n % GATED_MULTIPLE == 0 else None
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
         """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
@@ -216,6 +216,16 @@ class NativeLinear:
         check_same(rows, out_rows, "out")
         self._native.linear_gated(
             self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, *activation_numbers(activation)
+        )
+
+    def activated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, N] = act(x @ W.T (+ bias)): the bits of the product and then `activate`."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n, "out")
+        check_same(rows, out_rows, "out")
+        self._native.linear_activated(
+            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, *alone_numbers(activation)
         )
 
     def rows(self, ids: Tensor, out: Tensor) -> None:

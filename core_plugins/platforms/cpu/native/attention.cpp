@@ -46,7 +46,7 @@ void write_tile(const void *context, long tile) {
 void set_spans(const AttentionCall &c, AttentionTask &t) {
     long group = c.heads_q / c.heads_kv, queries = c.cu_seqlens[t.sequence + 1] - c.cu_seqlens[t.sequence];
     long start = c.seq_lens[t.sequence] - queries;
-    long low = first_key(c, start + t.row / group), high = start + (t.row + t.rows - 1) / group + 1;
+    long low = first_key(c, start + t.row / group), high = end_key(c, t.sequence, start + (t.row + t.rows - 1) / group);
     t.span = int32_t(low / kSpan);
     t.spans = int32_t(ceil_div(high, kSpan) - t.span);
 }

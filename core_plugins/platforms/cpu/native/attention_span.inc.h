@@ -1,4 +1,5 @@
-// Paged causal attention in spans of kSpan keys, each with its own softmax in float32, joined afterwards in their order.
+// Paged attention, causal but for encoders, in spans of kSpan keys, each with its own softmax in float32, joined afterwards
+// in their order.
 //
 // The lanes of a score are keys and the lanes of an output are its columns (see span.inc.h), and no sum runs across lanes but
 // the softmax's own. A row's bits depend on its own keys alone: not on how queries, sequences and spans are cut into tasks.
@@ -21,7 +22,7 @@ struct Row {
     int32_t sequence, row; // of the sequence and kv head
     int32_t token, head;   // of the query
     int32_t position;
-    int32_t first; // key that it sees
+    int32_t first, end; // keys that it sees: [first, end)
 };
 
 struct AttentionScratch { // of one task
@@ -119,14 +120,14 @@ static void set_rows(const AttentionCall &c, const AttentionTask &t, Row *to) {
         for (long row = skip; row < rows && r < t.rows; row++) {
             const long position = first + row / group;
             to[r++] = {sequence, int32_t(row), int32_t(start + row / group), int32_t(t.head_kv * group + row % group),
-                       int32_t(position), int32_t(first_key(c, position))};
+                       int32_t(position), int32_t(first_key(c, position)), int32_t(end_key(c, sequence, position))};
         }
         skip = skip > rows ? skip - rows : 0;
     }
 }
 
 // The keys [low, high) that a row sees.
-LANE void row_range(const Row &row, long &low, long &high) { low = row.first, high = row.position + 1; }
+LANE void row_range(const Row &row, long &low, long &high) { low = row.first, high = row.end; }
 
 template <bool Half, int R, int V>
 LANE void score_groups(const AttentionCall &c, AttentionScratch &s, const Span &span, long row, long begin, long end) {

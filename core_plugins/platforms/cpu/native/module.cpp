@@ -272,13 +272,17 @@ KERNEL(py_linear) { // weight, x, x_stride, rows, out, out_stride, accumulate
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
 
-KERNEL(py_linear_gated) { // weight, x, x_stride, rows, out, out_stride, activation: its kind and four numbers
+// weight, x, x_stride, rows, out, out_stride, activation: its kind and four numbers
+template <int LinearRun::*Form> PyObject *linear_and_activation(PyObject *const *items, Py_ssize_t count) {
     Arguments a(items, count, 11);
     LinearRun c = {};
     c.weight = a.linear(), c.x = a.pointer<float>(), c.x_stride = a.integer(), c.rows = a.integer();
-    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.gated = 1, c.activation = a.activation();
+    c.out = a.pointer<float>(), c.out_stride = a.integer(), c.*Form = 1, c.activation = a.activation();
     return a.ok() ? perform<run_linear>(c) : nullptr;
 }
+
+KERNEL(py_linear_gated) { return linear_and_activation<&LinearRun::gated>(items, count); }
+KERNEL(py_linear_activated) { return linear_and_activation<&LinearRun::activated>(items, count); }
 
 KERNEL(py_linear_rows) { // weight, ids, count, out, out_stride
     Arguments a(items, count, 5);
@@ -446,10 +450,10 @@ KERNEL(py_cache_write) {
 }
 
 // q, row and head stride, out, row and head stride, cu_seqlens, seq_lens, block_table, table_stride, batch,
-// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, sinks,
-// slopes, tails, tail_depth
+// cache, heads_q, heads_kv, dim, dim_v, block_size, block_bytes, element, scaled, k_scale, v_scale, scale, cap, window, ahead,
+// sinks, slopes, tails, tail_depth
 KERNEL(py_attention) {
-    Arguments a(items, count, 29);
+    Arguments a(items, count, 30);
     AttentionCall c = {};
     c.q = a.pointer<float>(), c.q_row_stride = a.integer(), c.q_head_stride = a.integer();
     c.out = a.pointer<float>(), c.out_row_stride = a.integer(), c.out_head_stride = a.integer();
@@ -457,7 +461,7 @@ KERNEL(py_attention) {
     c.table_stride = a.integer(), c.batch = a.integer(), c.cache = a.pointer<uint8_t>();
     c.heads_q = a.integer();
     read_shape(a, c);
-    c.scale = a.real(), c.cap = a.real(), c.window = a.integer();
+    c.scale = a.real(), c.cap = a.real(), c.window = a.integer(), c.ahead = a.integer();
     c.sinks = a.pointer<float>(), c.slopes = a.pointer<float>();
     c.tails = a.pointer<int32_t>(), c.tail_depth = a.integer();
     return a.ok() ? perform<run_attention>(c) : nullptr;
@@ -584,7 +588,8 @@ KERNEL(py_tape_run) { // tape, rows, batch
 
 PyMethodDef methods[] = {
     METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
-    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated), METHOD(norm), METHOD(rotary), METHOD(gated),
+    METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated),
+    METHOD(linear_activated), METHOD(norm), METHOD(rotary), METHOD(gated),
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
     METHOD(take_rows),    METHOD(soft_cap), METHOD(tape_begin), METHOD(tape_end),  METHOD(tape_length), METHOD(tape_run),
     METHOD(route),        METHOD(experts_pack), METHOD(experts), METHOD(logprobs), METHOD(pool_spin), METHOD(pool_bind),

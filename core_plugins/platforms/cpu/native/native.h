@@ -179,7 +179,8 @@ struct AttentionCall : CacheShape {
     long table_stride, batch;
     long heads_q;
     float scale, cap;           // cap 0: none
-    long window;                // keys a query sees, itself included; 0: all; below 0: its own chunk of -window
+    long window;                // keys a query sees up to itself; 0: all; below 0: its own chunk of -window
+    long ahead;                 // keys behind itself that a query sees, too; 0: none, as a decoder
     const float *sinks;         // [heads_q] one more logit in each softmax, or null
     const float *slopes;        // [heads_q] a score gets slope * (key - query), or null
     const SharedSpans *shared;  // or null
@@ -199,6 +200,12 @@ static inline long first_key(const AttentionCall &c, long position) {
     return c.window && position >= c.window ? position + 1 - c.window : 0;
 }
 
+// The key behind the last one that a query sees. Every file has a copy of its own.
+static inline long end_key(const AttentionCall &c, long sequence, long position) {
+    const long keys = c.seq_lens[sequence], end = position + 1 + c.ahead;
+    return end < keys ? end : keys;
+}
+
 struct LinearRun { // one whole product: see LinearCall
     const PackedLinear *weight;
     const float *x;
@@ -207,7 +214,8 @@ struct LinearRun { // one whole product: see LinearCall
     long out_stride;
     int accumulate;
     int gated; // out[rows, n / 2] = activation(first half) * second half; n is then a multiple of 2 * kPanel
-    ActivationSpec activation; // of gated
+    int activated; // out[rows, n] = activation(product)
+    ActivationSpec activation; // of gated and activated
 };
 
 struct GatherCall { // rows of a packed weight: the embedding

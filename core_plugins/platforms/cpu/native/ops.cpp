@@ -47,12 +47,24 @@ void gated_panels(const LinearJob &job, long panel, long last, long begin, long 
     }
 }
 
+// A panel's sums, while they are in the cache.
+void activate_panel(const LinearJob &job, long panel, long begin, long end) {
+    const LinearRun &run = *job.run;
+    const long rows = end - begin, width = at_most(kPanel, run.weight->n - panel * kPanel);
+    float *out = run.out + begin * run.out_stride + panel * kPanel;
+    const RowsCall call = {out, run.out_stride, out, run.out_stride, rows, width, 0, run.activation};
+    job.table->activate(&call, 0, rows);
+}
+
 void linear_tile(const void *context, long tile) {
     const LinearJob &job = *(const LinearJob *)context;
     long begin = tile / job.panel_tiles * job.rows_a_tile, end = at_most(begin + job.rows_a_tile, job.call.rows);
     long panel = tile % job.panel_tiles * job.panels_a_tile, last = at_most(panel + job.panels_a_tile, job.panels);
     if (job.run->gated) return gated_panels(job, panel, last, begin, end);
-    for (; panel < last; panel++) multiply(job, job.call, panel, begin, end);
+    for (; panel < last; panel++) {
+        multiply(job, job.call, panel, begin, end);
+        if (job.run->activated) activate_panel(job, panel, begin, end);
+    }
 }
 
 void stage_tile(const void *context, long tile) {

@@ -36,7 +36,7 @@ long first_span(const AttentionCall &c, long sequence) { // that its first query
 
 bool may_share(const AttentionCall &c, long sequence) {
     long rows = rows_of(c, sequence);
-    return rows > 0 && rows <= kTaskRows && table_keys(c, sequence) >= (first_span(c, sequence) + 1) * kSpan;
+    return !c.ahead && rows > 0 && rows <= kTaskRows && table_keys(c, sequence) >= (first_span(c, sequence) + 1) * kSpan;
 }
 
 bool same_blocks(const AttentionCall &c, long a, long b, long span) {
