@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from core.sampling.host_logits import HostLogits
 from core.sampling.noise import Float32
 from core.sampling.part import Part
 
 
-def explain_failures(part: Part, values: Float32) -> None:
-    """Say what is wrong with the logits of rows without a token. values: the part's logits, float32 [R, V]."""
+def explain_failures(part: Part, values: HostLogits) -> None:
+    """Say what is wrong with the logits of rows without a token. values: the part's logits."""
     rows = part.rows
     tokens = rows.tokens[part.start : part.stop]
     failed = (tokens < 0).nonzero()[0]

@@ -1,20 +1,17 @@
 """The sampling kernel: one token for each row of logits. A provider's, or the reference in numpy.
 
-Owns: `SamplingKernel`, its reference, and the native log-probabilities' call. Never does: adjust logits, or know sequences.
-Called by: `core.sampling.sampler`, `core.sampling.logprobs`.
+Owns: `SamplingKernel` and its reference. Never does: adjust logits, or know sequences. Called by: `core.sampling.sampler`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.api.messages import TokenLogprobs
-from core.plugin.contracts import LogprobsKernel, MaskedRaceKernel, RaceKernel
+from core.plugin.contracts import MaskedRaceKernel, RaceKernel
 from core.sampling.bitmask import apply_bitmask
 from core.sampling.filters import LOWEST, filtered
 from core.sampling.noise import Float32, Ids, NoiseKey
@@ -27,9 +24,6 @@ MaskedKernel = MaskedRaceKernel
 """The same with token masks."""
 
 NO_TOKEN: Final = -1
-
-MOST_LOGPROBS: Final = 64
-"""More of the most likely tokens are found faster by partial sorting, in numpy."""
 
 
 def numpy_race(
@@ -93,32 +87,21 @@ def masked_race(
     out[torch.from_numpy(~finite)] = NO_TOKEN
 
 
-def native_logprobs(
-    kernel: LogprobsKernel, logits: Tensor, which: Sequence[int], chosen: Sequence[int], counts: Sequence[int]
-) -> list[TokenLogprobs]:
-    """The log-probabilities of some rows of logits, by a provider's kernel.
-
-    logits: float32 [R, V].
-    which: the rows.
-    chosen: the chosen token of each.
-    counts: how many of the most likely tokens each wants, at most MOST_LOGPROBS.
-    """
-    size = logits.shape[1]
-    counts = [min(count, size) for count in counts]
-    width = 1 + max(counts)
-    ids = torch.empty(len(which), width, dtype=torch.int64)
-    values = torch.empty(len(which), width, dtype=torch.float64)
-    ranks = torch.empty(len(which), dtype=torch.int64)
-    rows = torch.tensor(which)
-    tokens = torch.tensor(chosen)
-    wanted = torch.tensor(counts)
-    kernel(logits, rows, tokens, wanted, ids, values, ranks)
-    answers = []
-    for row_ids, row_values, rank, count in zip(ids.tolist(), values.tolist(), ranks.tolist(), counts, strict=True):
-        stop = count + 1
-        row_ranks = [rank, *range(1, stop)]
-        answers.append(TokenLogprobs(row_ids[:stop], row_values[:stop], row_ranks))
-    return answers
+def numpy_masked_race(
+    logits: Tensor,
+    which: Tensor,
+    keys: Tensor,
+    temperatures: Tensor,
+    out: Tensor,
+    filters: tuple[Tensor, Tensor, Tensor] | None = None,
+    masks: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """The reference of the `MaskedRaceKernel` contract; all arguments on the host."""
+    arguments = (logits, which, keys, temperatures, out, filters)
+    if masks is None:
+        numpy_race(*arguments)
+    else:
+        masked_race(numpy_race, *arguments, masks)
 
 
 def _largest(logits: Tensor, which: Tensor, out: Tensor) -> None:

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
-from torch import Tensor, from_numpy
+from torch import Tensor
 
 from core.api.messages import TokenLogprobs
 from core.plugin.contracts import LogprobsKernel
-from core.sampling.kernel import MOST_LOGPROBS, native_logprobs
+from core.sampling.host_logits import HostLogits
 from core.sampling.largest import at_least_kth
 from core.sampling.noise import Float32, Ids
+from core.sampling.told import MOST_LOGPROBS, native_logprobs
 
 SPAN: Final = 8192
 """Vocabulary entries whose powers are summed by themselves; spans are then added in order, wherever each was summed."""
@@ -50,7 +52,7 @@ def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
 
 def many_logprobs(
     kernel: LogprobsKernel | None,
-    logits: Float32,
+    logits: HostLogits,
     which: Sequence[int],
     token_ids: Sequence[int],
     nums: Sequence[int],
@@ -59,7 +61,7 @@ def many_logprobs(
 ) -> list[TokenLogprobs]:
     """The log-probabilities of some rows, found by the kernel where it serves.
 
-    logits: float32 [R, V].
+    kernel: works where the logits lie; None: there is none.
     which: the rows.
     token_ids: the chosen token of each.
     nums: how many of the most likely tokens each wants (-1: all).
@@ -72,7 +74,7 @@ def many_logprobs(
             rows = [which[i] for i in served]
             tokens = [token_ids[i] for i in served]
             counts = [nums[i] for i in served]
-            answers = native_logprobs(kernel, from_numpy(logits), rows, tokens, counts)
+            answers = native_logprobs(kernel, logits.tensor, rows, tokens, counts)
             found = dict(zip(served, answers, strict=True))
 
     everything = []
@@ -83,7 +85,7 @@ def many_logprobs(
         everything.append(one)
     if as_logits:
         for row, entry in zip(which, everything, strict=True):
-            entry.logprobs = logits[row][entry.token_ids].tolist()
+            entry.logprobs = logits.some(row, entry.token_ids)
     return everything
 
 
@@ -101,12 +103,28 @@ def prompt_logprobs(
     logits: float32 [R, V]; row i predicts token_ids[i].
     num: most likely tokens besides the prompt's own (-1: all).
     vocab_size: entries from there on are padding.
-    kernel: a native one, for logits on the CPU.
+    kernel: a native one, which works where the logits lie.
     as_logits: see `many_logprobs`.
     """
-    values = logits[:, :vocab_size].detach().float().cpu().numpy()
-    count = len(values)
+    whole = logits[:, :vocab_size].detach()
+    count = len(whole)
+    values = HostLogits(whole)
+    if kernel is None:
+        values.bring(range(count))
     return many_logprobs(kernel, values, range(count), token_ids, [num] * count, as_logits=as_logits)
+
+
+def numpy_logprobs(
+    logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+) -> None:
+    """The reference of the `LogprobsKernel` contract, on the host."""
+    asked = zip(which.tolist(), chosen.tolist(), counts.tolist(), strict=True)
+    for place, (row, token, count) in enumerate(asked):
+        told = token_logprobs(logits[row].numpy(), token, count)
+        width = count + 1
+        ids[place, :width] = torch.tensor(told.token_ids)
+        values[place, :width] = torch.tensor(told.logprobs, dtype=torch.float64)
+        ranks[place] = told.ranks[0]
 
 
 def span_sums(powers: Float32) -> NDArray[np.float64]:

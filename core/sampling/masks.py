@@ -103,4 +103,5 @@ class MaskTable:
             count += 1
             if mask.must_end:
                 found.ending.add(row)
+        found.words = self._words[:count]
         return found if count else None

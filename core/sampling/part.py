@@ -9,6 +9,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from core.sampling.bitmask import apply_bitmask
+from core.sampling.host_logits import HostLogits
 from core.sampling.masks import RowMasks
 from core.sampling.noise import Float32
 from core.sampling.rows import SampleRows
@@ -35,13 +36,13 @@ class Part:
     masks: RowMasks | None = None
     finals: dict[int, Float32] = field(default_factory=dict)
 
-    def final_logits(self, values: Float32, row: int) -> Float32:
+    def final_logits(self, values: HostLogits, row: int) -> Float32:
         """A row's logits as they compete, float32 [V]: behind its stages and its mask. values: the part's logits."""
         found = self.finals.get(row)
         if found is not None:
             return found
         place = row - self.start
-        logits = values[place : place + 1].copy()
+        logits = values[place][None].copy()
         self.mask(logits, [place])
         final: Float32 = logits[0]
         return final

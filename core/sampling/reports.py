@@ -11,29 +11,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from torch import from_numpy
 
 from core.api.logprobs_mode import LogprobsMode, shows_logits, shows_processed
 from core.api.messages import TokenLogprobs
 from core.plugin.contracts import LogprobsKernel
 from core.sampling.filters import filtered
+from core.sampling.host_logits import HostLogits
 from core.sampling.logprobs import many_logprobs
 from core.sampling.noise import Float32
 from core.sampling.part import Part, between
 
 
-def report(part: Part, values: Float32, kernel: LogprobsKernel | None, mode: LogprobsMode) -> None:
+def report(part: Part, values: HostLogits, kernel: LogprobsKernel | None, mode: LogprobsMode) -> None:
     """The numbers of the rows that want them and have a token.
 
-    values: the part's logits, float32 [R, V].
-    kernel: a native one, for logits on the host.
+    values: the part's logits.
+    kernel: a native one, which works where they lie.
     """
     rows = part.rows
     asked = between(rows.reported, part.start, part.stop)
     served = [row for row in asked if row not in rows.errors]
     if not served:
         return
-    slots = rows.slots[served]
-    wanted: list[int] = rows.columns.logprobs[slots].tolist()
+    by_row = dict(zip(rows.reported, rows.wanted, strict=True))
+    wanted = [by_row[row] for row in served]
     tokens: list[int] = rows.tokens[served].tolist()
     if shows_processed(mode):
         found = _processed(part, values, served, tokens, wanted, mode)
@@ -44,17 +46,24 @@ def report(part: Part, values: Float32, kernel: LogprobsKernel | None, mode: Log
 
 
 def _processed(
-    part: Part, values: Float32, served: Sequence[int], tokens: Sequence[int], wanted: Sequence[int], mode: LogprobsMode
+    part: Part,
+    values: HostLogits,
+    served: Sequence[int],
+    tokens: Sequence[int],
+    wanted: Sequence[int],
+    mode: LogprobsMode,
 ) -> list[TokenLogprobs]:
     """One row after the other: each is as long as the vocabulary."""
     rows = part.rows
     as_logits = shows_logits(mode)
+    values.bring([row - part.start for row in served if row not in part.finals])
     found: list[TokenLogprobs] = []
     for row, token, num in zip(served, tokens, wanted, strict=True):
         final = part.final_logits(values, row)
         filters = int(rows.top_k[row]), float(rows.top_p[row]), float(rows.least[row])
         competing = competing_logits(final, float(rows.temperatures[row]), *filters)
-        found += many_logprobs(None, competing[None], [0], [token], [num], as_logits=as_logits)
+        competing_rows = from_numpy(competing[None])
+        found += many_logprobs(None, HostLogits(competing_rows), [0], [token], [num], as_logits=as_logits)
     return found
 
 

@@ -19,6 +19,7 @@ from core.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingColumns
 from core.sampling.device_rows import DeviceRows
 from core.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
 from core.sampling.state import SequenceSampling
+from core.sampling.told import Told
 
 ONE: Final = np.array(1)
 """numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one row."""
@@ -43,6 +44,17 @@ class KernelRows:
     filters: tuple[Tensor, Tensor, Tensor]
     out: Tensor
 
+    def on(self, device: torch.device) -> KernelRows:
+        """Copies on a device; tokens written there are not written here."""
+        top_k, top_p, least = self.filters
+        return KernelRows(
+            which=self.which.to(device),
+            keys=self.keys.to(device),
+            temperatures=self.temperatures.to(device),
+            filters=(top_k.to(device), top_p.to(device), least.to(device)),
+            out=self.out.to(device),
+        )
+
 
 class SampleRows:
     """The rows of one step that sample, N at most, at addresses that never change.
@@ -60,6 +72,7 @@ class SampleRows:
     adjusted: rows whose logits are changed before they compete.
     masked: rows of sequences with a token mask.
     reported: rows whose log-probabilities are wanted.
+    wanted: how many of the most likely tokens each of these wants, -1: all.
     tokens: int64 [count], sampled; -1 where a row failed.
     errors: by row, a sentence.
     logprobs: by row.
@@ -92,6 +105,7 @@ class SampleRows:
         self.tokens: Ids = out[:0]
         self.num_drafted: Integers | None = None
         self.reported: list[int] = []
+        self.wanted: list[int] = []
         self.masked: list[int] = []
         self.errors: dict[int, str] = {}
         self.logprobs: dict[int, TokenLogprobs] = {}
@@ -119,8 +133,10 @@ class SampleRows:
         np.take(columns.top_p, slots, out=self.top_p[:count], mode="clip")
         np.take(columns.least, slots, out=self.least[:count], mode="clip")
         self.num_drafted = num_drafted
-        asked = columns.logprobs[slots] != NOT_ASKED
-        self.reported = asked.nonzero()[0].tolist()
+        asked = columns.logprobs[slots]
+        reported = (asked != NOT_ASKED).nonzero()[0]
+        self.reported = reported.tolist()
+        self.wanted = asked[reported].tolist() if self.reported else []
         self.masked = columns.masked[slots].nonzero()[0].tolist() if columns.num_masked else []
         self._always = columns.adjusts[slots]
         min_tokens = columns.min_tokens[slots]
@@ -129,6 +145,8 @@ class SampleRows:
         if self.on_device is not None:
             for name in ("keys", "temperatures", "top_k", "top_p", "least"):
                 self.on_device.put(name, getattr(self, name)[:count])
+            if self.reported:
+                self.on_device.ask(self.told())
 
     def advance(self) -> None:
         """The same sequences, each one output index further."""
@@ -141,19 +159,24 @@ class SampleRows:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the rows need nothing but the kernel, now and when they advance, and it can read them on the device."""
+        """Whether the logits are drawn from as they are, now and when the rows advance, and kernels read them on the device."""
         if self.on_device is None or self.count > len(self.on_device.out):
             return False
-        return not (self.adjusted or self.masked or self.reported) and self._min_tokens is None
+        return not (self.adjusted or self.masked) and self._min_tokens is None
+
+    def told(self) -> Told:
+        """What the rows want to be told."""
+        return Told(self.reported, self.wanted)
 
     def fetch(self, start: int, stop: int) -> None:
         """Wait for the tokens of neighbouring rows that a kernel drew on the device."""
-        if self._lies_on_device(stop):
+        if self.lies_on_device(stop):
             assert self.on_device is not None
             drawn = self.on_device.out[start:stop]
             self._out[start:stop] = drawn.cpu().numpy()
 
-    def _lies_on_device(self, stop: int) -> bool:
+    def lies_on_device(self, stop: int) -> bool:
+        """Whether kernels of a device read the rows up to one."""
         return self.on_device is not None and stop <= len(self.on_device.out)
 
     def _forget(self) -> None:
@@ -187,7 +210,7 @@ class SampleRows:
 
     def part(self, start: int, stop: int) -> KernelRows:
         """Neighbouring rows, for logits that begin with row `start`; on the device as far as it holds them."""
-        if self._lies_on_device(stop):
+        if self.lies_on_device(stop):
             assert self.on_device is not None
             return _device_part(self.on_device, start, stop)
         return self.host_part(start, stop)

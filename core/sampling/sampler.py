@@ -3,8 +3,8 @@
 Owns: the order of things. Never does: keep a state between calls (the rows and their sequences do), or let one row's
 result depend on another row. Called by: the model runner.
 
-Rows without anything special are drawn where their logits lie. Whatever else is wanted of rows is done on the host:
-changed logits, the rule's decisions, numbers that requests ask for, and what is wrong with a row that failed.
+Rows without anything special are drawn where their logits lie, and log-probabilities are told from there. Whatever else is
+wanted of rows is done on the host: changed logits, the rule's decisions, and what is wrong with a row that failed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from core.plugin.contracts import LogprobsKernel
 from core.sampling.acceptance import AcceptanceRule
 from core.sampling.adjusted import AdjustedRows
 from core.sampling.failures import explain_failures, nothing_left
+from core.sampling.host_logits import HostLogits
 from core.sampling.judge import keep_distribution, position_of, rows_to_judge
 from core.sampling.kernel import MaskedKernel, SamplingKernel, masked_race, numpy_race
 from core.sampling.masks import MaskTable, RowMasks, refused
-from core.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Float32, Ids
+from core.sampling.noise import PURPOSE_DRAFT, PURPOSE_SAMPLE, Ids
 from core.sampling.part import Part, between, by_mask
 from core.sampling.reports import report
 from core.sampling.rows import KernelRows, SampleRows
 from core.sampling.stages import CustomStage
+from core.sampling.told import MOST_LOGPROBS
 
 RunCall = Callable[[str, int, Callable[[], None]], None]
 """Runs a call of a kind on a number of rows; it may record the call and replay it for every number of rows."""
@@ -54,7 +56,7 @@ class Sampler:
     rule: decides on drafts; None: nobody does, and those are kept that equal what is sampled.
     mode: of the numbers that requests ask for.
     custom: logits processors of plugins; None: there are none.
-    home: the type of the device that `race` and `masked` work on; `logprobs` works on the host.
+    home: the type of the device that `race`, `masked` and `logprobs` work on.
     """
 
     def __init__(
@@ -145,11 +147,12 @@ class Sampler:
     def _race_masked(self, logits: Tensor, part: Part, masks: RowMasks) -> None:
         """The tokens of neighbouring rows with masks: on the device where a kernel of its own takes masks."""
         rows = part.rows
-        every = masks.of(slice(0, part.stop - part.start))
-        if rows.on_device is None or self.masked is None:
+        if rows.on_device is None or self.masked is None or not rows.lies_on_device(part.stop):
+            every = masks.of(slice(0, part.stop - part.start))
             self._race(logits, rows.host_part(part.start, part.stop), every)
             return
-        self._race(logits, rows.part(part.start, part.stop), every)
+        sent = rows.on_device.masks.send(masks.words, masks.index)
+        self._race(logits, rows.part(part.start, part.stop), sent)
         rows.fetch(part.start, part.stop)
 
     def _draw_others(self, logits: Tensor, part: Part) -> None:
@@ -185,8 +188,7 @@ class Sampler:
         """What needs the logits on the host: adjusted rows, the rule, what is kept of drafts, errors and reports."""
         rows = part.rows
         is_draft = rows.purpose == PURPOSE_DRAFT
-        whole = logits.detach()[:, : self.vocab_size]
-        values: Float32 = whole.float().cpu().numpy()
+        values = HostLogits(self._whole(logits))
         if part.adjusted:
             shows = self._shows_processed and bool(rows.reported)
             self._adjusted.draw(part, values, keeps=bool(judged) or is_draft or shows)
@@ -195,13 +197,18 @@ class Sampler:
         if is_draft:
             _keep_distributions(values, part)
         explain_failures(part, values)
-        report(part, values, self.logprobs if _on_host(logits) else None, self.mode)
+        report(part, values, self.logprobs_of(logits), self.mode)
 
-    def _judge(self, values: Float32, part: Part, judged: Sequence[int]) -> None:
+    def logprobs_of(self, logits: Tensor) -> LogprobsKernel | None:
+        """The kernel that tells log-probabilities of these logits where they lie; None: numpy does."""
+        return self.logprobs if self._is_home(logits) else None
+
+    def _judge(self, values: HostLogits, part: Part, judged: Sequence[int]) -> None:
         """Let the rule decide on rows with a draft; its tokens take the place of those that were drawn."""
         assert self.rule is not None
         rows = part.rows
         sound = [row for row in judged if rows.tokens[row] >= 0]
+        values.bring([row - part.start for row in sound if row not in part.finals])
         positions = []
         for row in sound:
             final = part.final_logits(values, row)
@@ -209,13 +216,38 @@ class Sampler:
         if sound:
             rows.tokens[sound] = self.rule.tokens(positions)
 
-    def draw(self, logits: Tensor, rows: SampleRows, run: RunCall = run_plainly) -> None:
-        """Begin to sample the rows of a step, all of which are plain: their tokens come to lie on the device.
+    def draws_alone(self, rows: SampleRows) -> bool:
+        """Whether `draw` does everything that the rows of a step ask for, now and when they advance."""
+        return rows.is_plain and (not rows.reported or self._tells(rows))
 
-        A token is -1 where `not_finite` says what is wrong. See `sample`.
+    def _tells(self, rows: SampleRows) -> bool:
+        """Whether the device tells the log-probabilities that the rows ask for."""
+        if self.logprobs is None or self.mode != "raw_logprobs":
+            return False
+        most = min(MOST_LOGPROBS, self.vocab_size)
+        return all(0 <= count <= most for count in rows.wanted)
+
+    def draw(self, logits: Tensor, rows: SampleRows, run: RunCall = run_plainly) -> Tensor:
+        """Begin to sample the rows of a step, for all of which `draws_alone` holds.
+
+        Their tokens come to lie on the device; a token is -1 where `not_finite` says what is wrong. See `sample`.
+
+        Returns what the host wants of the device, int64 words: the tokens, and what is told behind all places of tokens.
         """
+        device = rows.on_device
+        assert device is not None, "the device draws no tokens"
         count = rows.count
         run(SAMPLE, count, lambda: self._race(logits, rows.part(0, count)))
+        if not rows.reported:
+            return device.out[:count]
+        assert self.logprobs is not None, "the device tells no log-probabilities"
+        told = rows.told()
+        which = device.told_rows.tensor[: len(told.rows)]
+        counts = device.told_counts.tensor[: len(told.rows)]
+        # a row that failed has no token: what is told of it means nothing, but must be of some token
+        chosen = device.out.index_select(0, which).clamp_(min=0)
+        self.logprobs(self._whole(logits), which, chosen, counts, *told.arrays(device.told_memory(told)))
+        return device.given(told)
 
     def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
         """The tokens that would have been drawn without the one that was, and without that one, and so on.
@@ -223,7 +255,7 @@ class Sampler:
         logits, start: as `sample` was given them; rows whose logits are changed or masked are drawn as if they were not.
         Returns `count` arrays int64 [R]; -1 where no token is left.
         """
-        left = logits.detach()[:, : self.vocab_size].clone()
+        left = self._whole(logits).clone()
         places = np.arange(len(left))
         drawn = rows.tokens[start : start + len(left)]
         found: list[Ids] = []
@@ -237,29 +269,42 @@ class Sampler:
         return found
 
     def _race(self, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None = None) -> None:
-        """The kernel's call, on logits without padding."""
-        is_native = self._is_native(logits, rows)
-        kernel = self.race if self.race is not None and is_native else numpy_race
-        whole = logits.detach()[:, : self.vocab_size]
-        arguments = (whole, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
+        """The kernel's call, on logits without padding; where these lie on a device, a few numbers of the rows go there."""
+        whole = self._whole(logits)
+        is_home = self._is_home(logits)
+        takes_masks = masks is None or self.masked is not None
+        if self.race is None or not (is_home and takes_masks):
+            works_here = is_home and self._home == "cpu"
+            kernel = self.race if self.race is not None and works_here else numpy_race
+            _race_on_host(kernel, whole, rows, masks)
+            return
+        own = rows if rows.out.device == logits.device else rows.on(logits.device)
+        arguments = (whole, own.which, own.keys, own.temperatures, own.out, own.filters)
         if masks is None:
-            kernel(*arguments)
-        elif self.masked is not None and is_native:
+            self.race(*arguments)
+        elif self.masked is not None:
             words, index = masks
-            home = logits.device
-            self.masked(*arguments, (words.to(home), index.to(home)))
-        else:
-            masked_race(kernel, *arguments, masks)
+            self.masked(*arguments, (words.to(logits.device), index.to(logits.device)))
+        if own is not rows:
+            rows.out.copy_(own.out)
 
-    def _is_native(self, logits: Tensor, rows: KernelRows) -> bool:
-        """Whether logits and rows lie where the native kernels work."""
-        if logits.device.type != self._home or logits.dtype is not torch.float32:
-            return False
-        return str(rows.out.device.type) == self._home
+    def _is_home(self, logits: Tensor) -> bool:
+        return logits.device.type == self._home and logits.dtype is torch.float32
+
+    def _whole(self, logits: Tensor) -> Tensor:
+        """Logits without padding."""
+        return logits.detach()[:, : self.vocab_size]
 
 
-def _on_host(logits: Tensor) -> bool:
-    return logits.device.type == "cpu" and logits.dtype is torch.float32
+def _race_on_host(
+    kernel: SamplingKernel, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None
+) -> None:
+    """A kernel that takes no masks, of rows that lie on the host."""
+    arguments = (logits, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
+    if masks is None:
+        kernel(*arguments)
+    else:
+        masked_race(kernel, *arguments, masks)
 
 
 def _any_failed(tokens: Ids) -> bool:
@@ -269,11 +314,13 @@ def _any_failed(tokens: Ids) -> bool:
     return bool(tokens[tokens.argmin()] < 0)
 
 
-def _keep_distributions(values: Float32, part: Part) -> None:
+def _keep_distributions(values: HostLogits, part: Part) -> None:
     """Remember what the drafts of these rows are drawn from, as far as they are drawn at random."""
     rows = part.rows
     span = slice(part.start, part.stop)
     was_drawn = (rows.tokens[span] >= 0) & (rows.temperatures[span] > 0)
-    for place in was_drawn.nonzero()[0].tolist():
+    drawn = was_drawn.nonzero()[0].tolist()
+    values.bring(drawn)
+    for place in drawn:
         row = part.start + place
         keep_distribution(rows, row, part.final_logits(values, row))

@@ -1,6 +1,6 @@
 """The changes that requests make to their logits before the temperature, each for all rows that want it at once.
 
-Owns: the stages and their order: allowed ids, bad words, minimum tokens, logit bias, processors of plugins, penalties.
+Owns: the stages and their order: allowed ids, bad words, minimum tokens, logit bias, processors of plugins, penalties, replay.
 Never does: filter (`core.sampling.filters`), apply token masks (the race does) or choose.
 Called by: `core.sampling.adjusted`.
 
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
+from core.sampling.canvas import MASKED, Canvas, DeviceCanvas, HostCanvas
 from core.sampling.columns import temperature_of
 from core.sampling.noise import Float32, Ids
 from core.sampling.state import SequenceSampling
-
-MASKED = np.float32(-np.inf)
 
 
 @dataclass(slots=True)
@@ -56,36 +56,45 @@ def adjust(logits: Float32, rows: Sequence[Adjusted], custom: CustomStage | None
     custom: None where no request has a processor.
     Returns the rows that failed, by their place, each with a sentence.
     """
-    _keep_allowed(logits, rows)
-    _mask_bad_words(logits, rows)
-    _mask_until_min_tokens(logits, rows)
-    _add_bias(logits, rows)
+    canvas = HostCanvas(logits)
+    _restrict(canvas, rows)
     failed = {} if custom is None else custom.apply(logits, rows, late=False)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # extreme penalties: the sampler looks
-        _penalize(logits, rows)
+        _penalize(canvas, rows)
         _divide(logits, rows)
     if custom is not None:
         failed |= custom.apply(logits, rows, late=True)
+    _replay(logits, rows)
     return failed
 
 
-def _keep_allowed(logits: Float32, rows: Sequence[Adjusted]) -> None:
+def adjust_there(logits: Tensor, rows: Sequence[Adjusted]) -> None:
+    """The same of logits on a device, float32 [R, V], for rows without processors."""
+    canvas = DeviceCanvas(logits)
+    _restrict(canvas, rows)
+    _penalize(canvas, rows)
+
+
+def _restrict(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
+    """The stages in front of processors: they come before the penalties."""
+    _keep_allowed(canvas, rows)
+    _mask_bad_words(canvas, rows)
+    _mask_until_min_tokens(canvas, rows)
+    _add_bias(canvas, rows)
+
+
+def _keep_allowed(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
     """Mask everything but the allowed ids of rows that have them."""
     allowed: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
         ids = row.state.allowed_ids
         if ids is not None:
             allowed.append((i, ids))
-    if not allowed:
-        return
-    places = _places(logits, allowed)
-    flat = logits.reshape(-1)  # a view: the logits are contiguous
-    kept = flat[places]
-    logits[[i for i, _ in allowed]] = MASKED
-    flat[places] = kept
+    if allowed:
+        canvas.keep([i for i, _ in allowed], _places(canvas.size, allowed))
 
 
-def _mask_bad_words(logits: Float32, rows: Sequence[Adjusted]) -> None:
+def _mask_bad_words(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
     """Mask the last tokens of bad words whose beginnings have just been said."""
     found: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
@@ -93,63 +102,54 @@ def _mask_bad_words(logits: Float32, rows: Sequence[Adjusted]) -> None:
         if bad_words:
             output = row.state.output(row.index)
             found.append((i, bad_words.ends(output)))
-    _mask(logits, found)
+    _mask(canvas, found)
 
 
-def _mask_until_min_tokens(logits: Float32, rows: Sequence[Adjusted]) -> None:
+def _mask_until_min_tokens(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
     """Mask the tokens that would end a sequence too early."""
     found: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
         ids = row.state.min_tokens_ids
         if ids is not None and row.index < row.state.min_tokens:
             found.append((i, ids))
-    _mask(logits, found)
+    _mask(canvas, found)
 
 
-def _add_bias(logits: Float32, rows: Sequence[Adjusted]) -> None:
+def _add_bias(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
     """Add the bias of rows that have one."""
-    size = logits.shape[1]
     found: list[tuple[int, Ids]] = []
     all_values: list[Float32] = []
     for i, row in enumerate(rows):
         if row.state.bias is not None:
             ids, values = row.state.bias
-            inside = ids < size
+            inside = ids < canvas.size
             found.append((i, ids[inside]))
             all_values.append(values[inside])
-    if not found:
-        return
-    places = _places(logits, found)
-    logits.reshape(-1)[places] += np.concatenate(all_values)
+    if found:
+        canvas.add(_places(canvas.size, found), np.concatenate(all_values))
 
 
-def _penalize(logits: Float32, rows: Sequence[Adjusted]) -> None:
+def _penalize(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
     """Change the logit of each token that occurred: ÷ or × the repetition penalty, − frequency · count, − presence."""
-    size = logits.shape[1]
     found: list[tuple[int, Ids]] = []
     all_counts: list[Float32] = []
     for i, row in enumerate(rows):
         if row.state.penalized:
             ids, counts = row.state.counts(row.index, row.num_drafted)
-            inside = ids < size
+            inside = ids < canvas.size
             found.append((i, ids[inside]))
             all_counts.append(counts[inside])
     if not found:
         return
-    places = _places(logits, found)
     lengths = [len(ids) for _, ids in found]
     params = [rows[i].state.params for i, _ in found]
-    factor = _spread([p.repetition_penalty for p in params], lengths)
-    frequency = _spread([p.frequency_penalty for p in params], lengths)
-    presence = _spread([p.presence_penalty for p in params], lengths)
-    counts = np.concatenate(all_counts)
-    flat = logits.reshape(-1)
-    values = flat[places]
-    # either way the token becomes less likely
-    values = np.where(values > 0, values / factor, values * factor)
-    values -= frequency * counts
-    values -= presence * (counts > 0)
-    flat[places] = values
+    canvas.penalize(
+        _places(canvas.size, found),
+        _spread([p.repetition_penalty for p in params], lengths),
+        _spread([p.frequency_penalty for p in params], lengths),
+        _spread([p.presence_penalty for p in params], lengths),
+        np.concatenate(all_counts),
+    )
 
 
 def _divide(logits: Float32, rows: Sequence[Adjusted]) -> None:
@@ -167,15 +167,22 @@ def _divide(logits: Float32, rows: Sequence[Adjusted]) -> None:
             values /= np.float32(temperature_of(row.state.params))
 
 
-def _mask(logits: Float32, found: Sequence[tuple[int, Ids]]) -> None:
+def _replay(logits: Float32, rows: Sequence[Adjusted]) -> None:
+    """Leave the row of a replayed sequence nothing but its token; behind the last one comes a step that nobody reads."""
+    for i, row in enumerate(rows):
+        trace = row.state.trace
+        if trace is not None and row.index < len(trace):
+            logits[i] = MASKED
+            logits[i, trace[row.index]] = 0.0
+
+
+def _mask(canvas: Canvas, found: Sequence[tuple[int, Ids]]) -> None:
     if found:
-        places = _places(logits, found)
-        logits.reshape(-1)[places] = MASKED
+        canvas.mask(_places(canvas.size, found))
 
 
-def _places(logits: Float32, found: Iterable[tuple[int, Ids]]) -> Ids:
-    """Where the ids of each row lie in the flat logits; ids beyond the vocabulary are left out."""
-    size = logits.shape[1]
+def _places(size: int, found: Iterable[tuple[int, Ids]]) -> Ids:
+    """Where the ids of each row lie in the flat logits; ids beyond the vocabulary are left out. size: V."""
     places = []
     for i, ids in found:
         inside = ids[ids < size]

@@ -63,6 +63,7 @@ class SequenceSampling:
     in_order: whether one of them must see every position once, so that the sequence has no drafts.
 
     Options that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
+    trace: the output tokens that are replayed, or None.
     penalized: any penalty is on.
     drawn: by output index, what its draft was drawn from, where drafts are drawn apart from the tokens.
     """
@@ -84,6 +85,7 @@ class SequenceSampling:
         "processors",
         "request",
         "tokens",
+        "trace",
     )
 
     def __init__(self, request: EngineRequest, tokens: Tokens) -> None:
@@ -99,6 +101,7 @@ class SequenceSampling:
         if params.logit_bias:
             values = np.array(list(params.logit_bias.values()), dtype=np.float32)
             self.bias = _ids(list(params.logit_bias)), values
+        self.trace = params.trace_decode_token_ids
         self.bad_words = BadWords(request.bad_words_ids)
         self.min_tokens = params.min_tokens if request.stop_token_ids else 0
         self.min_tokens_ids = _ids(request.stop_token_ids) if self.min_tokens else None
@@ -116,7 +119,7 @@ class SequenceSampling:
         """Whether logits are changed at every position; before `min_tokens`, they are in any case. Masks change none."""
         listed = self.allowed_ids is not None or self.bias is not None or bool(self.bad_words)
         processed = bool(self.processors or self.late_processors)
-        return listed or self.penalized or processed
+        return listed or self.penalized or processed or self.trace is not None
 
     def output(self, stop: int) -> Tokens:
         """The first `stop` output tokens, int32 [stop]."""

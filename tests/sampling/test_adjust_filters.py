@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from core.sampling.largest import at_least_kth
-from core.sampling.stages import Adjusted, adjust
+from core.sampling.stages import Adjusted, adjust, adjust_there
 
 VOCAB = 3000
 
@@ -168,3 +168,24 @@ def test_ids_beyond_the_vocabulary_do_no_harm():
         bad_words=[[93]], repetition_penalty=1.1, temperature=0.0,
     )  # fmt: skip
     assert sample_one(torch.zeros(20), state).token_id == 2
+
+
+def test_logits_are_changed_to_the_same_bits_where_a_device_has_them():
+    """Every stage, and ids beyond the vocabulary."""
+    asked = [
+        sequence(
+            prompt=[1, 2, 2, 9], output=[5, 5, 7], repetition_penalty=1.3, frequency_penalty=0.7, presence_penalty=-0.2
+        ),
+        sequence(prompt=[3], output=[4, 4], logit_bias={4: 2.5, 11: -100.0}, repetition_penalty=0.6),
+        sequence(prompt=[3], allowed_token_ids=[5, 6, VOCAB + 3], presence_penalty=1.5),
+        sequence(prompt=[3], min_tokens=4, stop=[8, 9], repetition_penalty=1e-6),
+        sequence(prompt=[3], output=[6], bad_words=[[12], [6, 13]]),
+    ]
+    rows = [Adjusted(running.state, running.num_output) for running in asked]
+    logits = torch.stack([random_logits(seed) for seed in range(len(rows))])
+    there = logits.clone()
+    adjust_there(there, rows)
+    here = logits.numpy().copy()
+    adjust(here, rows)
+    assert torch.equal(there.view(torch.int32), torch.from_numpy(here).view(torch.int32))
+    assert not torch.equal(there, logits)

@@ -5,6 +5,7 @@ import torch
 from sampling.reference import Row, draw, sample_one, sequence
 
 from core.sampling import Sampler, accept, prompt_logprobs
+from core.sampling.host_logits import HostLogits
 
 VOCAB = 2000
 
@@ -26,6 +27,20 @@ def test_output_logprobs_agree_with_torch(num):
     logits = random_logits(1)[0]
     result = sample_one(logits, sequence(seed=4, logprobs=num, temperature=2.0))
     check(result.logprobs, logits, result.token_id, num)
+
+
+def test_rows_are_brought_to_the_host_once_each():
+    """Logits that numpy cannot see where they lie: of a device, or of another type."""
+    logits = random_logits(4).bfloat16()
+    there = HostLogits(logits)
+    there.bring([2, 0])
+    row = there[2]
+    logits[2] = 0  # what was brought stays
+    assert there[2] is row and row.tolist() == random_logits(4)[2].bfloat16().tolist()
+    assert there[3].tolist() == logits[3].tolist()
+    assert there.some(1, [5, 7]) == logits[1, [5, 7]].tolist()
+    here = HostLogits(random_logits(4))
+    assert here[1].tolist() == random_logits(4)[1].tolist()
 
 
 def test_whole_vocabulary():
