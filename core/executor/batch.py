@@ -21,6 +21,7 @@ from core.api.messages import EngineRequest
 from core.api.specs import KVGroup
 from core.api.step_plan import Int32Array, NewSequence, SequenceKey, Slot, StepPlan
 from core.executor.block_tables import BlockTables
+from core.executor.given_rows import embeddings_of
 from core.executor.grammars import GrammarMask, Grammars
 from core.executor.held_drafts import HeldDrafts
 from core.executor.logits_processors import LogitsProcessors
@@ -89,6 +90,7 @@ class PersistentBatch:
     masks: of the sequences with a grammar.
     trees: the shapes of drafts that were proposed as a tree.
     undrafted: slots whose sequences have no drafts.
+    embedded: float32 [prompt tokens, H], of the sequences whose prompts are embeddings.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class PersistentBatch:
         self.masks: dict[Slot, GrammarMask] = {}
         self.trees: dict[Slot, DraftTree] = {}
         self.undrafted: set[Slot] = set()
+        self.embedded: dict[Slot, Tensor] = {}
         self._latest: StepInput | None = None
 
     def __getitem__(self, slot: Slot) -> EngineRequest:
@@ -141,6 +144,7 @@ class PersistentBatch:
                 self.drafts.end(slot)
                 self.trees.pop(slot, None)
                 self.undrafted.discard(slot)
+                self.embedded.pop(slot, None)
         if left and self.processors is not None:
             self.processors.end(left)
         for new in plan.new:
@@ -166,6 +170,10 @@ class PersistentBatch:
         cu_seqlens = fill_arrays(self.tables, slots, lens, computed)
         fill_tokens(self.buffers, self.tokens.array, slots, lens, computed, cu_seqlens)
         return self._with_rows(plan, cu_seqlens, drafts)
+
+    def write_tokens(self, step: StepInput) -> None:
+        """Put the step's tokens into the buffers once more, now that all are known. The step continues none."""
+        fill_tokens(self.buffers, self.tokens.array, step.slots, step.query_lens, step.num_computed, step.cu_seqlens)
 
     def views(self, step: StepInput) -> list[BatchView]:
         """The step as attention sees it, for each KV group."""
@@ -282,3 +290,5 @@ class PersistentBatch:
             self.scored.add(slot)
         if request.pooling is not None:
             self.pooled[slot] = Pooled(request.pooling)
+        if request.prompt_embeds:
+            self.embedded[slot] = embeddings_of(request)

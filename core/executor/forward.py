@@ -12,10 +12,13 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from core.executor.given_rows import GivenRows
 from core.executor.recorder import Recorder
 from core.executor.step_buffers import StepBuffers
+from core.executor.taken_tokens import TakenTokens
 from core.models.decoder import Decoder
 from core.models.fallback.model import ModuleModel
 from core.plugin.contracts import BatchView, Runtime
@@ -27,18 +30,25 @@ HEAD: Final = "head"
 
 
 def recorder_of(
-    model: Decoder | ModuleModel, runtime: Runtime, buffers: StepBuffers, *, padding: bool, eager: bool
+    model: Decoder | ModuleModel,
+    runtime: Runtime,
+    buffers: StepBuffers,
+    *,
+    padding: bool,
+    eager: bool,
+    sizes: Sequence[int] | None = None,
 ) -> Recorder:
     """The recorder of a model, with the kinds of calls that can be recorded.
 
     padding: whether the model's attention backends take steps with padded rows and sequences.
     eager: record nothing.
+    sizes: see `Recorder`.
     """
     if eager or not model.capturable:
         return Recorder()
     max_num_seqs = len(buffers.seq_lens.array)
     max_num_tokens = len(buffers.token_ids.array)
-    recorder = Recorder(runtime)
+    recorder = Recorder(runtime, sizes)
     recorder.add(HEAD, model.max_logits)
     for start in range(0, max_num_seqs, model.max_logits):
         kind = sampling_kind(start)
@@ -66,64 +76,57 @@ class ForwardPass:
         self.recorder = recorder
         self._max_num_seqs = len(buffers.seq_lens.array)
 
-    @property
-    def on_cpu(self) -> bool:
-        """Whether logits lie in the host's memory."""
-        device = self.buffers.logit_rows.tensor.device
-        return str(device.type) == "cpu"
-
-    def run(self, views: Sequence[BatchView], drawn: Tensor | None = None) -> None:
+    def run(self, views: Sequence[BatchView], taken: TakenTokens | None = None, given: GivenRows | None = None) -> None:
         """Compute the residual stream of the step's tokens.
 
         views: of each KV group.
-        drawn: the step's tokens, one a sequence, where only the device has them; see `follow`.
+        taken: those of its tokens that only the device has.
+        given: embeddings that stand in the place of those of some of the tokens.
         """
         view = views[0]
         num_tokens = view.num_tokens
-        if view.tails is not None:
+        if view.tails is not None or given is not None:
             self.buffers.token_ids.changed(num_tokens)
             self.buffers.send()
-            self._compute(views)  # what was recorded knows of no tails
+            self._compute_unrecorded(views, given)
             return
         kind = DECODE if view.max_query_len == 1 else MIXED
         size = self.recorder.size(kind, num_tokens)
         if size is not None:
-            self._run_padded(kind, size, views, drawn)
+            self._run_padded(kind, size, views, taken)
             return
 
         def call() -> None:
             self._compute(views)
 
-        self._send(num_tokens, drawn)
+        self._send(num_tokens, taken)
         self.recorder.run(kind, num_tokens, view.num_seqs, call)
 
-    def follow(self, views: Callable[[], Sequence[BatchView]], drawn: Tensor) -> None:
+    def follow(self, views: Callable[[], Sequence[BatchView]], taken: TakenTokens) -> None:
         """The step behind one of as many sequences, each of which goes on with the token that was drawn for it.
 
         views: makes those of each KV group, where there is no recording.
-        drawn: int64 [B] on the device; -1 where none could be drawn: that sequence goes on with any token.
+        taken: all tokens of the step.
         """
-        count = len(drawn)
+        count = taken.count
         if not self.recorder.has(DECODE, count):
-            self.run(views(), drawn)
+            self.run(views(), taken)
             return
         size = self.recorder.size(DECODE, count) or count
         num_seqs = min(size, self._max_num_seqs)
         # padding of the same size lies behind these already
         self.buffers.positions.changed(count)
         self.buffers.seq_lens.changed(count)
-        self._send(count, drawn)
+        self._send(count, taken)
         self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
 
-    def _send(self, num_tokens: int, drawn: Tensor | None) -> None:
+    def _send(self, num_tokens: int, taken: TakenTokens | None) -> None:
         """Bring the step to the device. Tokens that it has drawn itself are moved there to where the step finds them."""
-        token_ids = self.buffers.token_ids
-        if drawn is None:
-            token_ids.changed(num_tokens)
-            self.buffers.send()
-            return
+        if taken is None or not taken.in_order:
+            self.buffers.token_ids.changed(num_tokens)
         self.buffers.send()
-        torch.clamp(drawn, min=0, out=token_ids.tensor[: len(drawn)])
+        if taken is not None:
+            taken.put(self.buffers)
 
     def logits(self, count: int) -> Tensor:
         """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
@@ -153,8 +156,8 @@ class ForwardPass:
         self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
         return self.model.logits_view(count)
 
-    def hidden(self, rows: range) -> Tensor:
-        """The last hidden states [R, H] of some rows of the latest step, at most `max_logits`; valid until the next call."""
+    def hidden(self, rows: NDArray[np.int64]) -> Tensor:
+        """The last hidden states [R, H] of rows [R] of the latest step, at most `max_logits`; valid until the next call."""
         count = len(rows)
         logit_rows = self.buffers.logit_rows
         logit_rows.array[:count] = rows
@@ -200,7 +203,21 @@ class ForwardPass:
         metadata = self._metadata(views)
         self.model.forward(token_ids, view.positions, metadata)
 
-    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], drawn: Tensor | None) -> None:
+    def _compute_unrecorded(self, views: Sequence[BatchView], given: GivenRows | None) -> None:
+        """The same for what no recording knows: tails of trees, and embeddings that are given."""
+        model = self.model
+        if given is None:
+            self._compute(views)
+            return
+        assert isinstance(model, Decoder), "the configuration lets no other model take embeddings"
+        device = self.buffers.token_ids.tensor.device
+        model.tell_given(given.rows.to(device), given.values.to(device))
+        try:
+            self._compute(views)
+        finally:
+            model.tell_given(None, None)
+
+    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: TakenTokens | None) -> None:
         """The same on `size` rows, which a recording of that size may serve."""
         view = views[0]
         num_seqs = min(size, self._max_num_seqs)
@@ -210,7 +227,7 @@ class ForwardPass:
             fixed = self._fixed(kind, size, views)
             self._compute(fixed)
 
-        self._send(size, drawn)
+        self._send(size, taken)
         live = view.num_tokens, view.num_seqs
         self.recorder.run(kind, size, num_seqs, call, live)
 

@@ -76,26 +76,26 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """Tokens on their way back.
+    """What a step gives, on its way back.
 
-    tokens: int64 [R] on the host, which means nothing before `wait` was called, and is another step's after RING more.
+    words: int64 [n] on the host, which mean nothing before `wait` was called, and are another step's after RING more.
     """
 
-    tokens: NDArray[np.int64]
+    words: NDArray[np.int64]
     wait: Callable[[], None]
 
 
 class Returns:
-    """Brings a step's tokens, at most `num_rows`, from the device."""
+    """Brings what a step gives, at most `num_words` of 64 bits, from the device."""
 
-    def __init__(self, num_rows: int, downloads: Downloads) -> None:
+    def __init__(self, num_words: int, downloads: Downloads) -> None:
         self._downloads = downloads
-        self._ring = [downloads.host_memory(num_rows * 8).view(torch.int64) for _ in range(RING)]
+        self._ring = [downloads.host_memory(num_words * 8).view(torch.int64) for _ in range(RING)]
         self._next = 0
 
-    def begin(self, tokens: Tensor) -> Returned:
+    def begin(self, words: Tensor) -> Returned:
         """Begin to copy int64 [R], as they are behind all kernels that were called so far."""
-        target = self._ring[self._next][: len(tokens)]
+        target = self._ring[self._next][: len(words)]
         self._next = (self._next + 1) % RING
-        wait = self._downloads.download(target.view(torch.uint8), tokens.view(torch.uint8))
+        wait = self._downloads.download(target.view(torch.uint8), words.view(torch.uint8))
         return Returned(target.numpy(), wait)

@@ -16,9 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.executor.mask_buffers import MaskBuffers
 from core.executor.staging import Staging
 from core.plugin.contracts import Uploads
 from core.sampling.device_rows import DeviceRows
+from core.sampling.told import MOST_LOGPROBS, words_of
 
 ALIGNMENT: Final = 64
 """Bytes: of a cache line, and of the widest vector."""
@@ -30,9 +32,14 @@ SAMPLED: Final[tuple[tuple[tuple[int, ...], torch.dtype], ...]] = (
     ((), torch.int64),
     ((), torch.float64),
     ((), torch.float32),
+    ((), torch.int64),
+    ((), torch.int64),
     ((5,), torch.int64),
 )
-"""Of a row that samples: which, temperature, top-k, top-p, least, and the key, which changes in every step, last."""
+"""Of a row that samples: which, temperature, top-k, top-p, least; of one that something is told of: which, and how much.
+
+The key of a row, which changes in every step, comes last.
+"""
 
 
 class StepBuffer:
@@ -73,9 +80,12 @@ class StepBuffers:
     slot_mappings: int64 [T] for each KV group.
     block_tables: int32 [B, M] for each KV group; last in the arena, because few steps change them.
     num_sampled: rows whose sampling columns the device reads, where its memory is its own; 0: the host samples.
+    num_mask_words: of the token mask of such a row.
     uploads: a runtime whose device has memory of its own and copies in its own time.
 
     sampled: these columns, or None.
+    taken: int64 [B], twice, or None: the rows of the step before whose tokens the device takes, and which of this step's
+        tokens they are.
 
     The tokens come first, so that a step whose tokens the device has drawn itself brings everything behind them alone.
     """
@@ -90,6 +100,7 @@ class StepBuffers:
         num_groups: int = 1,
         uploads: Uploads | None = None,
         num_sampled: int = 0,
+        num_mask_words: int = 0,
     ) -> None:
         tokens = (max_num_tokens,), torch.int64
         table = (max_num_seqs, max_blocks_per_seq), torch.int32
@@ -98,13 +109,20 @@ class StepBuffers:
             ((max_logits,), torch.int64),
         ]
         sampled = [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else []
+        taken = [((max_num_seqs,), torch.int64)] * 2 if num_sampled else []
+        arrays += taken
         arrays += sampled
         arrays += [tokens, ((max_num_seqs,), torch.int32), ((max_num_seqs + 1,), torch.int32)]
         arrays += [tokens] * num_groups
         arrays += [table] * num_groups
         made = self._make(arrays, device, uploads)
         self.token_ids, self.logit_rows, *made = made
-        self.sampled = _device_rows(made[: len(sampled)], num_sampled, device) if sampled else None
+        self.taken = (made[0], made[1]) if taken else None
+        made = made[len(taken) :]
+        self.sampled: DeviceRows | None = None
+        if sampled:
+            masks = MaskBuffers(num_sampled, num_mask_words, device, uploads)
+            self.sampled = _device_rows(made[: len(sampled)], num_sampled, device, masks)
         self.positions, self.seq_lens, self.cu_seqlens_q, *of_groups = made[len(sampled) :]
         self.slot_mappings = of_groups[:num_groups]
         self.block_tables = of_groups[num_groups:]
@@ -145,8 +163,21 @@ class StepBuffers:
         return made
 
 
-def _device_rows(columns: Sequence[StepBuffer], num_rows: int, device: torch.device) -> DeviceRows:
+def _device_rows(columns: Sequence[StepBuffer], num_rows: int, device: torch.device, masks: MaskBuffers) -> DeviceRows:
     """Columns in the order of `SAMPLED`."""
-    which, temperatures, top_k, top_p, least, keys = columns
-    out = torch.zeros(num_rows, dtype=torch.int64, device=device)
-    return DeviceRows(which, keys, temperatures, top_k, top_p, least, out)
+    which, temperatures, top_k, top_p, least, told_rows, told_counts, keys = columns
+    room = words_of(num_rows, 1 + MOST_LOGPROBS)
+    memory = torch.zeros(num_rows + room, dtype=torch.int64, device=device)
+    return DeviceRows(
+        which=which,
+        keys=keys,
+        temperatures=temperatures,
+        top_k=top_k,
+        top_p=top_p,
+        least=least,
+        told_rows=told_rows,
+        told_counts=told_counts,
+        out=memory[:num_rows],
+        memory=memory,
+        masks=masks,
+    )

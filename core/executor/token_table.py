@@ -7,6 +7,7 @@ step computes. Called by: the persistent batch; the sampling states read their s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -21,16 +22,33 @@ Slots = NDArray[np.int64]
 """numpy indexes with 64-bit integers several times faster than with others."""
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """One token for each of some sequences, which counts as known and is told later.
+
+    slots: int64 [R].
+    places: int64 [R], where each goes in the flat table.
+    lives: int64 [R], the life of each slot: what is told of an earlier one is of no use.
+    """
+
+    slots: Slots
+    places: Slots
+    lives: Slots
+
+
 class TokenTable:
     """int32 [num_slots, length]; rows that no sequence reaches cost no memory.
 
     array: prompt, output, then drafts; what is behind them is stale.
     num_prompt_tokens: int32 [num_slots].
+    num_expected: int32 [num_slots], the newest tokens of each sequence that are only expected; they are stale.
     """
 
     def __init__(self, num_slots: int, length: int) -> None:
         self.array = np.zeros((num_slots, length), np.int32)
         self.num_prompt_tokens = np.zeros(num_slots, np.int32)
+        self.num_expected = np.zeros(num_slots, np.int32)
+        self._lives = np.zeros(num_slots, np.int64)
         self._length = length
         self._flat = self.array.reshape(-1)
         # where the next token of each sequence goes in the flat table
@@ -44,6 +62,8 @@ class TokenTable:
         row[:split] = prompt
         row[split:known] = output
         self.num_prompt_tokens[slot] = split
+        self.num_expected[slot] = 0
+        self._lives[slot] += 1
         self._ends[slot] = slot * self._length + known
         return row
 
@@ -75,6 +95,25 @@ class TokenTable:
         ends = self._ends[slots]
         self._flat[ends] = token_ids
         self._ends[slots] = ends + ONE
+
+    def expect(self, slots: Slots) -> Expected:
+        """Each of these sequences has a token more, which `tell` writes."""
+        places = self._ends[slots]
+        self._ends[slots] = places + ONE
+        self.num_expected[slots] += 1
+        return Expected(slots, places, self._lives[slots])
+
+    def tell(self, expected: Expected, token_ids: Int32Array) -> None:
+        """The tokens that were expected, int32 [R]; those of sequences that have left since are passed over."""
+        slots = expected.slots
+        places = expected.places
+        is_alive = self._lives[slots] == expected.lives
+        if not is_alive.all():
+            slots = slots[is_alive]
+            places = places[is_alive]
+            token_ids = token_ids[is_alive]
+        self._flat[places] = token_ids
+        self.num_expected[slots] -= 1
 
     def extend_one(self, slot: Slot, token_ids: Sequence[int]) -> None:
         """New tokens for one sequence."""

@@ -12,14 +12,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from core.layers.kernels import KernelSet
-from core.sampling.kernel import numpy_race
+from core.sampling.kernel import numpy_masked_race, numpy_race
+from core.sampling.logprobs import numpy_logprobs
 from core.testing.async_device import OverwrittenError
 from core.testing.graph_runtime import Place, RecordedCall
 from core.testing.intercepted import InterceptedKernels
@@ -44,28 +46,40 @@ Work = Callable[[], None]
 
 
 class Watch(TorchFunctionMode):  # type: ignore[misc]
-    """While it is entered, the host's own functions find the device's work done, and those that read are counted."""
+    """While it is entered, the host's own functions find the work of devices done, and those that read are counted."""
 
-    def __init__(self, device: FakeCalls) -> None:
+    def __init__(self, *devices: FakeCalls) -> None:
         super().__init__()
-        self._device = device
+        self.devices = WeakSet(devices)
+
+    @classmethod
+    def in_this_thread(cls) -> Watch:
+        """The one that is entered in this thread; one that stays, if none is."""
+        for mode in _get_current_function_mode_stack():
+            if isinstance(mode, Watch):
+                return mode
+        watch = cls()
+        watch.__enter__()
+        return watch
 
     def __torch_function__(
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Do the device's work first, unless the function only looks."""
-        if self._device.is_working:
+        devices = list(self.devices)
+        if any(device.is_working for device in devices):
             return function(*args, **(kwargs or {}))
         name = getattr(function, "__name__", "")
         looks = name in LOOKS
         if name == "__getitem__":
             looks = _is_view(args[1])
         elif name == "numpy":
-            looks = self._device.is_pinned(args[0])
-        if not looks:
-            self._device.do_everything()
-        if name in READS:
-            self._device.reads[name] += 1
+            looks = any(device.is_pinned(args[0]) for device in devices)
+        waits = name in READS or (name == "numpy" and not looks)
+        for device in devices:
+            if not looks:
+                device.do_everything()
+            device.reads[name] += waits
         return function(*args, **(kwargs or {}))
 
 
@@ -100,6 +114,7 @@ class FakeCalls:
     """The `DeviceCalls` of a device that is not there; also the `Calls` of its kernels.
 
     graph_bytes: that each recording takes of the device's memory.
+    is_watched: whether the threads that use it are watched for good; else a test enters a `Watch`.
 
     is_working: whether it does its work just now.
     reads: functions for which the host had to wait, by name.
@@ -109,9 +124,10 @@ class FakeCalls:
     threads: how often a thread took it into use.
     """
 
-    def __init__(self, graph_bytes: int = MIB) -> None:
+    def __init__(self, graph_bytes: int = MIB, *, is_watched: bool = False) -> None:
         self.device = torch.device("cpu")
         self._graph_bytes = graph_bytes
+        self._is_watched = is_watched
         self._queue: list[Work] = []
         self._num_done = 0
         self.is_working = False
@@ -169,6 +185,8 @@ class FakeCalls:
     def use(self) -> None:
         """See `DeviceCalls`."""
         self.threads += 1
+        if self._is_watched:
+            Watch.in_this_thread().devices.add(self)
 
     def memory(self) -> tuple[int, int]:
         """See `DeviceCalls`."""
@@ -229,16 +247,25 @@ class FakeCalls:
 
 
 class FakeKernels(InterceptedKernels):
-    """The kernels of such a device: those of a CPU, and one that samples."""
+    """The kernels of such a device: those of a CPU, those that sample, and one that tells log-probabilities."""
 
     def __init__(self, inner: KernelSet, calls: FakeCalls) -> None:
         super().__init__(inner, calls)
         race = inner.race or numpy_race
+        logprobs = inner.logprobs or numpy_logprobs
 
         def draw(*args: Any, **options: Any) -> None:
             calls.run("race", race, args, options)
 
+        def draw_masked(*args: Any, **options: Any) -> None:
+            calls.run("masked_race", inner.masked_race or numpy_masked_race, args, options)
+
+        def tell(*args: Any, **options: Any) -> None:
+            calls.run("logprobs", logprobs, args, options)
+
         self.race = draw
+        self.masked_race = draw_masked
+        self.logprobs = tell
 
 
 class FakeSpace:

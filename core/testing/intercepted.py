@@ -26,6 +26,7 @@ ROWS = {
     "activate": (0, 2),
     "open_gate": (0, 1),
     "add": (0, 1),
+    "add_rms_norm": (0, 2, 5),
     "scale": (0,),
     "soft_cap": (0,),
     "take_rows": (2,),
@@ -80,6 +81,7 @@ class InterceptedKernels(KernelSet):
         self.capturable = True
         for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
             setattr(self, op, self._intercepted(op))
+        self.add_rms_norm = None if inner.add_rms_norm is None else self._intercepted("add_rms_norm")
         self.race = None if inner.race is None else self._intercepted("race")
         self.masked_race = inner.masked_race  # never recorded: which rows have masks differs from step to step
         self.logprobs = inner.logprobs
@@ -92,6 +94,17 @@ class InterceptedKernels(KernelSet):
     def linear(self, *args: Any, **options: Any) -> LinearKernel:
         """See `KernelSet`."""
         inner = self._inner.linear(*args, **options)
+        kernel: Any = InterceptedLinear(inner, self.calls)
+        return kernel  # type: ignore[no-any-return]
+
+    def save(self, kernel: Any, *args: Any, **options: Any) -> Any:
+        """See `KernelSet`."""
+        inner = kernel._inner if isinstance(kernel, InterceptedLinear) else kernel
+        return self._inner.save(inner, *args, **options)
+
+    def restore(self, *args: Any, **options: Any) -> LinearKernel:
+        """See `KernelSet`."""
+        inner = self._inner.restore(*args, **options)
         kernel: Any = InterceptedLinear(inner, self.calls)
         return kernel  # type: ignore[no-any-return]
 

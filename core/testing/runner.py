@@ -11,12 +11,12 @@ import selectors
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from core.own_directory import OwnDirectory
+from core.plugin.patience import Patience
 from core.processes import end_with_parent, lifeline, python_command
 from core.testing.case import FOLDER, Finding
 from core.testing.suite import cases
@@ -59,7 +59,7 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
         environment = {**os.environ, "PYTHONPATH": search_path, "TMPDIR": str(folder)}
         child = subprocess.Popen(command, stdin=line_of_life, stdout=subprocess.PIPE, stderr=words, env=environment)
         try:
-            for line in _lines(child, time.monotonic() + time_limit):
+            for line in _lines(child, Patience(child.pid, time_limit)):
                 if line.finding is not None:
                     yield line.finding
                 running = line.started or running
@@ -77,16 +77,16 @@ def findings(task: Task, time_limit: float = TIME_LIMIT) -> Iterator[Finding]:
             child.communicate()
 
 
-def _lines(child: subprocess.Popen[bytes], until: float) -> Iterator[Line]:
+def _lines(child: subprocess.Popen[bytes], patience: Patience) -> Iterator[Line]:
     """Lines as they come. Raises TimeoutExpired."""
     assert child.stdout is not None
     pending = b""
     with selectors.DefaultSelector() as selector:
         selector.register(child.stdout, selectors.EVENT_READ)
         while True:
-            left = max(until - time.monotonic(), 0.0)
-            if not selector.select(left):
-                raise subprocess.TimeoutExpired(child.args, 0.0)
+            while not selector.select(patience.left()):
+                if not patience.left():
+                    raise subprocess.TimeoutExpired(child.args, 0.0)
             data = os.read(child.stdout.fileno(), 1 << 16)
             if not data:
                 return

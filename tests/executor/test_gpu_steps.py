@@ -14,10 +14,13 @@ import torch
 from core import LLM, SamplingParams
 from core.api.errors import UserError
 from core.executor.staging import RING, Returns
+from core.sampling.host_logits import HostLogits
 from core.testing.fake_device import POISON, FakeCalls, FakeSpace, Watch
 from core_plugins.platforms.cuda.graphs import Graphs
 from core_plugins.platforms.cuda.virtual_memory import TaggedMemory
+from tests.executor.regex_grammar import generate, install
 from tests.executor.test_doubles import TORCH, double, results, settings
+from tests.executor.test_grammars import PATTERNS, force_nothing, params
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 3, "adaptive": False}
 
@@ -94,30 +97,114 @@ def watched(llm: LLM):
 ROOM = {"max_model_len": 64, "max_num_seqs": 8, "block_size": 8, "dtype": "float32", "num_gpu_blocks_override": 64}
 
 
+def watch_steps(llm: LLM) -> tuple[list[tuple[int, int]], list[int]]:
+    """Of each plan that goes on: reads of the device and copies to it while it is given, and steps that are then with it."""
+    executor = llm._client.core.executor
+    ahead = executor.worker.ahead
+    calls = calls_of(llm)
+    submit = executor.submit
+    followed: list[tuple[int, int]] = []
+    in_flight: list[int] = []
+
+    def counted(plan):
+        reads, uploads = calls.reads.total(), calls.uploads
+        ticket = submit(plan)
+        if plan.same_batch:
+            followed.append((calls.reads.total() - reads, calls.uploads - uploads))
+            in_flight.append(len(ahead._in_flight))
+        return ticket
+
+    executor.submit = counted
+    return followed, in_flight
+
+
 def test_the_engine_never_waits_between_a_plan_and_its_result(tiny_llama: Path) -> None:
     """While a step goes on from the one before, nothing is read of the device, and one step is always with it."""
     with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
         expected = tokens(plain)
     with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
-        executor = llm._client.core.executor
-        ahead = executor.worker.ahead
-        calls = calls_of(llm)
-        submit = executor.submit
-        followed, in_flight = [], []
-
-        def counted(plan):
-            reads, uploads = calls.reads.total(), calls.uploads
-            ticket = submit(plan)
-            if plan.same_batch:
-                followed.append((calls.reads.total() - reads, calls.uploads - uploads))
-                in_flight.append(len(ahead._in_flight))
-            return ticket
-
-        executor.submit = counted
+        followed, in_flight = watch_steps(llm)
         assert tokens(llm) == expected
         assert len(followed) > 15
         assert set(followed) == {(0, 1)}
         assert in_flight.count(2) > 15
+
+
+TOLD = [
+    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=3, prompt_logprobs=1),
+    SamplingParams(temperature=0.9, seed=5, max_tokens=24, ignore_eos=True, top_p=0.9),
+    SamplingParams(temperature=0.7, seed=7, max_tokens=24, ignore_eos=True, logprobs=0),
+]
+
+
+CHANGED = [
+    SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, repetition_penalty=1.3, logprobs=2),
+    SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True, presence_penalty=0.5, logit_bias={70: 2.0}),
+    SamplingParams(temperature=1.0, seed=4, max_tokens=12, min_tokens=8, allowed_token_ids=list(range(60, 120))),
+]
+
+
+def told(llm: LLM, params: list[SamplingParams] = TOLD) -> list:
+    """Tokens, log-probabilities and ranks."""
+    with watched(llm):
+        outputs = [out.outputs[0] for out in llm.generate(PROMPTS, params, use_tqdm=False)]
+    entries = [
+        [{t: (p.logprob, p.rank) for t, p in position.items()} for position in o.logprobs or []] for o in outputs
+    ]
+    return list(zip([list(o.token_ids) for o in outputs], entries, strict=True))
+
+
+def test_log_probabilities_come_back_with_the_tokens(tiny_llama: Path) -> None:
+    """They keep nobody waiting: no read of the device and one copy to it, and no row of logits leaves it."""
+    with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
+        expected = told(plain)
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
+        followed, in_flight = watch_steps(llm)
+        assert told(llm) == expected
+        # the first one waits for the step before it, in which a prompt was scored
+        assert len(followed) > 15 and set(followed[1:]) == {(0, 1)}
+        assert in_flight.count(2) > 15
+
+
+def test_logits_are_changed_where_they_lie(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Penalties, biases and allowed tokens: what the CPU draws and tells, and the host sees no row of logits."""
+    with LLM(model=str(tiny_llama), **ROOM, **TORCH) as plain:
+        expected = told(plain, CHANGED)
+
+    def seen(*args):
+        raise AssertionError("the host looks at logits")
+
+    monkeypatch.setattr(HostLogits, "__getitem__", seen)
+    with LLM(model=str(tiny_llama), **ROOM, **double("gpu")) as llm:
+        assert told(llm, CHANGED) == expected
+
+
+def test_masks_of_grammars_are_brought_in_one_copy(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same answers as the CPU's, drawn on the device by the kernel that takes masks."""
+    install(monkeypatch)
+    force_nothing(monkeypatch)
+    asked = params()[:3]
+
+    def answers(llm: LLM) -> list:
+        with watched(llm):
+            outputs = generate(llm, PROMPTS, asked, PATTERNS[:3])
+        return [[(list(one.token_ids), one.finish_reason) for one in out.outputs] for out in outputs]
+
+    room = ROOM | {"max_model_len": 128}
+    with LLM(model=str(tiny_llama), **room, **TORCH) as plain:
+        expected = answers(plain)
+    with LLM(model=str(tiny_llama), **room, **double("gpu")) as llm:
+        sampler = llm._client.core.executor.worker.runner.sampler
+        calls = calls_of(llm)
+        draw, copies = sampler.masked, []
+
+        def counted(*args):
+            copies.append(calls.uploads)
+            draw(*args)
+
+        sampler.masked = counted
+        assert answers(llm) == expected
+        assert len(copies) > 10
 
 
 def test_a_sequence_without_finite_logits_fails_alone_among_steps_ahead(tiny_llama: Path) -> None:
@@ -212,6 +299,25 @@ def test_sizes_of_graphs() -> None:
     assert max(padded) < 1.8
 
 
+@pytest.mark.parametrize(
+    "asked, recorded",
+    [
+        ({"optimization_level": 0}, set()),
+        ({"optimization_level": 1}, {4}),
+        ({"cudagraph_capture_sizes": [3]}, {3}),
+        ({"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY", "cudagraph_capture_sizes": [2, 5]}}, {5}),
+        ({"max_cudagraph_capture_size": 2}, set()),
+    ],
+)
+def test_levels_and_sizes_say_what_is_recorded(tiny_llama: Path, asked: dict, recorded: set[int]) -> None:
+    """Three sequences are padded to the next size, and computed call by call beyond the largest."""
+    with LLM(model=str(tiny_llama), **(ROOM | {"max_num_seqs": 6}), **asked, **double("gpu")) as llm:
+        tokens(llm)
+        kinds = llm._client.core.executor.worker.runner.forward.recorder._kinds
+        found = {size for kind in kinds.values() for size in kind.calls}
+        assert found == recorded
+
+
 def test_tokens_come_back_in_the_devices_own_time() -> None:
     """Each step's are poison until they are waited for, and its own although the device draws again meanwhile."""
 
@@ -234,8 +340,8 @@ def test_tokens_come_back_in_the_devices_own_time() -> None:
         calls.later(lambda step=step: drawn.fill_(step))
         found.append(returns.begin(drawn[:2]))
     poison = np.frombuffer(bytes([POISON] * 16), np.int64)
-    assert all((one.tokens == poison).all() for one in found)
+    assert all((one.words == poison).all() for one in found)
     found[0].wait()
-    assert found[0].tokens.tolist() == [0, 0] and (found[1].tokens == poison).all()
+    assert found[0].words.tolist() == [0, 0] and (found[1].words == poison).all()
     found[2].wait()
-    assert [one.tokens.tolist() for one in found] == [[0, 0], [1, 1], [2, 2]]
+    assert [one.words.tolist() for one in found] == [[0, 0], [1, 1], [2, 2]]

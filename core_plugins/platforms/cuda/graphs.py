@@ -1,6 +1,6 @@
 """Recorded graphs of a device: which sizes, and within how much memory.
 
-Owns: the table of sizes and the budget. Never does: decide what is recorded (the engine's recorder does).
+Owns: which kinds and sizes, and the budget. Never does: decide what is recorded (the engine's recorder does).
 Called by: the runtime.
 
 A size is recorded when a step first needs it: the start waits for none.
@@ -13,19 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from core.api.graph_sizes import graph_sizes
 from core.plugin.contracts import CapturedCalls
 from core_plugins.platforms.cuda.calls import DeviceCalls, RecordedGraph
 
 logger = logging.getLogger(__name__)
-
-SIZES: Final = (
-    *(1, 2, 4, 8),
-    *range(16, 64, 8),
-    *range(64, 128, 16),
-    *range(128, 256, 32),
-    *range(256, 513, 64),
-)
-"""Rows: a step is padded by an eighth of itself at most, beyond the small ones."""
 
 WHOLE: Final = ("mixed", "sample")
 """Kinds that are never recorded, by their first word: long steps hide the time of their launches, and sampling is one."""
@@ -77,8 +69,7 @@ class Graphs:
         """Rows for which calls of a kind are recorded; none beyond what a step of that kind can have."""
         if kind.partition(" ")[0] in WHOLE:
             return []
-        most = min(max_rows, self._largest)
-        return [size for size in SIZES if size <= most]
+        return graph_sizes(min(max_rows, self._largest))
 
     def capture(self, run: Callable[[], None], num_rows: int) -> CapturedCalls | None:
         """See `Captures`: computed first, then recorded, which computes nothing."""

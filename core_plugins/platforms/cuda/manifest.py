@@ -1,112 +1,15 @@
-"""Manifest of the `cuda` platform. Torch-free.
+"""Manifest of the `cuda` platform: a row of the platforms of GPUs; any NVIDIA device goes before the processors. Torch-free.
 
-Owns: the platform's probe and its proposals. Called by: `core.plugin`.
+Called by: `core.plugin`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from core.plugin.contracts import Platform
-from core.plugin.hookspecs import Device, LoadContext, PlatformView, PluginSpec, Probe, Proposal, hookimpl
-from core_plugins.platforms.cuda.arguments import MOST_GRAPH_MIB, DeviceArguments
-from core_plugins.platforms.cuda.chips import chip_of, sm_of
+from core_plugins.platforms.cuda.hooks import hooks_of
 
 CONTRACT = 1
-GIB = 1 << 30
+SUMMARY = "NVIDIA GPUs, through torch"
 
-
-class Profile(NamedTuple):
-    """Batches of a class of devices.
-
-    name: for people.
-    memory: bytes that a device of the class has at least.
-    sm: the oldest architecture of the class, 90 for `sm_90`.
-    offline, server: tokens a step.
-    seqs: sequences a step.
-    """
-
-    name: str
-    memory: int
-    sm: int
-    offline: int
-    server: int
-    seqs: int
-
-
-CONTEXT = 512 << 20
-"""Bytes that a process takes of a device beside what it asks for: the driver's context, libraries, loaded kernels."""
-
-CAPABILITIES = {
-    "dtypes": ["bfloat16", "float16", "float32"],
-    "device_graphs": True,
-    "reserved_bytes": CONTEXT + (MOST_GRAPH_MIB << 20),
-}
-"""Of all platforms of GPUs."""
-
-ATTENTION = ("triton", "flash_attn", "flashinfer", "flex", "torch_sdpa")
-"""Best first; those that are not installed, or that do not fit, say why."""
-
-PROFILES = (
-    Profile("a GPU of 70 GiB or more, sm_90 or newer", 70 * GIB, 90, offline=16384, server=8192, seqs=1024),
-    Profile("a GPU", 0, 0, offline=8192, server=2048, seqs=256),
+core_spec, core_probe, core_propose, core_load = hooks_of(
+    "cuda", SUMMARY, priority=100, driver="core_plugins.platforms.cuda.driver"
 )
-
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is; any NVIDIA device goes before the processors."""
-    return PluginSpec(
-        name="cuda",
-        summary="NVIDIA GPUs, through torch",
-        arguments=DeviceArguments,
-        capabilities=CAPABILITIES,
-        priority=100,
-    )
-
-
-@hookimpl
-def core_probe() -> Probe:
-    """Ask the driver."""
-    from core_plugins.platforms.cuda.driver import probe_driver
-
-    return probe_driver()
-
-
-@hookimpl
-def core_propose(view: PlatformView) -> dict[str, Proposal]:
-    """Large batches by use and class of device; the KV cache takes what `gpu_memory_utilization` leaves."""
-    return proposals(view)
-
-
-def proposals(view: PlatformView) -> dict[str, Proposal]:
-    """The same for any maker's devices."""
-    row = _profile(view.device)
-    offline = view.context == "llm"
-    purpose = "many requests at once" if offline else "short waits"
-    use = f"{purpose} on {row.name}"
-    proposed = {
-        "block_size": Proposal(16, "little waste at a sequence's end"),
-        "max_num_seqs": Proposal(row.seqs, use),
-        "max_num_batched_tokens": Proposal(row.offline if offline else row.server, use),
-        "attention_backend": Proposal(list(ATTENTION), "the engine's own kernels first"),
-    }
-    chip = chip_of(view.device.profile)
-    if chip is not None and "bfloat16" not in chip.dtypes:
-        proposed["dtype"] = Proposal("float16", f"{chip.name} has no matrix units for bfloat16")
-    return proposed
-
-
-def _profile(device: Device) -> Profile:
-    """The first class that the device belongs to; the last one takes every device."""
-    sm = sm_of(device.profile)
-    memory = device.total_bytes or device.memory_bytes
-    return next(row for row in PROFILES if memory >= row.memory and sm >= row.sm)
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Platform:
-    """Build the platform."""
-    from core_plugins.platforms.cuda.platform import MAKERS, DevicePlatform
-
-    return DevicePlatform(MAKERS["cuda"], context.arguments or DeviceArguments())

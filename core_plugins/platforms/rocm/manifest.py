@@ -1,47 +1,15 @@
-"""Manifest of the `rocm` platform. Torch-free.
+"""Manifest of the `rocm` platform: a row of the platforms of GPUs. Torch-free.
 
-Owns: the platform's probe. Called by: `core.plugin`. Everything else is what the `cuda` platform does, with another row.
+Called by: `core.plugin`.
 """
 
 from __future__ import annotations
 
-from core.plugin.contracts import Platform
-from core.plugin.hookspecs import LoadContext, PlatformView, PluginSpec, Probe, Proposal, hookimpl
-from core_plugins.platforms.cuda.arguments import DeviceArguments
-from core_plugins.platforms.cuda.manifest import CAPABILITIES, proposals
+from core_plugins.platforms.cuda.hooks import hooks_of
 
 CONTRACT = 1
+SUMMARY = "AMD GPUs, through torch; it compiles, and has not been run on a device"
 
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
-    return PluginSpec(
-        name="rocm",
-        summary="AMD GPUs, through torch; it compiles, and has not been run on a device",
-        arguments=DeviceArguments,
-        capabilities=CAPABILITIES,
-        priority=90,
-    )
-
-
-@hookimpl
-def core_probe() -> Probe:
-    """Ask the driver."""
-    from core_plugins.platforms.rocm.driver import probe_driver
-
-    return probe_driver()
-
-
-@hookimpl
-def core_propose(view: PlatformView) -> dict[str, Proposal]:
-    """As for other GPUs."""
-    return proposals(view)
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Platform:
-    """Build the platform."""
-    from core_plugins.platforms.cuda.platform import MAKERS, DevicePlatform
-
-    return DevicePlatform(MAKERS["rocm"], context.arguments or DeviceArguments())
+core_spec, core_probe, core_propose, core_load = hooks_of(
+    "rocm", SUMMARY, priority=90, driver="core_plugins.platforms.rocm.driver"
+)

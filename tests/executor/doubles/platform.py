@@ -13,7 +13,9 @@ KIND = "platform"
 class Arguments(msgspec.Struct, frozen=True, kw_only=True):
     """Which double."""
 
-    kind: Annotated[str, msgspec.Meta(description="graph, late or gpu")] = "graph"
+    kind: Annotated[str, msgspec.Meta(description="graph, late, gpu, or watched, a gpu that watches its host")] = (
+        "graph"
+    )
 
 
 class DoublePlatform:
@@ -30,7 +32,7 @@ class DoublePlatform:
         return self._double(CpuPlatform(1).open("cpu", kernels))
 
 
-def open_gpu(kernels):
+def open_gpu(kernels, is_watched):
     """The runtime of GPUs, over a device that is not there."""
     from core.layers.kernels import KernelSet
     from core.testing.fake_device import FakeCalls, FakeKernels, FakeSpace
@@ -38,7 +40,8 @@ def open_gpu(kernels):
     from core_plugins.platforms.cuda.runtime import SleepingRuntime
     from core_plugins.platforms.cuda.virtual_memory import TaggedMemory
 
-    calls = FakeCalls()
+    calls = FakeCalls(is_watched=is_watched)
+    calls.use()
     chosen = FakeKernels(KernelSet(kernels, "cpu"), calls)
     graphs = Graphs(calls, budget=64 << 20, largest=16)
     memory = TaggedMemory(FakeSpace(1 << 30), calls.synchronize)
@@ -52,8 +55,11 @@ class GpuPlatform:
 
     num_threads = 1
 
+    def __init__(self, is_watched):
+        self._is_watched = is_watched
+
     def open(self, device, kernels):
-        return open_gpu(kernels)
+        return open_gpu(kernels, self._is_watched)
 
 
 @hookimpl
@@ -63,7 +69,7 @@ def core_spec():
         name="double",
         summary="doubles of devices",
         arguments=Arguments,
-        capabilities={"dtypes": ["float32"], "activation_dtype": "float32"},
+        capabilities={"dtypes": ["float32"], "activation_dtype": "float32", "device_graphs": True},
         priority=-100,
     )
 
@@ -86,6 +92,7 @@ def core_load(context):
     from core.testing.async_device import FakeAsyncDevice
     from core.testing.graph_runtime import FakeGraphRuntime
 
-    if context.arguments.kind == "gpu":
-        return GpuPlatform()
-    return DoublePlatform(FakeGraphRuntime if context.arguments.kind == "graph" else FakeAsyncDevice)
+    kind = context.arguments.kind
+    if kind in ("gpu", "watched"):
+        return GpuPlatform(kind == "watched")
+    return DoublePlatform(FakeGraphRuntime if kind == "graph" else FakeAsyncDevice)
