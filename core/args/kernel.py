@@ -1,6 +1,6 @@
 """Arguments about which kernels run. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -19,6 +19,9 @@ class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
             commas=True,
         ),
     ] = msgspec.field(default_factory=lambda: ["auto"])
+    kernels_config: Annotated[
+        dict[str, Any], Arg("Kernel providers' own arguments: --kernels-config.NAME.KEY VALUE.")
+    ] = {}
     numerics: Annotated[
         str,
         Arg(

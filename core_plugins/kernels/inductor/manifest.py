@@ -53,10 +53,9 @@ def core_numerics() -> str:
 
 @hookimpl
 def core_load(context: LoadContext) -> Kernels:
-    """Build the kernels, and begin to compile."""
+    """Build the kernels. What is to be compiled their calls say."""
+    from core_plugins.kernels.inductor.compiler import Compiler
     from core_plugins.kernels.inductor.kernels import CompiledKernels
 
-    device = context.device.replace("rocm", "cuda")
-    kernels = CompiledKernels(device)
-    kernels.start()
-    return kernels
+    cache_dir = "" if context.config is None else context.config.compilation.cache_dir
+    return CompiledKernels(Compiler(context.device.replace("rocm", "cuda"), cache_dir=cache_dir))

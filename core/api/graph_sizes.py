@@ -1,0 +1,32 @@
+"""Numbers of rows for which steps are recorded, where one recording serves one number.
+
+Owns: the series of sizes. Never does: record. Called by: the configuration, platforms of devices with graphs.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+MOST_ROWS: Final = 1 << 16
+"""Of any recording."""
+LARGEST: Final = 512
+"""Of a series that nobody has limited."""
+
+
+def graph_sizes(largest: int) -> list[int]:
+    """1, 2, 4, 8, 16, then four or more between a power of two and the next: a larger step is padded by a half at most."""
+    sizes: list[int] = []
+    size = 1
+    while size <= largest:
+        sizes.append(size)
+        if size < 16:
+            size *= 2
+        else:
+            power = 1 << (size.bit_length() - 1)
+            size += max(power // 4, 8)
+    return sizes
+
+
+def powers_of_two(largest: int) -> list[int]:
+    """The few sizes that take the least memory and time to record: a step is padded to twice its rows at most."""
+    return [1 << exponent for exponent in range(largest.bit_length())] if largest else []
