@@ -1,6 +1,7 @@
-"""`core kernels build [--sm CHIP,...]`: compile kernels ahead, so that a start waits for no compiler.
+"""`core kernels build [MODEL] [--sm CHIP,...]`: compile kernels ahead, so that a start waits for no compiler;
+`core kernels tune MODEL`: measure how a model's products are computed best on this machine's GPU.
 
-Owns: the command's arguments and output, and which chips are in this machine. Never does: compile.
+Owns: the commands' arguments and output, and which chips are in this machine. Never does: compile, measure.
 Called by: main.
 """
 
@@ -8,21 +9,32 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
 from core.api.errors import PluginError, UserError, nearest
 from core.args.arg import Arg
-from core.args.show import show
+from core.args.show import Section, show
 from core.cli.options import take_help
 from core.cli.own_options import option_section, refuse_rest, take_options
-from core.plugin.contracts.ahead import BuildAhead, CompiledAhead
+from core.plugin.contracts.ahead import CompiledAhead, Run
 from core.plugin.hookspecs import Probe
 from core.plugin.registry import PluginRegistry
 
-USAGE = "core kernels build [--sm CHIP,...] [--jobs N]"
-SUMMARY = "Compile kernels ahead of their first launch."
+VERBS = {
+    "build": (
+        "[MODEL] [ARGUMENTS] [--sm CHIP,...] [--jobs N]",
+        "Compile kernels ahead of their first launch: those that MODEL calls with these arguments, which are those of `core "
+        "serve`, or without one those that most models call.",
+    ),
+    "tune": (
+        "MODEL [ARGUMENTS]",
+        "Measure on this machine's first GPU in which tiles the products of MODEL are quickest, and print lines for a table. "
+        "The arguments are those of `core serve`.",
+    ),
+}
+USAGE = " | ".join(f"core kernels {verb} {words}" for verb, (words, _) in VERBS.items())
 
 
 class KernelsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,22 +51,61 @@ class KernelsOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def kernels(words: list[str]) -> int:
     """Run the command; returns the exit code: 1 when a kernel could not be compiled."""
-    if take_help(words) is not None:
-        show(USAGE, SUMMARY, [option_section("Options", KernelsOptions)])
-        return 0
     verb = words.pop(0) if words else ""
-    if verb != "build":
-        raise UserError(f"core kernels {verb}: expected `{USAGE}`.{nearest(verb, ['build'])}")
+    if take_help([verb, *words]) is not None:
+        _help(verb)
+        return 0
+    if verb not in VERBS:
+        raise UserError(f"core kernels {verb}: expected `{USAGE}`.{nearest(verb, VERBS)}")
+    return _build(words) if verb == "build" else _tune(words)
+
+
+def _help(verb: str) -> None:
+    if verb not in VERBS:
+        rows = tuple((f"{name} {words}", text) for name, (words, text) in VERBS.items())
+        show("core kernels COMMAND", "About kernels for GPUs.", [Section("Commands", rows)])
+        return
+    usage, summary = VERBS[verb]
+    sections = [option_section("Options", KernelsOptions)] if verb == "build" else []
+    show(f"core kernels {verb} {usage}", summary, sections)
+
+
+def _build(words: list[str]) -> int:
     options = take_options(KernelsOptions, words)
-    refuse_rest("kernels", words, KernelsOptions)
+    run = _run(words)
     registry = PluginRegistry()
-    chips = _named(options.sm) if options.sm else _found(registry)
+    chips = _named(options.sm) if options.sm else _found(registry, ", such as --sm sm_90")
     jobs = options.jobs or len(os.sched_getaffinity(0))
     done: list[CompiledAhead] = []
-    for name, build in _builders(registry):
+    for name, build in _providers(registry, "ahead", "compiled ahead"):
         print(f"{name}: compiling for {', '.join(chips)}")
-        done += build(chips, jobs, _say)
+        done += build(chips, jobs, _say) if run is None else build(chips, jobs, _say, run)
     return _report(done)
+
+
+def _tune(words: list[str]) -> int:
+    from core.cli.kernels_model import run_of
+
+    if not words or (words[0].startswith("-") and not words[0].startswith("--model")):
+        raise UserError(f"core kernels tune: expected a model: `core kernels tune {VERBS['tune'][0]}`.")
+    registry = PluginRegistry()
+    chip, *_ = _found(registry)
+    for name, tune in _providers(registry, "tune", "measured"):
+        print(f"{name}: measuring on {chip}", file=sys.stderr)
+        text = tune(chip, run_of(words), lambda line: print(line, file=sys.stderr, flush=True))
+        print(text, end="")
+    return 0
+
+
+def _run(words: Sequence[str]) -> Run | None:
+    """What runs the model of these words; None where there are none."""
+    if not words:
+        return None
+    if words[0].startswith("-") and not words[0].startswith("--model"):
+        refuse_rest("kernels", words, KernelsOptions)
+    from core.cli.kernels_model import run_of
+
+    return run_of(words)
 
 
 def _named(text: str) -> list[str]:
@@ -66,8 +117,8 @@ def _named(text: str) -> list[str]:
     return list(names)
 
 
-def _found(registry: PluginRegistry) -> list[str]:
-    """The chips of this machine. Raises UserError when there is none."""
+def _found(registry: PluginRegistry, way_out: str = "") -> list[str]:
+    """The chips of this machine. Raises UserError when there is none. way_out: what to do then."""
     found: dict[str, None] = {}
     reasons: list[str] = []
     for row, answer in registry.probe().items():
@@ -79,17 +130,20 @@ def _found(registry: PluginRegistry) -> list[str]:
             if device.profile:
                 found[device.profile] = None
     if not found:
-        raise UserError(
-            f"core kernels build: no GPU was found here ({'; '.join(reasons)}); name the chips, such as --sm sm_90."
-        )
+        if way_out:
+            way_out = f"; name the chips{way_out}"
+        raise UserError(f"core kernels: no GPU was found here ({'; '.join(reasons)}){way_out}.")
     return list(found)
 
 
-def _builders(registry: PluginRegistry) -> list[tuple[str, BuildAhead]]:
-    """The providers whose kernels can be compiled ahead. Raises UserError, and PluginError for a broken one."""
-    found: list[tuple[str, BuildAhead]] = []
+def _providers(registry: PluginRegistry, capability: str, what: str) -> list[tuple[str, Any]]:
+    """The providers with a capability, and what it names: a `BuildAhead` or a `Tune`. what: that is done, for people.
+
+    Raises UserError, and PluginError for a broken one.
+    """
+    found: list[tuple[str, Any]] = []
     for row, manifest in registry.candidates("kernels"):
-        target = "" if isinstance(manifest, str) else manifest.spec.capabilities.get("ahead")
+        target = "" if isinstance(manifest, str) else manifest.spec.capabilities.get(capability)
         if not target:
             continue
         module, _, attribute = str(target).partition(":")
@@ -98,7 +152,7 @@ def _builders(registry: PluginRegistry) -> list[tuple[str, BuildAhead]]:
         except (ImportError, AttributeError) as error:
             raise PluginError(f"kernels plugin '{row.name}': {target} is missing: {error}.") from error
     if not found:
-        raise UserError("core kernels build: no installed plugin has kernels that can be compiled ahead.")
+        raise UserError(f"core kernels: no installed plugin has kernels that can be {what}.")
     return found
 
 

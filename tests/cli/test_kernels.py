@@ -18,8 +18,10 @@ def asked(monkeypatch):
     """What a provider is asked to build; it fails at one kernel."""
     calls = []
 
-    def build(chips, jobs, say):
+    def build(chips, jobs, say, run=None):
         calls.append((list(chips), jobs))
+        if run is not None:
+            run(chips[0])
         rows = [
             CompiledAhead("norm", chips[0], 0.2, False),
             CompiledAhead("race", chips[0], 0.0, True),
@@ -36,7 +38,14 @@ def asked(monkeypatch):
 
     spec = manifest.core_spec()
     monkeypatch.setitem(spec.capabilities, "ahead", "built_ahead:build")
-    monkeypatch.setattr(PluginRegistry, "candidates", lambda self, kind: [(spec, types.SimpleNamespace(spec=spec))])
+    candidates = PluginRegistry.candidates
+
+    def found(self, kind, rows=None):
+        if kind == "kernels" and rows is None:
+            return [(spec, types.SimpleNamespace(spec=spec))]
+        return candidates(self, kind, rows)
+
+    monkeypatch.setattr(PluginRegistry, "candidates", found)
     return calls
 
 
@@ -60,14 +69,54 @@ def test_the_chips_of_this_machine(asked, monkeypatch, capsys):
     assert "no GPU was found here (cuda: no driver); name the chips, such as --sm sm_90" in capsys.readouterr().err
 
 
+def test_what_was_measured_is_printed(monkeypatch, capsys, tiny_llama):
+    module = types.ModuleType("measured")
+
+    def tune(chip, run, say):
+        say("one line")
+        return f"# a table for {chip}\n"
+
+    module.tune = tune
+    monkeypatch.setitem(sys.modules, "measured", module)
+    from core_plugins.kernels.triton import manifest
+
+    spec = manifest.core_spec()
+    monkeypatch.setitem(spec.capabilities, "tune", "measured:tune")
+    found = [(spec, types.SimpleNamespace(spec=spec))]
+    monkeypatch.setattr(PluginRegistry, "candidates", lambda self, kind: found)
+    assert main(["kernels", "tune", str(tiny_llama)]) == 2
+    assert "no GPU was found here" in capsys.readouterr().err
+    row = next(row for row in PluginRegistry().rows("platform") if row.name == "cuda")
+    device = Device("cuda:0", "a GPU", 1 << 30, profile="sm_90")
+    monkeypatch.setattr(PluginRegistry, "probe", lambda self: {row: Probe((device,))})
+    assert main(["kernels", "tune", str(tiny_llama)]) == 0
+    told = capsys.readouterr()
+    assert told.out == "# a table for sm_90\n"
+    assert "triton: measuring on sm_90" in told.err and "one line" in told.err
+
+
+def test_a_model_is_run_as_it_would_be_on_the_chip(asked, monkeypatch, tiny_llama):
+    from core.executor import dry_run
+
+    seen = []
+    monkeypatch.setattr(dry_run, "dry_run", seen.append)
+    main(["kernels", "build", str(tiny_llama), "--sm", "gfx942", "--max-model-len", "96"])
+    config = seen[0]
+    assert (config.device, config.plugins.platform, config.model.max_model_len) == ("rocm:0", "rocm", 96)
+    assert config.plugins.kernels[0] == "triton"
+    assert set(config.plugins.attention.values()) == {"triton"}
+
+
 @pytest.mark.parametrize(
     "words, there",
     [
         (["kernels"], "expected `core kernels build"),
         (["kernels", "biuld"], "Did you mean 'build'?"),
+        (["kernels", "tune"], "expected a model"),
         (["kernels", "build", "--jbos", "2"], "Did you mean '--jobs'?"),
         (["kernels", "build", "--jobs", "0"], "--jobs 0"),
-        (["kernels", "build", "90"], "'90': unexpected"),
+        (["kernels", "build", "no-such-model", "--sm", "sm_90"], "no-such-model"),
+        (["kernels", "build", "no-such-model", "--sm", "sm_90", "--device", "cpu"], "--sm says which device is meant"),
         (["kernels", "build", "--sm", "sm_70"], "kernels are compiled for sm_80 and newer"),
     ],
 )

@@ -31,12 +31,18 @@ Say = Callable[[CompiledAhead, int, int], None]
 """Is told of each kernel: what became of it, how many are done, how many there are."""
 
 
-class BuildAhead(Protocol):
-    """Compiles every kernel of a provider for some chips, to where launches find it."""
+Run = Callable[[str], None]
+"""Builds a model for a chip, such as `sm_90`, and runs every kind of step. The chip need not be there: tensors are those of
+torch's device `meta`, which have no memory."""
 
-    def __call__(self, chips: Sequence[str], jobs: int, say: Say) -> list[CompiledAhead]:
+
+class BuildAhead(Protocol):
+    """Compiles kernels of a provider for some chips, to where launches find them."""
+
+    def __call__(self, chips: Sequence[str], jobs: int, say: Say, run: Run | None = None) -> list[CompiledAhead]:
         """Compile for chips that are named as a device's profile is, with as many processes.
 
+        run: compile what it calls, once a chip; None: what most models call.
         Raises UserError for a chip that cannot be compiled for.
         """
         ...
