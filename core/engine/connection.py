@@ -1,6 +1,7 @@
 """A client's connection to an engine process.
 
-Owns: `EngineConnection`: the client's socket, the greeting, and noticing that the other end is gone.
+Owns: `EngineConnection`, the words that both ends begin with, whatever carries them; `SocketConnection`, over a socket of this
+machine, and noticing there that the other end is gone.
 Never does: know requests, or end the engine (`OwnedEngine` does). Called by: `ZmqClient`.
 """
 
@@ -24,21 +25,19 @@ logger = logging.getLogger(__name__)
 
 
 class EngineConnection:
-    """One socket to the engine that binds, or will bind, `address`. Use it from one event loop.
+    """The way to one engine. Subclasses carry the payloads: `_greeted`, `_payload`, `post`, `until_ended`, `close`.
 
-    linger_ms: how long what was sent last has for leaving when the connection is closed.
+    address:           of the engine, which further clients connect to.
+    clock_offset_s:    what the engine's monotonic clock is ahead of ours.
+    max_message_bytes: that can be sent at once; None: any number.
     """
 
-    linger_ms = 200
+    clock_offset_s = 0.0
+    max_message_bytes: int | None = None
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._decoder = wire.engine_message_decoder()
-        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
-        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
-        wire.configure(self._socket)
-        self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        self._socket.connect(address)
 
     async def greet(self, start: wire.StartEngine | None = None) -> EngineReady:
         """Greet and wait until the engine is up. start: makes this the connection of the engine's owner.
@@ -46,9 +45,8 @@ class EngineConnection:
         Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything
         else, such as another version of the protocol.
         """
-        greeting = [GREETING] if start is None else [GREETING, wire.encode(start)]
-        await self._send_greeting(greeting)
-        problem = greeting_problem(await self._socket.recv(), "engine")
+        parts = [GREETING] if start is None else [GREETING, wire.encode(start)]
+        problem = greeting_problem(await self._greeted(parts), "engine")
         if problem:
             raise EngineDeadError(problem)
         message = await self.receive()
@@ -58,28 +56,24 @@ class EngineConnection:
             raise _failed_start(message)
         raise EngineDeadError(f"The engine process answered with {type(message).__name__}; expected EngineReady.")
 
-    async def _send_greeting(self, parts: list[bytes]) -> None:
-        await self._socket.send_multipart(parts)
-
     async def receive(self) -> EngineMessage:
         """The next message. Raises EngineDeadError for one that cannot be read."""
-        payload = await self._socket.recv()
+        payload = await self._payload()
         try:
             return self._decoder.decode(payload)
         except UNREADABLE as error:
             raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
 
     def post(self, payload: bytes) -> Awaitable[object]:
-        """Send. Messages leave in the order of the calls, and the socket's queue has no limit: awaiting it is optional."""
-        return self._socket.send(payload)
+        """Send. Messages leave in the order of the calls, and there is no limit of queued ones: awaiting it is optional."""
+        raise NotImplementedError
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
         """Until the engine is gone; returns how it ended, as far as can be told from here.
 
         voice: what is heard of it.
         """
-        await recv_monitor_message(self._monitor)
-        return EngineDeadError("The engine has closed the connection: its process ended.", cause="exit")
+        raise NotImplementedError
 
     def suspects(self) -> tuple[int, ...] | None:
         """Handles of the sequences that the engine is computing; None: that is not known here."""
@@ -94,11 +88,60 @@ class EngineConnection:
         """The engine cannot be trusted any more. It is not ours to end."""
 
     def close(self) -> None:
-        """Give the socket back; tasks that wait for a message must have been cancelled."""
+        """Give everything back; tasks that wait for a message must have been cancelled."""
+        raise NotImplementedError
+
+    async def _greeted(self, parts: list[bytes]) -> bytes:
+        """Send the first message; returns the engine's greeting."""
+        raise NotImplementedError
+
+    async def _payload(self) -> bytes:
+        """The next message as it came."""
+        raise NotImplementedError
+
+
+class SocketConnection(EngineConnection):
+    """One socket to the engine that binds, or will bind, `address`. Use it from one event loop.
+
+    linger_ms: how long what was sent last has for leaving when the connection is closed.
+    """
+
+    linger_ms = 200
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
+        self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
+        wire.configure(self._socket)
+        self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._socket.connect(address)
+
+    def post(self, payload: bytes) -> Awaitable[object]:
+        """As above."""
+        return self._socket.send(payload)
+
+    async def until_ended(self, voice: Voice) -> EngineDeadError:
+        """As above."""
+        await recv_monitor_message(self._monitor)
+        return EngineDeadError("The engine has closed the connection: its process ended.", cause="exit")
+
+    def close(self) -> None:
+        """As above."""
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=self.linger_ms)
         self._context.term()
+
+    async def _greeted(self, parts: list[bytes]) -> bytes:
+        await self._send_greeting(parts)
+        return await self._payload()
+
+    async def _send_greeting(self, parts: list[bytes]) -> None:
+        await self._socket.send_multipart(parts)
+
+    async def _payload(self) -> bytes:
+        payload: bytes = await self._socket.recv()
+        return payload
 
 
 def _failed_start(failure: EngineFailed) -> Exception:

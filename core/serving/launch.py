@@ -21,7 +21,7 @@ from core.config.explained import explained
 from core.observe.logging import SERVER_LIBRARIES, setup_logging
 from core.observe.tracing import check_tracing
 from core.serving.chat_template import read_template
-from core.serving.lifetime import ApiProcessError, announce, close_engine, listen, unless_stopped
+from core.serving.lifetime import ApiProcessError, LinkError, announce, close_engine, listen, unless_stopped
 from core.serving.own_middleware import load_middleware
 from core.serving.service import import_application, serve_requests
 from core.serving.sockets import check_tls_files, close_listener, open_listener
@@ -34,9 +34,12 @@ if TYPE_CHECKING:
     from core.journal.journal import Journal
     from core.serving.context import ServingContext
 
+Started = tuple["AsyncEngine", Callable[[], dict[str, Any]]]
+"""An engine, and what gives its configuration as plain values."""
+
 
 def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Serve until a signal (0) or until the engine, or an API process, dies for good (1).
+    """Serve until a signal (0) or until the engine, or an API process, dies for good, or none comes (1).
 
     process: of the engine, spawned already.
 
@@ -52,7 +55,7 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
         try:
             runner.run(_main(resolution)(resolution, listener, process, signals))
             return 0
-        except (EngineDeadError, ApiProcessError) as error:
+        except (EngineDeadError, ApiProcessError, LinkError) as error:
             subject = "the engine died: " if isinstance(error, EngineDeadError) else ""
             print(f"core serve: {subject}{error}", file=sys.stderr, flush=True)
             return 1
@@ -63,7 +66,9 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
 
 
 def _main(resolution: Resolution) -> Callable[..., Coroutine[Any, Any, None]]:
-    """What serves: this process, or several under a supervisor."""
+    """What serves: this process, with an engine of its own or another command's, or several under a supervisor."""
+    if resolution.server.remote is not None:
+        return _serve_apart
     if resolution.server.api_server_count == 1:
         return _serve
     from core.serving.supervisor import supervise
@@ -72,13 +77,40 @@ def _main(resolution: Resolution) -> Callable[..., Coroutine[Any, Any, None]]:
 
 
 async def _serve(resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals) -> None:
+    async def start() -> Started:
+        return await start_engine(resolution, process), partial(explained, resolution)
+
+    await _serve_once_started(start, resolution, listener, signals)
+
+
+async def _serve_apart(
+    resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
+) -> None:
+    """Without an engine of our own."""
+    from core.serving.remote.front import start_front
+
+    process.discard()
+
+    async def start() -> Started:
+        engine, told = await start_front(resolution)
+        return engine, lambda: told
+
+    await _serve_once_started(start, resolution, listener, signals)
+
+
+async def _serve_once_started(
+    start: Callable[[], Coroutine[Any, Any, Started]],
+    resolution: Resolution,
+    listener: socket.socket,
+    signals: StopSignals,
+) -> None:
     begin = time.perf_counter()
     events = listen(signals)
     journal = _open_journal(resolution.server.journal)
     try:
-        engine = await unless_stopped(start_engine(resolution, process), events[0])
-        if engine is not None:
-            await _serve_with(engine, resolution, listener, events, journal, begin)
+        started = await unless_stopped(start(), events[0])
+        if started is not None:
+            await _serve_with(started, resolution, listener, events, journal, begin)
     finally:
         if journal is not None:
             await journal.close()
@@ -94,21 +126,21 @@ def _open_journal(settings: JournalSettings | None) -> Journal | None:
 
 
 async def _serve_with(
-    engine: AsyncEngine,
+    started: Started,
     resolution: Resolution,
     listener: socket.socket,
     events: tuple[asyncio.Event, asyncio.Event],
     journal: Journal | None,
     begin: float,
 ) -> None:
-    """Serve with an engine of our own, and end it. begin: of the start, as `time.perf_counter()` says."""
+    """Serve with an engine, and end it. begin: of the start, as `time.perf_counter()` says."""
+    engine, explain = started
 
     def on_ready(context: ServingContext) -> None:
         name = context.model.served_names[0]
         announce(listener, resolution.server, name, engine.ready.phases, begin)
 
     try:
-        explain = partial(explained, resolution)
         await serve_requests(resolution.server, listener, engine, events, on_ready, journal, explain)
     finally:
         await close_engine(engine, events[1])

@@ -1,7 +1,7 @@
-"""The engine of several API processes, as their supervisor has it.
+"""The engine of other processes' requests: of several API processes, or of a front elsewhere.
 
 Owns: `SupervisedEngine`: its start, its new start after a death, its end, and the news of them. Never does: run requests, or
-know API processes. Called by: the supervisor.
+know who sends them. Called by: the supervisor, and the command `core serve --headless`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.api.errors import EngineDeadError
+from core.api.messages import EngineOutputs, SchedulerStats
 from core.engine.revival import OwnedEngineSource
 from core.engine.startup import start_with_fallbacks
 from core.engine.zmq_client import ZmqClient
@@ -43,6 +44,12 @@ class SupervisedEngine:
         self._client: ZmqClient | None = None
         self._recovery: asyncio.Task[None] | None = None
         self._leaving = False
+        self._latest = SchedulerStats()
+
+    @property
+    def num_requests(self) -> int:
+        """That wait or run, after the latest step."""
+        return self._latest.num_running + self._latest.num_waiting
 
     @property
     def address(self) -> str:
@@ -90,9 +97,12 @@ class SupervisedEngine:
 
     def _adopt(self, client: ZmqClient) -> None:
         self._client = client
-        client.listen(lambda outputs: None, self._on_dead)
+        client.listen(self._on_step, self._on_dead)
         self.runs.set()
         self._tell(EngineAt(client.address))
+
+    def _on_step(self, outputs: EngineOutputs) -> None:
+        self._latest = outputs.stats
 
     def _on_dead(self, error: EngineDeadError) -> None:
         if self._leaving:

@@ -1,0 +1,134 @@
+"""The channels of a front: each is a client of the engine beside us.
+
+Owns: `Relay`, which carries messages both ways as they are. Never does: read them, but for an output that is too large to be
+sent. Called by: the engine's end of the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from core.api.messages import AbortChoices, EngineOutput, EngineOutputs, Leave
+from core.engine import wire
+
+logger = logging.getLogger(__name__)
+
+LINGER_MS = 200
+LEAVE_S = 0.1
+"""For the engine to hear that a client leaves."""
+
+Send = Callable[[int, bytes], Awaitable[object]]
+
+
+class Relay:
+    """The channels to one engine. Use it from one event loop.
+
+    broken: done when messages could not be carried on.
+
+    send: sends a payload to the front, for a channel.
+    most: bytes of a payload.
+    """
+
+    def __init__(self, send: Send, most: int) -> None:
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._send = send
+        self._most = most
+        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
+        self._sockets: dict[int, zmq.asyncio.Socket] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._left: list[zmq.asyncio.Socket] = []
+
+    def open(self, channel: int, address: str) -> None:
+        """Connect a channel to the engine at `address`. A channel of that number is closed before."""
+        self.close(channel)
+        self._close_left()
+        socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
+        wire.configure(socket)
+        socket.connect(address)
+        self._sockets[channel] = socket
+        self._tasks[channel] = asyncio.create_task(self._carry(channel, socket))
+
+    async def pass_on(self, channel: int, payload: bytes) -> None:
+        """To the engine, unless the channel is closed."""
+        socket = self._sockets.get(channel)
+        if socket is not None:
+            await socket.send(payload)
+
+    def close(self, channel: int) -> None:
+        """The client leaves the engine, which ends its requests. Harmless for a channel that is not open."""
+        socket = self._sockets.pop(channel, None)
+        if socket is None:
+            return
+        self._tasks.pop(channel).cancel()
+        socket.send(wire.encode(Leave()))
+        self._left.append(socket)  # open for a while: an engine that finds nobody there calls it gone without a word
+
+    async def end(self) -> None:
+        """Close all channels, and give everything back."""
+        for channel in list(self._sockets):
+            self.close(channel)
+        if self._left:
+            await asyncio.sleep(LEAVE_S)
+        self._close_left()
+        self._context.term()
+
+    def _close_left(self) -> None:
+        for socket in self._left:
+            socket.close(linger=LINGER_MS)
+        self._left.clear()
+
+    async def _carry(self, channel: int, socket: zmq.asyncio.Socket) -> None:
+        """From the engine to the front, until the channel is closed."""
+        try:
+            while True:
+                payload = await socket.recv()
+                if len(payload) > self._most:
+                    payload, leftover = smaller(payload)
+                    await socket.send(wire.encode(leftover))
+                await self._send(channel, payload)
+        except Exception as error:
+            logger.error("Messages of the engine could not be carried on.", exc_info=error)
+            if not self.broken.done():
+                self.broken.set_result(None)
+
+
+def smaller(payload: bytes) -> tuple[bytes, AbortChoices]:
+    """A message of outputs that is too large to be sent, with an error in place of each of its larger half.
+
+    Returns it, and what the engine is to be told to forget. Raises what reading it raises.
+    """
+    message = msgspec.msgpack.decode(payload, type=EngineOutputs)
+    sizes = sorted(len(wire.encode(output)) for output in message.outputs)
+    middle = sizes[len(sizes) // 2]
+    ended: list[tuple[str, int]] = []
+    outputs: list[EngineOutput] = []
+    for output in message.outputs:
+        size = len(wire.encode(output))
+        if size < middle:
+            outputs.append(output)
+            continue
+        sentence = (
+            f"The answer of one step has {size} bytes, too many for the way from the engine to the front; ask for less."
+        )
+        outputs.append(
+            EngineOutput(
+                output.request_id,
+                output.choice,
+                0,
+                [],
+                finish_reason="error",
+                stop_reason=sentence,
+                handle=output.handle,
+            )
+        )
+        if output.finish_reason is None:
+            _, _, own_id = output.request_id.partition(":")  # the engine puts the client's number before it
+            ended.append((own_id, output.choice))
+    logger.error("A message of %d bytes is too large: %d outputs of it end with an error.", len(payload), len(ended))
+    return wire.encode(msgspec.structs.replace(message, outputs=outputs)), AbortChoices(ended)

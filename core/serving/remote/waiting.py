@@ -1,0 +1,62 @@
+"""One end waits for the other.
+
+Owns: `Waiting`: since when, when to say so, and when it has been too long. Never does: log too often, or connect.
+Called by: both ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
+
+FIRST_LINE_S = 3.0
+NEXT_LINE_S = 30.0
+
+
+class Waiting:
+    """whom: that is waited for. patience_s: how long. clock: seconds.
+
+    trouble: what stood in the way last, a clause; empty: nothing is known.
+    """
+
+    def __init__(self, whom: str, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.trouble = ""
+        self._whom = whom
+        self._patience_s = patience_s
+        self._clock = clock
+        self._since: float | None = None
+        self._next_line = 0.0
+
+    def begin(self) -> None:
+        """Nobody is there from now on."""
+        self._since = self._clock()
+        self._next_line = self._since + FIRST_LINE_S
+        self.trouble = ""
+
+    def end(self) -> None:
+        """Somebody is."""
+        self._since = None
+
+    def look(self, where: str) -> str | None:
+        """Log a line when one is due. Returns the last word, a sentence, when it has been too long.
+
+        where: the other end is to come from.
+        """
+        if self._since is None:
+            return None
+        now = self._clock()
+        waited = now - self._since
+        why = f"; {self.trouble}" if self.trouble else ""
+        if waited > self._patience_s:
+            return (
+                f"Nobody has come in {self._patience_s:g} s (--engine-connect-timeout): {self._whom} was to be {where}{why}. "
+                "See that both run with the same --data-parallel-address, --data-parallel-rpc-port and --engine-key-file."
+            )
+        if now >= self._next_line:
+            self._next_line = now + NEXT_LINE_S
+            rest = self._patience_s - waited
+            logger.warning("Waiting for %s %s for %.0f s, at most %.0f s more%s.", self._whom, where, waited, rest, why)
+        return None

@@ -1,0 +1,55 @@
+"""`core serve` as a front, or as an engine alone, over a fake model: `front PORT NAME=VALUE...`, `engine PORT NAME=VALUE...`.
+
+Names: patience_s, key_file, delay_s, numerics, max_model_len.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from core.api.config import RemoteSettings, RestartConfig, ServerConfig
+from core.cli import serve as command
+from core.cli.main import main
+from core.engine.child import EngineProcess
+from core.engine.shared_file import SharedFiles
+from core.serving.remote import agreement
+from tests.engine.fakes import TARGET, byte_source, make_config
+
+ENGINE_TESTS = str(Path(__file__).parents[1] / "engine")
+spawn = EngineProcess.spawn
+role, port, *words = sys.argv[1:]
+options = dict(word.split("=", 1) for word in words)
+
+
+def spawn_fake(executor: str | None = None, files: SharedFiles | None = None) -> EngineProcess:
+    return spawn(TARGET, files)
+
+
+def resolve(words: list[str]) -> object:
+    length = int(options.get("max_model_len", 256))
+    fake = {"delay_s": float(options.get("delay_s", 0.01))}
+    remote = RemoteSettings(
+        role=role,  # type: ignore[arg-type]
+        address="127.0.0.1",
+        port=int(port),
+        key_file=options.get("key_file"),
+        patience_s=float(options.get("patience_s", 30.0)),
+    )
+    return SimpleNamespace(
+        engine=make_config(options=fake, max_model_len=length, restarts=RestartConfig()),
+        server=ServerConfig(port=0, shutdown_timeout=1.0, remote=remote),
+        manifest=SimpleNamespace(tokenizer=byte_source()),
+        arguments={"max_model_len": (length, "command line", "")},
+        given={"max_model_len": length} if "max_model_len" in options else {},
+        numerics=options.get("numerics", "fake"),
+    )
+
+
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [ENGINE_TESTS, os.environ.get("PYTHONPATH")]))
+EngineProcess.spawn = spawn_fake  # type: ignore[method-assign,assignment]
+command._resolve = resolve  # type: ignore[assignment]
+agreement.explained = lambda resolution: {"arguments": {}}  # type: ignore[attr-defined]
+sys.exit(main(["serve"]))
