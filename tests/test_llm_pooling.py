@@ -12,6 +12,9 @@ from safetensors.torch import save_file
 
 from core import LLM, PoolingParams
 from core.api.errors import CheckpointError, ConfigError, RequestError
+from core.api.pooling import Pooling
+from core.api.pooling_params import LateChunkingParams
+from core.executor.pooled_state import KEPT, Pooled
 from tests.families.oracle import load, reference
 
 ENCODERS = ("bert", "xlm-roberta", "distilbert", "modernbert")
@@ -42,10 +45,10 @@ def _unit(vectors):
 
 def _vectors(llm, prompts, **params):
     outputs = llm.encode(prompts, PoolingParams(**params), **NO_BAR)
-    return [output.outputs.data for output in outputs]
+    return [output.outputs.data.numpy() for output in outputs]
 
 
-def _with_modules(source, directory, pooling, *, further=(), max_tokens=None):
+def _with_modules(source, directory, pooling, *, further=(), **text_settings):
     """A copy of a checkpoint with sentence-transformers' files."""
     shutil.copytree(source, directory)
     names = ["Transformer", "Pooling", *further]
@@ -56,8 +59,8 @@ def _with_modules(source, directory, pooling, *, further=(), max_tokens=None):
     (directory / "modules.json").write_text(json.dumps(modules))
     (directory / "1_Pooling").mkdir()
     (directory / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    if max_tokens is not None:
-        (directory / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": max_tokens}))
+    if text_settings:
+        (directory / "sentence_bert_config.json").write_text(json.dumps(text_settings))
     return directory
 
 
@@ -85,8 +88,92 @@ def test_decoders_equal_transformers(kind, hidden_of_llama):
         assert np.array_equal(vector, second)  # some of it from the prefix cache, where only the last token counts
 
 
+def test_all_poolings_one_behind_the_other(tmp_path):
+    known = reference("bert")
+    modes = ["lasttoken", "mean", "cls", "max", "weightedmean", "mean_sqrt_len_tokens"]
+    path = _with_modules(known.path, tmp_path / "model", {"pooling_mode": modes})
+    with _llm(path) as llm:
+        found = _vectors(llm, _given(known))
+    for states, vector in zip(known.logits, found, strict=True):
+        each = states.numpy()
+        count = len(each)
+        weights = np.arange(1, count + 1)[:, None]
+        weighted = (each * weights).sum(0) / weights.sum()
+        parts = [each[-1], each.mean(0), each[0], each.max(0), weighted, each.sum(0) / np.sqrt(count)]
+        assert np.allclose(vector, np.concatenate(parts), atol=2e-3)
+
+
+def test_switches_of_older_files_have_an_order_of_their_own(tmp_path):
+    known = reference("bert")
+    switches = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True, "pooling_mode_max_tokens": False}
+    path = _with_modules(known.path, tmp_path / "model", switches)
+    with _llm(path) as llm:
+        vector = _vectors(llm, _given(known)[:1])[0]
+    states = known.logits[0].numpy()
+    assert np.allclose(vector, np.concatenate([states[0], states.mean(0)]), atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", KEPT)
+def test_what_is_kept_of_a_sequence_does_not_depend_on_chunks(kind):
+    states = np.random.default_rng(4).standard_normal((37, 6)).astype(np.float32)
+    whole = Pooled(Pooling((kind,)))
+    whole.take(states, 0)
+    parts = Pooled(Pooling((kind,)))
+    for begin, end in ((0, 1), (1, 20), (20, 37)):
+        parts.take(states[begin:end], begin)
+    assert np.array_equal(whole.vector(37), parts.vector(37))
+
+
+def test_texts_in_small_letters(tmp_path):
+    path = _with_modules(
+        reference("bert").path, tmp_path / "model", {"pooling_mode": "mean"}, max_seq_length=30, do_lower_case=True
+    )
+    with _llm(path) as llm:
+        loud, small = (output.outputs.embedding for output in llm.embed(["SOME Text", "some text"], **NO_BAR))
+    assert loud == small
+
+
+def test_what_the_user_says_of_the_pooler():
+    path = reference("bert").path
+    asked = {"task": "token_embed", "dimensions": 8, "pooling_type": "MAX"}
+    with _llm(path, pooler_config=asked) as llm:
+        tokens = llm.encode({"prompt_token_ids": [5, 6, 7]}, **NO_BAR)[0].outputs.data
+        vector = llm.embed({"prompt_token_ids": [5, 6, 7]}, **NO_BAR)[0].outputs.embedding
+        whole = _vectors(llm, [{"prompt_token_ids": [5, 6, 7]}], task="embed", dimensions=48, use_activation=False)[0]
+    assert tokens.shape == (3, 48)
+    assert np.allclose(vector, _unit(whole[:8]), atol=1e-6)
+
+
+def test_late_chunks(bert):
+    ids = list(range(5, 12))
+    chunks = PoolingParams(late_chunking_params=LateChunkingParams(chunk_size=3), use_activation=False)
+    given = [{"prompt_token_ids": ids}, "a text in parts"]
+    found, text = bert.encode(given, chunks, pooling_task="token_embed", **NO_BAR)
+    each = _vectors(bert, given[:1], task="token_embed", use_activation=False)[0]
+    expected = [each[begin : begin + 3].mean(0) for begin in (0, 3, 6)]
+    assert np.allclose(found.outputs.data, np.stack(expected), atol=1e-5)
+    parts = found.late_chunking.chunks
+    assert [part.token_range for part in parts] == [(0, 3), (3, 6), (6, 7)] and parts[0].char_range is None
+    written = [part.char_range for part in text.late_chunking.chunks if part.char_range]
+    assert written[0][0] == 0 and written[-1][1] == len("a text in parts")
+
+
+ASKED_REFUSED = {
+    "task": ({"task": "classify"}, "this model serves embed, token_embed"),
+    "size": ({"dimensions": 100}, "may have 1 to 48 numbers"),
+    "classes": ({"logit_mean": 1.0}, "of classes, and this model gives vectors"),
+}
+
+
+@pytest.mark.parametrize("name", ASKED_REFUSED)
+def test_what_the_user_cannot_say_of_the_pooler(name):
+    asked, sentence = ASKED_REFUSED[name]
+    with pytest.raises(ConfigError, match=sentence):
+        _llm(reference("bert").path, pooler_config=asked)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["cls", "last", "mean"])
+@pytest.mark.parametrize("kind", ["cls", "last", "mean", "max", "weightedmean"])
 def test_chunks_planning_ahead_and_a_small_pool_change_no_bit(kind):
     known = reference("llama")
     settings = {"runner": "pooling", "pooler_config": {"pooling_type": kind}, **SEPARATE}
@@ -108,7 +195,7 @@ def test_files_of_sentence_transformers(tmp_path):
         tmp_path / "model",
         {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False},
         further=["Normalize"],
-        max_tokens=20,
+        max_seq_length=20,
     )
     with _llm(path) as llm:
         longest, shorter = llm.embed(_given(known), truncate_prompt_tokens=-1, **NO_BAR)
@@ -198,6 +285,8 @@ REFUSED = {
     "two names": ({"use_activation": True, "normalize": False}, "leave one out"),
     "no task": ({"task": "token_embedd"}, "expected one of embed, token_embed"),
     "classes": ({"task": "classify"}, "serves 'embed' and 'token_embed'"),
+    "chunks": ({"late_chunking_params": LateChunkingParams(2)}, "is of the task 'token_embed'"),
+    "no chunk": ({"task": "token_embed", "late_chunking_params": LateChunkingParams(0)}, "integer from 1 on"),
 }
 
 
@@ -225,8 +314,9 @@ def test_other_uses_are_refused(bert):
 
 
 MODULES_REFUSED = {
-    "max": ({"pooling_mode_max_tokens": True}, [], "the pooling max is not served"),
-    "two": ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, [], "cls and mean is not served"),
+    "unknown switch": ({"pooling_mode_swirl": True}, [], "the pooling pooling_mode_swirl is not served"),
+    "one of two": ({"pooling_mode": ["mean", "swirl"]}, [], "mean and swirl is not served"),
+    "none": ({"pooling_mode_cls_token": False}, [], "of no kind is not served"),
     "unheard": ({"pooling_mode": "swirl"}, [], "the pooling swirl is not served"),
     "module": ({"pooling_mode": "mean"}, ["Swirl"], "models.Swirl' is not served"),
     "order": ({"pooling_mode": "mean"}, ["Normalize", "Dense"], "behind Normalize is not served"),

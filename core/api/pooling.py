@@ -12,8 +12,10 @@ import msgspec
 
 from core.api.errors import RequestError, nearest
 
-PoolingKind = Literal["cls", "last", "mean", "all"]
-"""Which hidden states count: the first token's, the last one's, the mean of all, or each by itself."""
+PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "all"]
+"""What becomes of the hidden states of a text: the first token's, the last one's, the mean of all, the largest number of each
+column, a mean in which the n-th token weighs n times as much as the first, the sum through the root of their number, or each
+by itself."""
 
 HeadKind = Literal["", "dense", "classes", "tokens"]
 """What vectors go through: nothing, the Dense modules of sentence-transformers' files, the checkpoint's own layers that tell
@@ -28,25 +30,40 @@ PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
 class Pooling(msgspec.Struct, array_like=True, frozen=True):
     """What one request asks for.
 
-    kind:       which hidden states count.
+    kinds:      what becomes of the hidden states; of several kinds, the vectors one behind the other.
     normalize:  whether vectors get the length 1, after they were cut.
     dimensions: numbers of a vector, the first ones; 0: all.
     through_head: whether vectors go through the model's head.
-    squash:     what is done to the head's numbers.
+    squash:     what is done to the head's numbers, after `logit_mean` is taken off and they are divided by `logit_sigma`.
     second:     of a pair of texts, the first token of the second one; 0: it is one text.
+    chunk:      where each token has an answer of its own, as many of them give their mean instead; 0: each gives its own.
     """
 
-    kind: PoolingKind
+    kinds: tuple[PoolingKind, ...]
     normalize: bool = False
     dimensions: int = 0
     through_head: bool = False
     squash: Squash = "none"
     second: int = 0
+    logit_mean: float = 0.0
+    logit_sigma: float = 1.0
+    chunk: int = 0
 
     @property
     def needs_all(self) -> bool:
         """Whether the hidden state of a token other than the last counts, so that no part of the prompt may be skipped."""
-        return self.kind != "last"
+        return self.kinds != ("last",)
+
+    @property
+    def tokenwise(self) -> bool:
+        """Whether each token has an answer of its own."""
+        return self.kinds == ("all",)
+
+    def num_rows(self, num_tokens: int) -> int:
+        """Vectors of the answer to a text of so many tokens; 0: it is one vector, and no list of them."""
+        if not self.tokenwise:
+            return 0
+        return -(-num_tokens // self.chunk) if self.chunk else num_tokens
 
 
 class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,10 +84,11 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How a model that was loaded for pooling pools.
 
-    kind:          for one vector a text.
+    kinds:         for one vector a text; see `Pooling`.
     normalize:     vectors get the length 1 unless a request says otherwise.
     size:          numbers of a vector, or of classes.
     max_tokens:    of the longest text that the model was trained for; None: nobody says.
+    lower_case:    whether texts are read in small letters.
     dimensions:    sizes to which vectors may be cut; none: any.
     head:          what vectors go through.
     dense:         the modules of a head of that kind.
@@ -82,13 +100,17 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: the name of the one that stands there when a request names none; empty: none does.
     pair_template: Jinja source that makes one text of a query and a document; empty: the tokenizer joins them.
     joins_pairs:   without a template, two texts are one, the second right behind the first.
+    usual_task:    what is meant when a request names no task; None: the first one of `tasks`.
+    usual_dimensions: of vectors when a request says nothing; 0: all.
+    logit_mean, logit_sigma: see `Pooling`.
     source:        who says so, for people.
     """
 
-    kind: PoolingKind
+    kinds: tuple[PoolingKind, ...]
     normalize: bool
     size: int
     max_tokens: int | None = None
+    lower_case: bool = False
     dimensions: tuple[int, ...] = ()
     head: HeadKind = ""
     dense: tuple[DenseModule, ...] = ()
@@ -100,18 +122,23 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     default_prompt: str = ""
     pair_template: str = ""
     joins_pairs: bool = False
+    usual_task: PoolingTask | None = None
+    usual_dimensions: int = 0
+    logit_mean: float = 0.0
+    logit_sigma: float = 1.0
     source: str = ""
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:
         """What the model serves; the first one is meant when a request says nothing."""
+        served: tuple[PoolingTask, ...] = ("classify", "token_classify")
         if not self.classifies:
-            return ("embed", "token_embed")
-        if self.head == "tokens":
-            return ("classify",)
-        if self.kind == "all":
-            return ("token_classify",)
-        return ("classify", "token_classify")
+            served = ("embed", "token_embed")
+        elif self.head == "tokens":
+            served = ("classify",)
+        elif self.kinds == ("all",):
+            served = ("token_classify",)
+        return tuple(sorted(served, key=lambda task: task != self.usual_task))
 
     @property
     def classifies(self) -> bool:
@@ -121,7 +148,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def scores_pairs(self) -> bool:
         """Whether a pair of texts is read together, and the one class is how well they match."""
-        return self.classifies and len(self.labels) == 1 and self.kind != "all"
+        return self.classifies and len(self.labels) == 1 and self.kinds != ("all",)
 
     @property
     def usual(self) -> Pooling:
@@ -131,10 +158,18 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     def of_task(self, task: PoolingTask) -> Pooling:
         """What a task is when a request says nothing else."""
         tokenwise = task in ("token_embed", "token_classify")
-        kind: PoolingKind = "all" if tokenwise else self.kind
+        kinds: tuple[PoolingKind, ...] = ("all",) if tokenwise else self.kinds
         if self.classifies:
-            return Pooling(kind, through_head=True, squash=self.squash)
-        return Pooling(kind, self.normalize, through_head=self.head == "dense" and not tokenwise)
+            return Pooling(
+                kinds,
+                through_head=True,
+                squash=self.squash,
+                logit_mean=self.logit_mean,
+                logit_sigma=self.logit_sigma,
+            )
+        through_head = self.head == "dense" and not tokenwise
+        dimensions = 0 if tokenwise else self.usual_dimensions
+        return Pooling(kinds, self.normalize, dimensions, through_head)
 
     def prompt(self, name: str | None) -> str:
         """The text in front of others. name: None: the default one. Raises RequestError for an unknown name."""

@@ -6,6 +6,7 @@ Owns: these objects. Never does: pool. Called by: the output processor, `LLM` an
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from core.api.outputs import RequestOutput
 
 Float32 = NDArray[np.float32]
+Numbers = TypeVar("Numbers")
 
 
 def cosine(left: Float32, right: Float32) -> float:
@@ -26,14 +28,34 @@ def cosine(left: Float32, right: Float32) -> float:
 
 
 @dataclass(slots=True)
-class PoolingOutput:
-    """data: float32 [H], or [T, H] with a vector for each token."""
+class LateChunk:
+    """One part of a text.
 
-    data: Float32
+    token_range: its first token, and the one behind its last.
+    char_range: the same of characters; None: it has none but special tokens, or the text is not known.
+    """
+
+    token_range: tuple[int, int]
+    char_range: tuple[int, int] | None
 
 
 @dataclass(slots=True)
-class PoolingRequestOutput:
+class LateChunkingMetadata:
+    """The parts of a text in order, and its tokens."""
+
+    input_tokens: int
+    chunks: list[LateChunk]
+
+
+@dataclass(slots=True)
+class PoolingOutput(Generic[Numbers]):
+    """data: float32 [H], or [T, H] with a vector for each token; an array, or what `LLM.encode` makes of it."""
+
+    data: Numbers
+
+
+@dataclass(slots=True)
+class PoolingRequestOutput(Generic[Numbers]):
     """The answer to one text.
 
     request_id:        of the engine.
@@ -41,13 +63,19 @@ class PoolingRequestOutput:
     prompt_token_ids:  of the text, as far as it was read.
     num_cached_tokens: of these, which came from the prefix cache.
     finished:          always true.
+    late_chunking:     which part of the text each vector is of, where that was asked for.
     """
 
     request_id: str
-    outputs: PoolingOutput
+    outputs: PoolingOutput[Numbers]
     prompt_token_ids: list[int]
     num_cached_tokens: int = 0
     finished: bool = True
+    late_chunking: LateChunkingMetadata | None = None
+
+
+WholeOutput = PoolingRequestOutput[Float32]
+"""The answer to one text inside of the engine's clients."""
 
 
 @dataclass(slots=True)
@@ -72,6 +100,12 @@ class EmbeddingRequestOutput:
     num_cached_tokens: int = 0
     finished: bool = True
 
+    @classmethod
+    def from_base(cls, whole: WholeOutput) -> EmbeddingRequestOutput:
+        """A vector as plain numbers."""
+        outputs = EmbeddingOutput(whole.outputs.data.tolist())
+        return cls(whole.request_id, outputs, whole.prompt_token_ids, whole.num_cached_tokens)
+
 
 @dataclass(slots=True)
 class ClassificationOutput:
@@ -95,6 +129,12 @@ class ClassificationRequestOutput:
     num_cached_tokens: int = 0
     finished: bool = True
 
+    @classmethod
+    def from_base(cls, whole: WholeOutput) -> ClassificationRequestOutput:
+        """The numbers of classes as plain ones."""
+        outputs = ClassificationOutput(whole.outputs.data.tolist())
+        return cls(whole.request_id, outputs, whole.prompt_token_ids, whole.num_cached_tokens)
+
 
 @dataclass(slots=True)
 class ScoringOutput:
@@ -113,23 +153,31 @@ class ScoringRequestOutput:
     num_cached_tokens: int = 0
     finished: bool = True
 
+    @classmethod
+    def from_base(cls, whole: WholeOutput) -> ScoringRequestOutput:
+        """Of a pair that the model read together: what it says."""
+        outputs = ScoringOutput(float(whole.outputs.data[0]))
+        return cls(whole.request_id, outputs, whole.prompt_token_ids, whole.num_cached_tokens)
+
 
 @dataclass(slots=True)
 class PooledOutput(RequestOutput):
     """The last output of a request for pooling, inside of the engine's clients.
 
     pooled: float32 [H] or [T, H] in the machine's byte order; empty when the request failed.
-    tokenwise: whether there is a vector for each token.
+    num_rows: vectors in it; 0: it is one, and no list of them.
+    chunk: tokens of each of them; 0: one.
     """
 
     pooled: bytes = b""
-    tokenwise: bool = False
+    num_rows: int = 0
+    chunk: int = 0
 
-    def whole(self) -> PoolingRequestOutput:
+    def whole(self) -> WholeOutput:
         """The answer, for users."""
         numbers: Float32 = np.frombuffer(self.pooled, np.float32)
-        if self.tokenwise:
-            numbers = numbers.reshape(len(self.prompt_token_ids), -1)
+        if self.num_rows:
+            numbers = numbers.reshape(self.num_rows, -1)
         return PoolingRequestOutput(
             self.request_id, PoolingOutput(numbers), self.prompt_token_ids, self.num_cached_tokens
         )

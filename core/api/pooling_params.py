@@ -6,7 +6,8 @@ server (from request bodies), the input processor, which resolves them to a `Poo
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from collections.abc import Mapping
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
@@ -14,10 +15,29 @@ from core.api.errors import RequestError, nearest
 from core.api.keyword_hints import HintedMeta
 from core.api.pooling import PoolingTask
 
-__all__ = ["TASKS", "PoolingParams", "PoolingTask"]
+__all__ = ["TASKS", "LateChunkingParams", "PoolingParams", "PoolingTask"]
 
 TASKS: tuple[str, ...] = get_args(PoolingTask)
+ELSEWHERE: Mapping[str, str] = {
+    "softmax": "use_activation says whether the numbers of classes become probabilities.",
+    "step_tag_id": "Rewards of steps are chosen from those of all tokens, which encode gives.",
+    "returned_token_ids": "Rewards of steps are chosen from those of all tokens, which encode gives.",
+    "late_interaction_params": "token_embed gives the vectors whose interaction is the score.",
+    "skip_reading_prefix_cache": "Where states of all tokens count, no cached prefix is used anyway.",
+    "requires_token_ids": "Outputs always have the prompt's token ids.",
+    "extra_kwargs": "There are no plugins that take further arguments of pooling.",
+}
+"""What to do in place of vLLM's other parameters."""
 ACTIVATION_NAMES = ("use_activation", "normalize", "activation")
+
+
+class LateChunkingParams(msgspec.Struct, frozen=True):
+    """A text is read whole, and its tokens' vectors are averaged in parts.
+
+    chunk_size: tokens of a part, special ones counted.
+    """
+
+    chunk_size: int
 
 
 class PoolingParams(
@@ -30,6 +50,7 @@ class PoolingParams(
     dimensions: numbers of a vector, the first ones of it; None: all.
     use_activation: whether vectors get the length 1, and classes become probabilities; None: as the model's files say.
     normalize, activation: older names of the same.
+    late_chunking_params: of `token_embed`, a vector for so many tokens in place of each one's.
     truncate_prompt_tokens: of a longer text, this many first tokens count; -1: as many as the model takes; None: it is refused.
     """
 
@@ -39,6 +60,9 @@ class PoolingParams(
     normalize: bool | None = None
     activation: bool | None = None
     truncate_prompt_tokens: int | None = None
+    late_chunking_params: LateChunkingParams | None = None
+
+    elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
 
     def verify(self) -> None:
         """Raises RequestError for values that no model can serve."""
@@ -54,6 +78,7 @@ class PoolingParams(
                 "truncate_prompt_tokens is 0, which leaves no text; use -1 for as many tokens as fit.",
                 param="truncate_prompt_tokens",
             )
+        self._verify_chunks()
         said: set[bool] = set()
         for name in ACTIVATION_NAMES:
             value = getattr(self, name)
@@ -65,6 +90,22 @@ class PoolingParams(
             raise RequestError(
                 "use_activation and its older names, normalize and activation, differ; leave one out.",
                 param="use_activation",
+            )
+
+    def _verify_chunks(self) -> None:
+        chunks = self.late_chunking_params
+        if chunks is None:
+            return
+        if not isinstance(chunks, LateChunkingParams):
+            raise RequestError(
+                f"late_chunking_params is a {type(chunks).__name__}; expected LateChunkingParams.",
+                param="late_chunking_params",
+            )
+        _check_int("late_chunking_params.chunk_size", chunks.chunk_size, least=1)
+        if self.task != "token_embed":
+            raise RequestError(
+                f"late_chunking_params is of the task 'token_embed', and task is {self.task!r}.",
+                param="late_chunking_params",
             )
 
     @property

@@ -6,6 +6,9 @@ import msgspec
 
 from core.args.arg import Arg
 
+UPPER = ("CLS", "LAST", "MEAN", "MAX", "WEIGHTEDMEAN", "MEAN_SQRT_LEN_TOKENS")
+POOLING_TYPES = (*UPPER, *(name.lower() for name in UPPER))
+
 
 class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of `--pooler-config`."""
@@ -13,17 +16,31 @@ class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
     pooling_type: Annotated[
         str | None,
         Arg(
-            "Whose hidden state is a text's vector: the first token's (CLS), the last one's (LAST), or the mean of all (MEAN).",
-            choices=("CLS", "LAST", "MEAN", "cls", "last", "mean"),
+            "What a text's vector is: the hidden state of the first token (CLS) or of the last one (LAST), the mean of all "
+            "(MEAN), their largest numbers (MAX), a mean in which later tokens weigh more (WEIGHTEDMEAN), or their sum through "
+            "the root of their number (MEAN_SQRT_LEN_TOKENS).",
+            choices=POOLING_TYPES,
         ),
     ] = None
-    seq_pooling_type: Annotated[
-        str | None, Arg("Another name of pooling_type.", choices=("CLS", "LAST", "MEAN", "cls", "last", "mean"))
-    ] = None
+    seq_pooling_type: Annotated[str | None, Arg("Another name of pooling_type.", choices=POOLING_TYPES)] = None
     use_activation: Annotated[
         bool | None, Arg("Whether vectors get the length 1, and the numbers of classes become probabilities.")
     ] = None
     normalize: Annotated[bool | None, Arg("Older name of use_activation.")] = None
+    task: Annotated[
+        str | None,
+        Arg(
+            "What is meant when a request names no task, of those that the model serves.",
+            choices=("embed", "token_embed", "classify", "token_classify"),
+        ),
+    ] = None
+    dimensions: Annotated[
+        int | None, Arg("Numbers of a vector, the first ones of it, when a request says nothing.", ge=1)
+    ] = None
+    logit_mean: Annotated[float | None, Arg("Taken off the numbers of classes before they become probabilities.")] = (
+        None
+    )
+    logit_sigma: Annotated[float | None, Arg("What they are divided by then.")] = None
 
 
 class PoolingArgs(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,17 +26,25 @@ TEXT_FILES: Final = (
 MAX_FILE = 1 << 20
 """Bytes of such a file; more are not read."""
 
-KINDS: Mapping[str, PoolingKind] = {"cls": "cls", "lasttoken": "last", "mean": "mean", "last": "last"}
+KINDS: Mapping[str, PoolingKind] = {
+    "cls": "cls",
+    "lasttoken": "last",
+    "last": "last",
+    "mean": "mean",
+    "max": "max",
+    "weightedmean": "weighted_mean",
+    "mean_sqrt_len_tokens": "root_mean",
+}
 """Modes of sentence-transformers, and what they are here."""
 FLAGS: Mapping[str, str] = {
     "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
-"""Switches of older files, and the modes that they stand for."""
+"""Switches of older files, and the modes that they stand for; of several, the vectors lie in this order."""
 ACTIVATIONS: Mapping[str, str] = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
 """Classes of torch in the files of Dense modules, and what they are here."""
 SQUASHES: Mapping[str, Squash] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
@@ -48,23 +56,25 @@ class SentenceFiles:
     """What the files say.
 
     are_there: whether there are any.
-    kind: None: they say nothing of it.
+    kinds: what becomes of hidden states; none: they say nothing of it.
     normalize: whether there is such a module.
     dense: the Dense modules, in order.
     score_tokens: ids of the tokens whose logits are the score, an unwanted one first where there are two; none: another
         head, or none at all.
     max_tokens: of the longest text; None: nobody says.
+    lower_case: whether texts are read in small letters.
     prompts: by name.
     default_prompt: the name of one of them, or empty.
     squash: of a cross-encoder's numbers; None: nobody says.
     """
 
     are_there: bool = False
-    kind: PoolingKind | None = None
+    kinds: tuple[PoolingKind, ...] = ()
     normalize: bool = False
     dense: list[DenseModule] = field(default_factory=list)
     score_tokens: tuple[int, ...] = ()
     max_tokens: int | None = None
+    lower_case: bool = False
     prompts: dict[str, str] = field(default_factory=dict)
     default_prompt: str = ""
     squash: Squash | None = None
@@ -81,7 +91,7 @@ def sentence_files(directory: Path) -> SentenceFiles:
             raise CheckpointError(f"{path}: expected a list of modules, found a {type(modules).__name__}.")
         for module in modules:
             _take(found, path, module if isinstance(module, dict) else {})
-        found.max_tokens = _max_tokens(directory)
+        _take_text_settings(found, directory)
     if (directory / SETTINGS).is_file():
         _take_settings(found, directory / SETTINGS)
     return found
@@ -120,7 +130,7 @@ def _take_normalize(found: SentenceFiles, folder: Path) -> None:
 
 
 def _take_pooling(found: SentenceFiles, folder: Path) -> None:
-    """The one mode of pooling that a file switches on."""
+    """The modes of pooling that a file names or switches on."""
     path = folder / "config.json"
     config = _object(path)
     named = config.get("pooling_mode")
@@ -135,13 +145,13 @@ def _take_pooling(found: SentenceFiles, folder: Path) -> None:
         ]
     if config.get("include_prompt") is False:
         raise CheckpointError(f"{path}: include_prompt is false, which is not served: every token of a text counts.")
-    kind = KINDS.get(modes[0]) if len(modes) == 1 else None
-    if kind is None:
+    kinds = [KINDS[mode] for mode in modes if mode in KINDS]
+    if not kinds or len(kinds) < len(modes):
         raise CheckpointError(
-            f"{path}: the pooling {' and '.join(modes) or 'of no kind'} is not served; expected one of cls, mean and "
-            "lasttoken. Name another one with --pooler-config.pooling-type if the model may be used so."
+            f"{path}: the pooling {' and '.join(modes) or 'of no kind'} is not served; expected {', '.join(KINDS)}, or several "
+            "of them. Name another one with --pooler-config.pooling-type if the model may be used so."
         )
-    found.kind = kind
+    found.kinds = tuple(kinds)
 
 
 def _take_dense(found: SentenceFiles, folder: Path) -> None:
@@ -211,17 +221,18 @@ def _take_settings(found: SentenceFiles, path: Path) -> None:
         found.squash = squash_named(config["activation_fn"], str(path))
 
 
-def _max_tokens(directory: Path) -> int | None:
-    """The longest text that the checkpoint was trained for, as its files say."""
+def _take_text_settings(found: SentenceFiles, directory: Path) -> None:
+    """The longest text that the checkpoint was trained for, and the letters of texts."""
     for name in TEXT_FILES:
         path = directory / name
         if not path.is_file():
             continue
-        config = _json(path)
-        most = config.get("max_seq_length") if isinstance(config, dict) else None
+        config = _object(path)
+        most = config.get("max_seq_length")
         if isinstance(most, int) and most > 0:
-            return most
-    return None
+            found.max_tokens = most
+        found.lower_case = config.get("do_lower_case") is True
+        return
 
 
 def _object(path: Path) -> dict[str, Any]:

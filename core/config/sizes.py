@@ -6,12 +6,14 @@ Called by: resolve.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
 
 from core.api.decoder_spec import DecoderSpec
 from core.api.module_spec import ModelSpec
+from core.api.specs import AttentionSpec, MixerSpec
 from core.config import limits
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint
@@ -19,6 +21,9 @@ from core.config.engine import scheduler_config
 from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
 from core.config.weights import heads_weights, planned_weights, proposer_weights
 from core.models.logit_rows import logit_rows
+
+STEPS_HELD = 2
+"""Steps whose sequences hold blocks: one is planned while the other is computed."""
 
 
 def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
@@ -44,10 +49,14 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     facts.workspace_bytes = workspace
+    if facts.is_front:  # where the engine runs, there its plan is made
+        return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, settings["max_model_len"], groups)
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
     if num_blocks is None:
         num_blocks = settings["kv_cache_memory_bytes"] // facts.block_bytes
+        if _is_encoder(mixers):
+            num_blocks = min(num_blocks, _blocks_of_steps(attempt, scheduler.max_step_tokens))
     plan = MemoryPlan(
         weights,
         facts.block_bytes,
@@ -62,6 +71,20 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     return replace(plan, max_model_len=settings["max_model_len"])
 
 
+def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:
+    """Whether every text is computed in one step, and nothing of it is kept."""
+    return all(isinstance(mixer, AttentionSpec) and not mixer.causal for mixer in mixers)
+
+
+def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
+    """All that an encoder's sequences can hold, each of which fills its last block in part; and the padding."""
+    settings = attempt.settings
+    block_size: int = settings["block_size"]
+    full = -(-max_step_tokens // block_size)
+    partial: int = settings["max_num_seqs"]
+    return STEPS_HELD * (full + partial) + 1
+
+
 def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0, extra_tokens: int = 0) -> int:
     """Bytes of the largest step's buffers.
 
@@ -71,5 +94,7 @@ def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0, extra_tok
     settings = attempt.settings
     tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"]) + extra_tokens
     between = attempt.facts.capability("activation_dtype") or settings["dtype"]
-    max_logits = logit_rows(spec.vocab_size, settings["max_num_seqs"], num_drafts)
+    platform = attempt.facts.platform
+    capabilities = None if platform is None else platform.capabilities
+    max_logits = logit_rows(spec.vocab_size, settings["max_num_seqs"], num_drafts, capabilities)
     return workspace_bytes(spec, tokens, max_logits, between)

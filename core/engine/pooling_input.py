@@ -45,6 +45,8 @@ class PoolingInput:
             raise RequestError(
                 "This model generates text (--runner generate); start it with --runner pooling for vectors."
             )
+        if prompt.embeds is not None:
+            raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
         pooling = _resolved(params, config)
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
         if prompt.second and prompt.second < len(token_ids):
@@ -116,7 +118,9 @@ def _resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
     if config.classifies:
         return usual if activates is not False else msgspec.structs.replace(usual, squash="none")
     normalize = usual.normalize if activates is None else activates
-    return msgspec.structs.replace(usual, normalize=normalize, dimensions=params.dimensions or 0)
+    dimensions = params.dimensions or usual.dimensions
+    chunk = 0 if params.late_chunking_params is None else params.late_chunking_params.chunk_size
+    return msgspec.structs.replace(usual, normalize=normalize, dimensions=dimensions, chunk=chunk)
 
 
 def _served(config: PoolingConfig) -> str:

@@ -78,25 +78,30 @@ class TextPairs:
                 f"truncate_prompt_tokens is {keep}, but the model takes at most {limit} tokens; lower it.",
                 param="truncate_prompt_tokens",
             )
-        most = limit if keep is None or keep == -1 else keep
-        is_written = bool(self._begin) and first.lstrip().startswith(self._begin)
-        if self._template is not None and not is_written:
-            pair = self._rendered(first, second, instruction, None if keep is None else most)
-        elif instruction is not None:
-            raise RequestError("instruction is of models with a template for pairs; leave it out.", param="instruction")
-        elif self._config.joins_pairs or is_written:
-            ids = self._tokenizer.encode(first + second)
-            pair = TextPair(first + second, ids if keep is None else ids[:most])
-        else:
-            pair = self._encoded(first, second, None if keep is None else most)
-        if len(pair.token_ids) > most:
+        cut_to = limit if keep == -1 else keep
+        pair = self._joined(first, second, instruction, cut_to)
+        num_tokens = len(pair.token_ids)
+        if num_tokens > (limit if cut_to is None else cut_to):
             raise RequestError(
-                f"The pair of texts has {len(pair.token_ids)} tokens, but the model takes at most {limit}. Shorten it, or "
+                f"The pair of texts has {num_tokens} tokens, but the model takes at most {limit}. Shorten it, or "
                 "have it cut: truncate_prompt_tokens -1.",
                 param=param,
                 code="context_length_exceeded",
             )
         return pair
+
+    def _joined(self, first: str, second: str, instruction: str | None, most: int | None) -> TextPair:
+        """As this model's template, its words or the tokenizer join them. most: tokens that are left; None: all."""
+        is_written = bool(self._begin) and first.lstrip().startswith(self._begin)
+        if self._template is not None and not is_written:
+            return self._rendered(first, second, instruction, most)
+        if instruction is not None:
+            raise RequestError("instruction is of models with a template for pairs; leave it out.", param="instruction")
+        if not self._config.joins_pairs and not is_written:
+            return self._encoded(first, second, most)
+        text = first + second
+        token_ids = self._tokenizer.encode(text)
+        return TextPair(text, token_ids[:most])
 
     def _encoded(self, first: str, second: str, most: int | None) -> TextPair:
         """As the tokenizer joins them. most: tokens that are left; None: all."""
@@ -104,27 +109,28 @@ class TextPairs:
         ids, types = encoding.ids, encoding.type_ids
         if most is not None and len(ids) > most:
             ids, types = self._cut(first, second, most)
-        ones = sum(types)
-        return TextPair(None, ids, len(ids) - ones if 0 < ones < len(ids) else 0)
+        num_second = sum(types)
+        are_two = 0 < num_second < len(ids)
+        return TextPair(None, ids, len(ids) - num_second if are_two else 0)
 
     def _cut(self, first: str, second: str, most: int) -> tuple[list[int], list[int]]:
         """Ids and types of the longest beginnings of both texts that fit: the longer one gives first."""
         one, other = self._tokenizer.encode_batch([first, second], add_special_tokens=False)
         whole = self._tokenizer.encode_pair(first, second)
-        room = most - (len(whole.ids) - len(one) - len(other))
+        num_specials = len(whole.ids) - len(one) - len(other)
+        room = most - num_specials
         if room < 1:
             raise RequestError(
                 f"truncate_prompt_tokens is {most}, which leaves no text beside the special tokens of a pair; raise it.",
                 param="truncate_prompt_tokens",
             )
-        num_first, num_second = _shares(len(one), len(other), room)
-        sides = (slice(num_first, len(one)), slice(num_second, len(other)))
+        shares = _shares(len(one), len(other), room)
         dropped: set[int] = set()
-        position = 0
-        for ids, left_out in zip((one, other), sides, strict=True):
-            start = _find(whole.ids, ids, position)
-            dropped.update(range(start + left_out.start, start + left_out.stop))
-            position = start + len(ids)
+        end = 0
+        for ids, share in zip((one, other), shares, strict=True):
+            start = _find(whole.ids, ids, end)
+            end = start + len(ids)
+            dropped.update(range(start + share, end))
         kept = [index for index in range(len(whole.ids)) if index not in dropped]
         return [whole.ids[index] for index in kept], [whole.type_ids[index] for index in kept]
 
@@ -137,7 +143,8 @@ class TextPairs:
             if most is None or len(ids) <= most:
                 return TextPair(text, ids)
             body = self._tokenizer.encode(document, add_special_tokens=False)
-            room = len(body) - (len(ids) - most)
+            too_many = len(ids) - most
+            room = len(body) - too_many
             if room < 1:
                 break
             document = self._tokenizer.decode(body[:room]).rstrip("\ufffd")
@@ -158,7 +165,8 @@ def _for_pairs(template: str | None) -> str:
     """A template that writes queries and documents; empty for one that writes conversations."""
     if template is None:
         return ""
-    return template if all(re.search(rf"""["']{role}["']""", template) for role in ROLES) else ""
+    names_all = all(re.search(rf"""["']{role}["']""", template) for role in ROLES)
+    return template if names_all else ""
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
@@ -173,9 +181,11 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
 
 def _find(ids: Sequence[int], part: Sequence[int], start: int) -> int:
     """Where `part` stands in `ids`, from `start` on. Raises RequestError where it does not."""
-    most = min(len(ids) - len(part), start + MOST_SPECIALS)
-    for index in range(start, most + 1):
-        if list(ids[index : index + len(part)]) == list(part):
+    wanted = list(part)
+    last = min(len(ids) - len(wanted), start + MOST_SPECIALS)
+    for index in range(start, last + 1):
+        found = list(ids[index : index + len(wanted)])
+        if found == wanted:
             return index
     raise RequestError(
         "This model's tokenizer changes texts where it joins them, so the pair cannot be cut; leave truncate_prompt_tokens "

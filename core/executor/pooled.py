@@ -7,15 +7,16 @@ Called by: the model runner, in steps with a sequence to pool.
 
 from __future__ import annotations
 
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.api.pooling import Pooling, PoolingConfig, Squash
-from core.api.step_plan import StepResult
+from core.api.pooling import PoolingConfig, Squash
+from core.api.step_plan import Slot, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.forward import ForwardPass
 from core.executor.pooled_state import Pooled
@@ -35,6 +36,26 @@ def pooler_of(config: PoolingConfig, forward: ForwardPass) -> Pooler:
     elif config.head == "classes" and isinstance(model, Decoder):
         head = model.weights.pooling_head
     return Pooler(forward, config, head)
+
+
+class Stretch(NamedTuple):
+    """Some tokens of a sequence.
+
+    row: of the step, where they begin.
+    begin: number of the first of them in its sequence.
+    """
+
+    state: Pooled
+    row: int
+    begin: int
+    length: int
+
+    def cut(self, most: int) -> tuple[Stretch, Stretch | None]:
+        """The first tokens, at most so many, and the others."""
+        if self.length <= most:
+            return self, None
+        left = self._replace(row=self.row + most, begin=self.begin + most, length=self.length - most)
+        return self._replace(length=most), left
 
 
 class Pooler:
@@ -62,35 +83,57 @@ class Pooler:
 
     def run(self, step: StepInput, batch: PersistentBatch, result: StepResult) -> None:
         """Take in the tokens of a step; sequences whose prompt ended get their result."""
+        stretches: list[Stretch] = []
+        ended: list[tuple[Slot, Pooled, int]] = []
         for index, slot in enumerate(step.slots.tolist()):
             state = batch.pooled.get(slot)
             if state is None:
                 continue
-            pooling = state.pooling
             begin = int(step.num_computed[index])
-            end = begin + int(step.query_lens[index])
-            is_last = end >= len(batch[slot].prompt_token_ids)
-            offset = int(step.cu_seqlens[index])
-            wanted = _wanted(pooling, offset, end - begin, self._max_rows, is_first=begin == 0, is_last=is_last)
-            for rows in wanted:
-                _take(state, self._rows(rows, pooling))
+            count = int(step.query_lens[index])
+            is_last = begin + count >= len(batch[slot].prompt_token_ids)
+            whole = Stretch(state, int(step.cu_seqlens[index]), begin, count)
+            stretches += _wanted(whole, is_last=is_last)
             if is_last:
-                vectors = self._finished(state, end)
-                if np.isfinite(vectors).all():
-                    result.pooled[slot] = vectors.tobytes()
-                else:
-                    result.errors[slot] = "The model's hidden states hold NaN or infinity."
+                ended.append((slot, state, begin + count))
+        self._take(stretches)
+        for slot, state, num_tokens in ended:
+            vectors = self._finished(state, num_tokens)
+            if np.isfinite(vectors).all():
+                result.pooled[slot] = vectors.tobytes()
+            else:
+                result.errors[slot] = "The model's hidden states hold NaN or infinity."
 
-    def _rows(self, rows: range, pooling: Pooling) -> NDArray[np.float32]:
-        """What counts of some tokens of the step: hidden states, or numbers of classes where each token has its own."""
-        if pooling.through_head and self._token_ids:
+    def _take(self, stretches: list[Stretch]) -> None:
+        """Give all of these tokens to their sequences, as many at a time as there is room for."""
+        left: Stretch | None
+        waiting = deque(stretches)
+        while waiting:
+            together: list[Stretch] = []
+            room = self._max_rows
+            while waiting and room:
+                part, left = waiting.popleft().cut(room)
+                together.append(part)
+                room -= part.length
+                if left is not None:
+                    waiting.appendleft(left)
+            rows = np.concatenate([np.arange(part.row, part.row + part.length) for part in together])
+            states = self._states(rows)
+            start = 0
+            for part in together:
+                own = states[start : start + part.length]
+                start += part.length
+                if part.state.pooling.tokenwise and part.state.pooling.through_head and not self._token_ids:
+                    own = self._through_head(own)
+                part.state.take(own, part.begin)
+
+    def _states(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What counts of some tokens of the step [R]: hidden states [R, H], or numbers of classes that are tokens."""
+        if self._token_ids:
             return self._of_tokens(rows)
-        hidden = _on_host(self._forward.hidden(rows))
-        if pooling.kind == "all" and pooling.through_head:
-            return self._through_head(hidden)
-        return hidden
+        return _on_host(self._forward.hidden(rows))
 
-    def _of_tokens(self, rows: range) -> NDArray[np.float32]:
+    def _of_tokens(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """[R, classes]: the logits of the classes' tokens, or how much larger the second one is than the first."""
         logit_rows = self._forward.buffers.logit_rows
         logit_rows.array[: len(rows)] = rows
@@ -106,14 +149,16 @@ class Pooler:
     def _finished(self, state: Pooled, num_tokens: int) -> NDArray[np.float32]:
         """float32 [H] or [T, H]; of classes [N] or [T, N]."""
         pooling = state.pooling
-        vectors = _pooled(state, num_tokens)
-        if pooling.through_head and pooling.kind != "all" and not self._token_ids:
+        vectors = state.vector(num_tokens)
+        if pooling.through_head and not pooling.tokenwise and not self._token_ids:
             vectors = self._through_head(vectors[None])[0]
         if pooling.dimensions:
             vectors = vectors[..., : pooling.dimensions]
         if pooling.normalize:
             lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
             vectors = vectors / np.maximum(lengths, LEAST_NORM)
+        if pooling.logit_mean != 0.0 or pooling.logit_sigma != 1.0:
+            vectors = (vectors - pooling.logit_mean) / pooling.logit_sigma
         return np.ascontiguousarray(_squashed(vectors, pooling.squash), np.float32)
 
 
@@ -131,38 +176,18 @@ def _segments(step: StepInput, batch: PersistentBatch) -> Tensor:
     return torch.from_numpy(segments)
 
 
-def _wanted(pooling: Pooling, offset: int, count: int, max_rows: int, *, is_first: bool, is_last: bool) -> list[range]:
-    """The tokens of the step that count, a few at a time. count: tokens of the sequence, the first of them at `offset`."""
-    end = offset + count
-    if pooling.kind == "cls":
-        return [range(offset, offset + 1)] if is_first else []
-    if pooling.kind == "last":
-        return [range(end - 1, end)] if is_last else []
-    starts = range(offset, end, max_rows)
-    return [range(start, min(start + max_rows, end)) for start in starts]
-
-
-def _take(state: Pooled, rows: NDArray[np.float32]) -> None:
-    """More hidden states of a sequence, in their order."""
-    kind = state.pooling.kind
-    if kind == "mean":
-        # numpy adds whole rows one after the other, so chunks do not change the sum
-        known = np.zeros((1, rows.shape[1])) if state.total is None else state.total[None]
-        state.total = np.add.reduce(np.concatenate([known, rows]), axis=0)
-    elif kind == "all":
-        state.parts.append(rows.copy())
-    else:
-        state.one = rows[0].copy()
-
-
-def _pooled(state: Pooled, num_tokens: int) -> NDArray[Any]:
-    """[H], or [T, H]: one vector of what was taken in, or all of them."""
-    if state.total is not None:
-        return state.total / num_tokens
-    if state.parts:
-        return np.concatenate(state.parts)
-    assert state.one is not None, "a prompt has a first token and a last one"
-    return state.one
+def _wanted(whole: Stretch, *, is_last: bool) -> list[Stretch]:
+    """The tokens of a sequence in this step that count. is_last: whether its prompt ends with them."""
+    kinds = set(whole.state.pooling.kinds)
+    if not kinds <= {"cls", "last"}:
+        return [whole]
+    found = []
+    if "cls" in kinds and whole.begin == 0:
+        found.append(whole._replace(length=1))
+    if "last" in kinds and is_last:
+        behind = whole.length - 1
+        found.append(whole._replace(row=whole.row + behind, begin=whole.begin + behind, length=1))
+    return found
 
 
 def _squashed(numbers: NDArray[Any], squash: Squash) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from fastapi import Response
 
-from core.api.pooling_outputs import Float32, PoolingRequestOutput, cosine
+from core.api.pooling_outputs import Float32, WholeOutput, cosine
 from core.serving.prepared import (
     PreparedClasses,
     PreparedEmbedding,
@@ -21,7 +21,7 @@ from core.serving.prepared import (
     PreparedRerank,
     PreparedScore,
 )
-from core.serving.protocol.pooling import (
+from core.serving.protocol.pooled import (
     ApiVersion,
     BilledUnits,
     Classes,
@@ -29,7 +29,6 @@ from core.serving.protocol.pooling import (
     Document,
     Embedding,
     EmbeddingAnswer,
-    EmbeddingRequest,
     Pooled,
     PoolingAnswer,
     Ranked,
@@ -38,10 +37,11 @@ from core.serving.protocol.pooling import (
     Score,
     ScoreAnswer,
 )
+from core.serving.protocol.pooling import EmbeddingRequest
 from core.serving.protocol.usage import Usage
 from core.serving.vector_bytes import packed
 
-Outputs = Sequence[PoolingRequestOutput]
+Outputs = Sequence[WholeOutput]
 BYTES = "application/octet-stream"
 DOCUMENTS_A_UNIT = 100
 

@@ -15,7 +15,8 @@ from core.engine.text_pairs import TextPairs
 from core.serving.amounts import check_amount, check_choices
 from core.serving.field_names import own_names
 from core.serving.prepared import PreparationSettings, PreparedPooling, Prompt
-from core.serving.protocol.pooling import PairBody, PoolingBody, RerankRequest, Text
+from core.serving.protocol.pairs import PairBody, RerankRequest
+from core.serving.protocol.pooling import PoolingBody, Text
 from core.serving.text_tokens import TextTokens
 from core.tokens.tokenizer import Tokenizer
 

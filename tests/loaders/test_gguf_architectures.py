@@ -16,7 +16,7 @@ from core_plugins.loaders.gguf.architectures import architectures
 from core_plugins.loaders.gguf.loader import GGUFLoader
 from core_plugins.loaders.gguf.reader import read_architecture
 from core_plugins.quantization.gguf.blocks import FORMATS
-from tests.checkpoints.gguf.cases import CASES, IDS
+from tests.checkpoints.gguf.cases import CASES, ENCODERS, IDS
 from tests.families.harness import Harness, Piece
 
 FILES = Path(__file__).parents[1] / "checkpoints" / "gguf"
@@ -42,9 +42,22 @@ def unpacked(name: str, folder: Path) -> Path:
 @pytest.mark.parametrize("name", CASES)
 def test_logits_equal_transformers(name: str, tmp_path: Path) -> None:
     path = unpacked(name, tmp_path)
-    found = Harness(path, loader=GGUFLoader()).logits([Piece(0, IDS, 0)])
+    model = Harness(path, loader=GGUFLoader())
+    numbers = model.hidden if name in ENCODERS else model.logits
+    found = numbers([Piece(0, IDS, 0)])
     expected = np.load(FILES / f"{name}.npy")
     assert np.abs(found.numpy() - expected).max() < TOLERANCE
+
+
+def test_a_head_that_ranks(tmp_path: Path) -> None:
+    path = unpacked("roberta-rank", tmp_path)
+    model = Harness(path, loader=GGUFLoader())
+    head = model.model.weights.pooling_head
+    assert head is not None
+    found = head(model.hidden([Piece(0, IDS, 0)])[:1])[0]
+    assert np.abs(found.numpy() - np.load(FILES / "roberta-rank-scores.npy")).max() < TOLERANCE
+    manifest = GGUFLoader().resolve(str(path))
+    assert manifest.config["id2label"] == {"0": "fits"} and manifest.pooling is None
 
 
 def test_every_row_has_a_file(tmp_path: Path) -> None:

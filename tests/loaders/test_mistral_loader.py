@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, MistralConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from core.api.checkpoint import FileFacts
-from core.api.errors import CheckpointError
+from core.api.errors import CheckpointError, ConfigError
 from core.config.resolve import resolve
 from core.layers.rotary import inverse_frequencies
 from core.models.families import decoder_spec
@@ -114,6 +114,19 @@ def test_a_dense_model_is_what_transformers_has(dense: Path, tmp_path: Path) -> 
     arguments = {"model": str(folder), "device": "cpu"}
     resolution = resolve(arguments, context="llm", registry=PluginRegistry(), environ={})
     assert resolution.engine.plugins.loader == "mistral" and resolution.engine.model.dtype == "bfloat16"
+
+
+def test_the_form_of_the_configuration_is_what_was_asked_for(dense: Path, tmp_path: Path) -> None:
+    def resolved(folder: Path, form: str) -> str:
+        arguments = {"model": str(folder), "device": "cpu", "config_format": form}
+        return resolve(arguments, context="llm", registry=PluginRegistry(), environ={}).engine.plugins.loader
+
+    _, folder = written(dense, tmp_path / "model")
+    assert resolved(folder, "mistral") == "mistral" and resolved(dense, "hf") == "safetensors"
+    with pytest.raises(ConfigError, match="in the form mistral; leave it out"):
+        resolved(folder, "hf")
+    with pytest.raises(ConfigError, match="in the form hf; add --load-format mistral"):
+        resolved(dense, "mistral")
 
 
 @pytest.mark.parametrize("stacked", [False, True])

@@ -16,9 +16,9 @@ from tests.serving.conftest import RunningServer, run_server
 from tests.serving.scripted_engine import PoolingClient
 
 PROMPTS = {"query": "aa", "document": ""}
-CONFIG = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE, prompts=PROMPTS)
+CONFIG = PoolingConfig(kinds=("mean",), normalize=False, size=PoolingClient.SIZE, prompts=PROMPTS)
 CLASSES = PoolingConfig(
-    kind="last",
+    kinds=("last",),
     normalize=False,
     size=PoolingClient.SIZE,
     head="classes",
@@ -26,7 +26,7 @@ CLASSES = PoolingConfig(
     squash="softmax",
 )
 PAIRS = PoolingConfig(
-    kind="last", normalize=False, size=1, head="classes", labels=("fits",), squash="sigmoid", joins_pairs=True
+    kinds=("last",), normalize=False, size=1, head="classes", labels=("fits",), squash="sigmoid", joins_pairs=True
 )
 MODEL = "fake-model"
 

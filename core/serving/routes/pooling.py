@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from fastapi import APIRouter, Request, Response
 
-from core.api.pooling_outputs import PooledOutput, PoolingRequestOutput
+from core.api.pooling_outputs import PooledOutput, WholeOutput
 from core.serving.body import json_response
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
@@ -32,7 +32,7 @@ from core.serving.prompt_output import PromptOutput
 router = APIRouter(tags=["pooling"])
 
 Prepare = Callable[[bytearray], Coroutine[Any, Any, PreparedPooling]]
-Write = Callable[[Any, list[PoolingRequestOutput], str], msgspec.Struct | Response]
+Write = Callable[[Any, list[WholeOutput], str], msgspec.Struct | Response]
 
 
 @router.post("/v1/embeddings")
@@ -94,9 +94,9 @@ async def _answer(request: Request, prepare: Prepare, prefix: str, write: Write)
         return answer if isinstance(answer, Response) else json_response(answer)
 
 
-async def _all(outputs: AsyncGenerator[PromptOutput, None]) -> list[PoolingRequestOutput]:
+async def _all(outputs: AsyncGenerator[PromptOutput, None]) -> list[WholeOutput]:
     """In the order of the texts."""
-    found: dict[int, PoolingRequestOutput] = {}
+    found: dict[int, WholeOutput] = {}
     async with aclosing(outputs):
         async for index, output in outputs:
             assert isinstance(output, PooledOutput), "a text that is pooled has one output"

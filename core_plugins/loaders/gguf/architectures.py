@@ -59,6 +59,7 @@ class Architecture:
 
 def architectures() -> dict[str, Architecture]:
     """Name in `general.architecture` → row."""
-    from core_plugins.loaders.gguf.rows import early, llamas, mixtures, states, windows
+    from core_plugins.loaders.gguf.rows import early, encoders, llamas, mixtures, states, windows
 
-    return {**llamas.ROWS, **windows.ROWS, **early.ROWS, **mixtures.ROWS, **states.ROWS}
+    decoders = {**llamas.ROWS, **windows.ROWS, **early.ROWS, **mixtures.ROWS, **states.ROWS}
+    return {**decoders, **encoders.ROWS}

@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 
 COUNT: Final = Kind(int)
 EXPERTS: Final = Kind(int, 0, MAX_EXPERTS)
-EPS: Final = Kind(float, 1e-12, 0.1)
+EPS: Final = Kind(float, 1e-13, 0.1)
 SCALE: Final = Kind(float, 0.0, 1e6)
 FLAG: Final = Kind(None)
 

@@ -19,6 +19,7 @@ from core_plugins.loaders.gguf import layout
 from core_plugins.loaders.gguf.architectures import Architecture
 from core_plugins.loaders.gguf.metadata import Metadata
 from core_plugins.loaders.gguf.placement import JOINT, UNFOLDED, Placement
+from core_plugins.loaders.gguf.pooling import pooling_kind
 from core_plugins.loaders.gguf.reader import GGUFTensor, open_map, read_architecture, read_header
 from core_plugins.loaders.gguf.source import Source
 from core_plugins.loaders.gguf.split import find_file, read_parts
@@ -66,6 +67,7 @@ class GGUFLoader:
             config=config,
             tokenizer=tokenizer,
             generation=generation,
+            pooling=pooling_kind(source),
         )
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:

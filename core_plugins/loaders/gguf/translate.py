@@ -21,6 +21,7 @@ from core_plugins.loaders.gguf.keys import (
     REQUIRED,
 )
 from core_plugins.loaders.gguf.names import IN_LAYER
+from core_plugins.loaders.gguf.pooling import pooling_of
 from core_plugins.loaders.gguf.rotary import rotary_scaling
 from core_plugins.loaders.gguf.source import Source
 from core_plugins.loaders.gguf.unread import check_unread
@@ -75,6 +76,7 @@ def translate_config(source: Source, row: Architecture) -> dict[str, Any]:
         config[key] = _are_there(source, names, num_layers)
     if row.adjust is not None:
         row.adjust(source, config)
+    pooling_of(source)  # an unknown number is refused, whatever the model is run for
     check_unread(source.metadata, source.prefix, row.neutral)
     return config
 

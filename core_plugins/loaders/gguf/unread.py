@@ -13,7 +13,6 @@ from core_plugins.loaders.gguf.metadata import Metadata
 NEUTRAL = {
     "vocab_size": "the embedding's rows count",
     "tensor_data_layout": "the order of rows that the architecture has anyway",
-    "pooling_type": "of embeddings, not of logits",
     "rope.scaling.finetuned": "says how the scaling came about",
     "rope.scaling.original_context_length": "of scalings that are refused",
     "attention.key_length_swa": "checked with the shapes of tensors",

@@ -26,6 +26,9 @@ SIZES: dict[str, Any] = {
 }
 """Of every case, where its configuration has the key."""
 
+ENCODERS = ("bert", "roberta-rank")
+"""Cases whose kept numbers are hidden states."""
+
 IDS = [5, 17, 90, 3, 44, 61, 8, 29, 73, 52, 11, 38, 66, 20, 95, 7]
 """The text whose logits are kept."""
 
@@ -61,6 +64,11 @@ HALF = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 
 MIXED = ["sliding_attention", "sliding_attention", "sliding_attention", "full_attention"]
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("bert", {"architectures": ["BertModel"]}),
+    "roberta-rank": (
+        "roberta",
+        {"architectures": ["RobertaForSequenceClassification"], "pad_token_id": 1, "id2label": {0: "fits"}},
+    ),
     "llama": ("llama", {}),
     "llama-3": ("llama", {"rope_parameters": LLAMA3, "head_dim": 16, "tie_word_embeddings": True}),
     "llama-yarn": ("llama", {"rope_parameters": YARN}),

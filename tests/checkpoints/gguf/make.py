@@ -28,7 +28,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from tests.checkpoints.gguf.cases import CASES, IDS, SIZES
+from tests.checkpoints.gguf.cases import CASES, ENCODERS, IDS, SIZES
 from tests.families import test_remote as forms
 
 HERE = Path(__file__).parent
@@ -51,9 +51,25 @@ def config_of(name: str) -> Any:
     return CONFIG_MAPPING[model_type](**{**values, **changes})
 
 
+def class_of(name: str) -> Any:
+    """transformers' class of a case."""
+    return getattr(transformers, config_of(name).architectures[0]) if name in ENCODERS else AutoModelForCausalLM
+
+
+def numbers_of(model: Any, name: str) -> np.ndarray:
+    """float32 [T, V], or of an encoder [T, H]."""
+    ids = torch.tensor([IDS])
+    with torch.inference_mode():
+        if name in ENCODERS:
+            return model.base_model(ids).last_hidden_state[0].numpy()
+        return model(ids, use_cache=False).logits[0].numpy()
+
+
 def model_of(name: str) -> Any:
     """The model; each tensor has one of few values, drawn from a seeded generator, so that files compress."""
-    model = AutoModelForCausalLM.from_config(config_of(name), dtype=torch.float32, attn_implementation="eager")
+    config = config_of(name)
+    make_one = class_of(name)._from_config if name in ENCODERS else AutoModelForCausalLM.from_config
+    model = make_one(config, dtype=torch.float32, attn_implementation="eager")
     rng = np.random.default_rng(7)
     tied = model.config.tie_word_embeddings
     with torch.no_grad():
@@ -175,16 +191,19 @@ def make(name: str, *, quick: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "model"
         model.save_pretrained(source)
-        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
-        with torch.inference_mode():
-            logits = model(torch.tensor([IDS]), use_cache=False).logits[0].numpy()
+        model = class_of(name).from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
+        logits = numbers_of(model, name)
         dress(source, name)
         target = Path(folder) / f"{name}.gguf"
         convert(source, target)
-        seen = "not asked" if quick else compared(target, logits)
+        seen = "not asked" if quick or name in ENCODERS else compared(target, logits)
         packed = lzma.compress(target.read_bytes(), preset=9)
         (HERE / f"{name}.gguf.xz").write_bytes(packed)
         np.save(HERE / f"{name}.npy", logits.astype(np.float32))
+        if name.endswith("-rank"):
+            with torch.inference_mode():
+                scores = model(torch.tensor([IDS])).logits[0]
+            np.save(HERE / f"{name}-scores.npy", scores.numpy())
         print(f"{name}: {len(packed)} bytes; llama.cpp differs by: {seen}", flush=True)
 
 

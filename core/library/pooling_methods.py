@@ -7,26 +7,31 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
 from core.api.pooling_outputs import (
-    ClassificationOutput,
     ClassificationRequestOutput,
-    EmbeddingOutput,
     EmbeddingRequestOutput,
     PooledOutput,
     PoolingRequestOutput,
     ScoringOutput,
     ScoringRequestOutput,
+    WholeOutput,
     cosine,
 )
 from core.api.pooling_params import PoolingParams, PoolingTask
 from core.engine.batch_run import Progress
+from core.engine.late_chunks import Span
 from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.text_pairs import TextPairs
+from core.library.pooled import as_tensor, whole_answer
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Prompts = PromptInput | Sequence[PromptInput]
 Params = PoolingParams | Sequence[PoolingParams] | None
@@ -50,6 +55,10 @@ class PoolingMethods:
     def _pairs(self, chat_template: str | None) -> TextPairs:
         """What makes one prompt of two texts. Raises RequestError without a tokenizer."""
 
+    @abstractmethod
+    def _spans(self, output: PooledOutput) -> list[Span] | None:
+        """The characters of each token of a text; None: they are not known."""
+
     def embed(
         self,
         prompts: Prompts,
@@ -70,15 +79,9 @@ class PoolingMethods:
         Raises RequestError before anything runs when any text or parameter is wrong.
         """
         params = _for_task("embed", pooling_params, truncate_prompt_tokens)
-        found = []
         given = self._prompted(prompts, prompt_name)
-        for output in self._pool(given, params, use_tqdm, priority):
-            whole = _finished(output)
-            vector = EmbeddingOutput(whole.outputs.data.tolist())
-            found.append(
-                EmbeddingRequestOutput(whole.request_id, vector, whole.prompt_token_ids, whole.num_cached_tokens)
-            )
-        return found
+        pooled = self._pooled(given, params, use_tqdm, priority)
+        return [EmbeddingRequestOutput.from_base(whole) for whole in pooled]
 
     def encode(
         self,
@@ -90,8 +93,8 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         priority: Sequence[int] | None = None,
         prompt_name: str | None = None,
-    ) -> list[PoolingRequestOutput]:
-        """The pooled hidden states, or what the model's head makes of them, as arrays.
+    ) -> list[PoolingRequestOutput[Tensor]]:
+        """The pooled hidden states, or what the model's head makes of them, as tensors of torch.
 
         pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]), of models with a head `classify` (float32 [N])
             or `token_classify` (float32 [T, N]); None: the first of these that the model serves.
@@ -99,7 +102,7 @@ class PoolingMethods:
         """
         params = _for_task(pooling_task, pooling_params, truncate_prompt_tokens)
         given = self._prompted(prompts, prompt_name)
-        return [_finished(output) for output in self._pool(given, params, use_tqdm, priority)]
+        return [as_tensor(whole) for whole in self._pooled(given, params, use_tqdm, priority)]
 
     def classify(
         self,
@@ -112,14 +115,8 @@ class PoolingMethods:
     ) -> list[ClassificationRequestOutput]:
         """A number for each class of a text: probabilities, or what the model was trained for (see docs/pooling.md)."""
         params = _for_task("classify", pooling_params, truncate_prompt_tokens)
-        found = []
-        for output in self._pool(prompts, params, use_tqdm, priority):
-            whole = _finished(output)
-            classes = ClassificationOutput(whole.outputs.data.tolist())
-            found.append(
-                ClassificationRequestOutput(whole.request_id, classes, whole.prompt_token_ids, whole.num_cached_tokens)
-            )
-        return found
+        pooled = self._pooled(prompts, params, use_tqdm, priority)
+        return [ClassificationRequestOutput.from_base(whole) for whole in pooled]
 
     def reward(
         self,
@@ -129,7 +126,7 @@ class PoolingMethods:
         pooling_params: Params = None,
         truncate_prompt_tokens: int | None = None,
         priority: Sequence[int] | None = None,
-    ) -> list[PoolingRequestOutput]:
+    ) -> list[PoolingRequestOutput[Tensor]]:
         """What a reward model says behind each token of a text, float32 [T, N]."""
         return self.encode(
             prompts,
@@ -165,17 +162,15 @@ class PoolingMethods:
             )
         config = self._pooling_config
         if config.scores_pairs:
-            keep = truncate_prompt_tokens
-            if keep is None and pooling_params is not None:
-                keep = pooling_params.truncate_prompt_tokens
             pairs = self._pairs(chat_template)
+            params = _one("classify", pooling_params or PoolingParams(), truncate_prompt_tokens)
             left = first * len(second) if len(first) == 1 else first
             prompts: list[PromptInput] = []
             for one, other in zip(left, second, strict=True):
-                pair = pairs.join(_text("data_1", one), _text("data_2", other), keep, instruction)
+                texts = _text("data_1", one), _text("data_2", other)
+                pair = pairs.join(*texts, params.truncate_prompt_tokens, instruction)
                 prompts.append(pair.as_prompt())
-            params = _for_task("classify", pooling_params, keep)
-            return [_pair_score(_finished(output)) for output in self._pool(prompts, params, use_tqdm, None)]
+            return [ScoringRequestOutput.from_base(whole) for whole in self._pooled(prompts, params, use_tqdm, None)]
         if config.classifies:
             raise RequestError(
                 f"This model tells {len(config.labels)} classes, which are no score; classify and encode give their numbers."
@@ -183,12 +178,22 @@ class PoolingMethods:
         for name, value in (("chat_template", chat_template), ("instruction", instruction)):
             if value is not None:
                 raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
-        params = _for_task("embed", pooling_params, truncate_prompt_tokens)
-        outputs = [_finished(output) for output in self._pool([*first, *second], params, use_tqdm, None)]
+        of_vectors = _for_task("embed", pooling_params, truncate_prompt_tokens)
+        outputs = self._pooled([*first, *second], of_vectors, use_tqdm, None)
         vectors = outputs[: len(first)]
         if len(vectors) == 1:
             vectors = vectors * len(second)
         return [_score(*pair) for pair in zip(vectors, outputs[len(first) :], strict=True)]
+
+    def _pooled(
+        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None
+    ) -> list[WholeOutput]:
+        """The answers, in the order of the prompts. Raises RequestError for a text that the engine could not pool."""
+        found = []
+        for output in self._pool(prompts, params, use_tqdm, priority):
+            spans = self._spans(output) if output.chunk else None
+            found.append(whole_answer(output, spans))
+        return found
 
     def _prompted(self, prompts: Prompts, name: str | None) -> list[PromptInput]:
         """Prompts with the named text in front. Raises RequestError where that cannot be."""
@@ -237,15 +242,7 @@ def _no_params(given: object) -> RequestError:
     )
 
 
-def _finished(output: PooledOutput) -> PoolingRequestOutput:
-    """The answer. Raises RequestError for a text that the engine could not pool."""
-    end = output.outputs[0]
-    if end.finish_reason != "stop":
-        raise RequestError(f"A text could not be pooled: {end.stop_reason or end.finish_reason}", status=500)
-    return output.whole()
-
-
-def _score(left: PoolingRequestOutput, right: PoolingRequestOutput) -> ScoringRequestOutput:
+def _score(left: WholeOutput, right: WholeOutput) -> ScoringRequestOutput:
     """The cosine of two vectors."""
     return ScoringRequestOutput(
         right.request_id,
@@ -253,12 +250,6 @@ def _score(left: PoolingRequestOutput, right: PoolingRequestOutput) -> ScoringRe
         left.prompt_token_ids + right.prompt_token_ids,
         left.num_cached_tokens + right.num_cached_tokens,
     )
-
-
-def _pair_score(whole: PoolingRequestOutput) -> ScoringRequestOutput:
-    """What the model says of a pair."""
-    score = ScoringOutput(float(whole.outputs.data[0]))
-    return ScoringRequestOutput(whole.request_id, score, whole.prompt_token_ids, whole.num_cached_tokens)
 
 
 def _text(name: str, given: PromptInput) -> str:
