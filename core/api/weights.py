@@ -91,7 +91,7 @@ class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     weight_version: what the weights are called from then on; None: the number of the update.
     """
 
-    path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)] | None = None
+    path: Annotated[str, msgspec.Meta(max_length=4096, pattern=r"^[^\0]+$")] | None = None
     names: Annotated[list[Name], msgspec.Meta(max_length=MOST_TENSORS)] | None = None
     shared_memory: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     tensors: Annotated[list[TensorPlace], msgspec.Meta(max_length=MOST_TENSORS)] = []

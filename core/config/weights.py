@@ -18,6 +18,7 @@ from core.config.memory import ITEM_BYTES, Plan, weights_bytes
 from core.config.plugin_choices import speculative_arguments
 from core.config.settings import Settings
 from core.models.tensor_check import check_tensors
+from core.plugin.capabilities import roundings_of
 from core.plugin.contracts import QuantizationMethod
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
@@ -90,6 +91,7 @@ def quantization_plan(settings: Settings, chosen: Chosen, manifest: CheckpointMa
         arguments=values,
         facts=manifest.facts(),
         manifest=manifest,
+        roundings=roundings_of(chosen.stages["platform"].manifest.spec.capabilities),
     )
     method: QuantizationMethod = load_plugin(stage.manifest, context)
     return method.plan

@@ -21,7 +21,8 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
-from core.executor.instance import made_for
+from core.api.errors import UserError
+from core.executor.instance import Checkpoint, made_for
 from core.executor.prepared_writer import NotedKernel, written_kernels
 from core.models.prepared import PreparedIndex, PreparedWeights
 from core.plugin.contracts import SavedKernel
@@ -115,6 +116,27 @@ class KeptWeights:
         files = [_state(Path(name)) for name in self._manifest.files]
         told = (__version__, config.model, config.plugins, config.device, files)
         return hashlib.sha256(msgspec.msgpack.encode(told)).hexdigest()
+
+
+def check_keeping(config: EngineConfig, device_type: str) -> None:
+    """Raises UserError where weights cannot be kept."""
+    unfit = None
+    if config.model.implementation == "transformers":
+        unfit = "layers of transformers"
+    elif device_type != "cpu":
+        unfit = f"--device {config.device}"
+    if unfit is not None:
+        raise UserError(f"--keep-weights {config.keep_weights}: cannot be used with {unfit}; leave it out.")
+
+
+def kept_weights(config: EngineConfig, checkpoint: Checkpoint) -> KeptWeights | None:
+    """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none."""
+    if config.weights_file is None:
+        return None
+    if checkpoint.prepared is not None:
+        logger.warning("--keep-weights has no effect: a converted model is ready to be used.")
+        return None
+    return KeptWeights(config, config.weights_file, checkpoint.manifest)
 
 
 def _state(path: Path) -> tuple[str, int, int]:

@@ -8,8 +8,7 @@ It works below canonical names: tensors are called as the checkpoint's own loade
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError, nearest
-from core.api.weights import FileState, WeightSource, WeightsState
+from core.api.weights import WeightSource, WeightsState
+from core.executor.file_states import check_unchanged
 from core.executor.kept_tensors import KeptTensors
 from core.plugin.contracts import Loader, ResolvesTensors
 
@@ -94,14 +94,12 @@ class OverlayLoader:
         yield from self._inner.iter(self._base, left)
 
 
-def overlaid(state: WeightsState, store: KeptTensors) -> Callable[[Loader], Loader]:
-    """Lays the sources of `state` over a loader's checkpoint. Raises CheckpointError when one of them is not as it was."""
-
-    def wrap(loader: Loader) -> Loader:
-        overlays = [_overlay(source, loader, store) for source in state.sources]
-        return OverlayLoader(loader, overlays)
-
-    return wrap
+def overlaid(loader: Loader, state: WeightsState, store: KeptTensors) -> Loader:
+    """With the sources of `state` laid over the loader's checkpoint. Raises CheckpointError when one is not as it was."""
+    if not state.sources:
+        return loader
+    overlays = [_overlay(source, loader, store) for source in state.sources]
+    return OverlayLoader(loader, overlays)
 
 
 def _overlay(source: WeightSource, loader: Loader, store: KeptTensors) -> Overlay:
@@ -119,34 +117,6 @@ def resolve_source(loader: Loader, path: str) -> CheckpointManifest:
     if isinstance(loader, ResolvesTensors):
         return loader.resolve_tensors(path)
     return loader.resolve(path)
-
-
-def file_states(files: Sequence[str]) -> tuple[FileState, ...]:
-    """The files as they are now. Raises CheckpointError."""
-    states: list[FileState] = []
-    for name in files:
-        try:
-            found = Path(name).stat()
-        except OSError as error:
-            raise CheckpointError(f"{name}: cannot be read ({error.strerror}).") from None
-        states.append(FileState(name, found.st_size, found.st_mtime_ns))
-    return tuple(states)
-
-
-def known_states(files: Sequence[str]) -> tuple[FileState, ...]:
-    """The same of those among them that are files of this machine."""
-    return file_states([name for name in files if Path(name).is_file()])
-
-
-def check_unchanged(files: Sequence[FileState]) -> None:
-    """Raises CheckpointError naming a file that has been changed since."""
-    now = file_states([file.path for file in files])
-    for before, after in zip(files, now, strict=True):
-        if before != after:
-            raise CheckpointError(
-                f"{before.path}: has been changed since its weights were taken into use; update the weights again, and give "
-                "each version a file of its own."
-            )
 
 
 def check_fit(base: CheckpointManifest, found: Mapping[str, TensorInfo], ref: str) -> None:

@@ -4,40 +4,31 @@ Owns: which parts of the memory are there, the sources of the weights, and the o
 requests, or build a model (the worker does). Called by: the engine between two steps, in the thread that computes them.
 
 A change happens whole or not at all: new models are built beside those that compute, and take their place when they are done.
+Both have the parts in common whose tensors have not changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Sequence, Set
 from typing import Final, get_args
 
 import msgspec
 
-from core.api.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
-from core.api.errors import CheckpointError, UserError
-from core.api.weights import MemoryPart, TensorPlace, WeightSource, WeightsState, WeightUpdate
+from core.api.errors import UserError
+from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
+from core.executor.file_states import check_unchanged, file_states, known_states
 from core.executor.host_memory import release_dropped_models, release_unused_memory, set_aside, trim_memory
 from core.executor.instance import Checkpoint, ModelInstance
-from core.executor.kept_tensors import DTYPES, shared_memory
-from core.executor.overlay import (
-    check_fit,
-    check_same_shape,
-    check_unchanged,
-    file_states,
-    known_states,
-    resolve_source,
-)
+from core.executor.overlay import overlaid
+from core.executor.remembered_loader import RememberedLoader
 from core.executor.spilled_weights import SpilledWeights
-from core.executor.worker import Worker
-from core.models.prepared import HasPrepared
-from core.plugin.contracts import Loader
+from core.executor.weight_sources import compacted, source_of
+from core.executor.worker import Stores, Worker
+from core.models.prepared import HasPrepared, Recorder
 
 PARTS: Final[frozenset[MemoryPart]] = frozenset(get_args(MemoryPart))
-DTYPE_NAMES: Final = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
-"""Types of manifests by torch's names."""
 
 
 class Reloader:
@@ -48,6 +39,7 @@ class Reloader:
         self._worker = worker
         self._missing: set[MemoryPart] = set()
         self._base_files = known_states(worker.base_files)
+        self._loader: RememberedLoader | None = None  # from the first update on
         self._checkpoint: Checkpoint | None = None  # opened while the engine sleeps, so that it wakes sooner
 
     def release(self, level: int) -> None:
@@ -57,7 +49,7 @@ class Reloader:
         Raises OSError when they cannot be written, CheckpointError when they could not be read again; then nothing has changed.
         """
         worker = self._worker
-        checkpoint = None if worker.is_foreign else worker.open_checkpoint(self.state)
+        checkpoint = None if worker.is_foreign else worker.open_checkpoint(self.state, self._loader)
         spilled = worker.spilled
         if spilled is not None:
             if level == 1:
@@ -95,21 +87,15 @@ class Reloader:
 
         Raises UserError, which says what does not fit; OSError when there is no memory for copies.
         """
-        if (update.path is None) == (update.shared_memory is None):
-            raise UserError("weight update: expected either `path` or `shared_memory`.")
-        loader, base = self._opened()
-        if update.path is not None:
-            if update.tensors:
-                raise UserError("weight update: `tensors` describes shared memory; with `path` give `names`.")
-            return _from_files(loader, base, update.path, update.names)
-        assert update.shared_memory is not None
-        if update.names is not None:
-            raise UserError("weight update: `names` chooses from a checkpoint; with `shared_memory` give `tensors`.")
-        return self._from_memory(base, update.shared_memory, update.tensors)
+        loader = self._updating()
+        store = self._worker.kept_tensors
+        base = overlaid(loader, self.state, store).resolve(self._worker.config.model.model)
+        return source_of(update, loader, base, store)
 
     def discard(self, source: WeightSource) -> None:
         """A staged update will not be applied."""
         self._worker.kept_tensors.drop(source.kept)
+        self._forget_unused()
 
     def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
         """Compute with staged updates from now on, or once the weights are woken.
@@ -118,13 +104,15 @@ class Reloader:
         Raises UserError when the weights cannot be used; then nothing has changed.
         """
         number = self.state.number + 1
-        together, replaced = _compact([*self.state.sources, *sources])
+        together, replaced = compacted([*self.state.sources, *sources])
         state = WeightsState(version=version or str(number), number=number, sources=together)
-        self._use(state)
+        changed = {name for source in sources for name in source.names}
+        self._use(state, changed)
         self._worker.kept_tensors.drop(replaced)
 
     def reload(self) -> None:
         """Read all weights again, as their files are now."""
+        self._loader = None
         fresh: list[WeightSource] = []
         for source in self.state.sources:
             files = file_states([file.path for file in source.files])
@@ -137,131 +125,113 @@ class Reloader:
             number += 1
             version = str(number)
         try:
-            self._use(WeightsState(version=version, number=number, sources=tuple(fresh)))
+            self._use(WeightsState(version=version, number=number, sources=tuple(fresh)), None)
         except BaseException:
             self._base_files = before
             raise
 
-    def _use(self, state: WeightsState) -> None:
-        """Compute with these weights from now on, or once the weights are woken. Raises UserError; then nothing has changed."""
+    def _use(self, state: WeightsState, changed: Set[str] | None) -> None:
+        """Compute with these weights from now on, or once the weights are woken. Raises UserError; then nothing has changed.
+
+        changed: tensors that are newer than those in use, by their names in files; None: any may be.
+        """
         worker = self._worker
         config = worker.config
         before = worker.spilled
         fresh = None if before is None else SpilledWeights(config)
         if "weights" not in self._missing:
-            checkpoint = worker.open_checkpoint(state)
-            instances = worker.build_models(checkpoint, None if fresh is None else fresh.note)
-            if "kv_cache" in self._missing:
-                worker.instances = instances
-            else:
-                worker.use_models(instances)
-            del instances
+            taken_over = self._replace_models(state, changed, None if fresh is None else fresh.note)
+            if fresh is not None and before is not None:
+                fresh.take_over(before, taken_over)
         if before is not None:
             before.forget_kernels()
             before.close()
         worker.spilled = fresh
         self.state = state
         self._checkpoint = None
+        self._forget_unused()
         release_dropped_models()
+
+    def _forget_unused(self) -> None:
+        """Checkpoints that no tensor is taken from any more need not be remembered."""
+        if self._loader is not None:
+            self._loader.keep_only({source.path for source in self.state.sources})
+
+    def _replace_models(self, state: WeightsState, changed: Set[str] | None, recorder: Recorder | None) -> Set[str]:
+        """Have models of these weights compute; returns the names of the model's parts that are those of the one before."""
+        worker = self._worker
+        self._check_base(state)
+        checkpoint = worker.open_checkpoint(state, self._loader)
+        stores = self._following(checkpoint, changed)
+        with contextlib.ExitStack() as undo:
+            for store in stores:
+                if store is not None:
+                    undo.callback(store.undo)
+            instances = worker.build_models(checkpoint, recorder, stores)
+            if "kv_cache" in self._missing:
+                worker.instances = instances
+            else:
+                worker.use_models(instances)
+            undo.pop_all()
+        for store in stores:
+            if store is not None:
+                store.settle()
+        own, _ = stores
+        return frozenset() if own is None else own.taken_over
+
+    def _following(self, checkpoint: Checkpoint, changed: Set[str] | None) -> Stores:
+        """The stores of models that take the place of those in use. A draft keeps its weights, unless all are read again."""
+        model, *drafts = self._worker.instances
+        newer: Set[str] | None = None
+        if changed is not None and checkpoint.names is not None:
+            newer = checkpoint.names.made_of(changed)
+        own = None if model.store is None else model.store.following(newer)
+        draft = None
+        if drafts and drafts[0].store is not None:
+            draft = drafts[0].store.following(None if changed is None else frozenset())
+        return own, draft
 
     def _built(self) -> list[ModelInstance]:
         """The models, from what was written when they went, or from the checkpoint."""
         worker = self._worker
         spilled = worker.spilled
-        self._check_base()
+        self._check_base(self.state)
         for source in self.state.sources:
             check_unchanged(source.files)
-        checkpoint = self._checkpoint or worker.open_checkpoint(self.state)
-        prepared = None if spilled is None or checkpoint.prepared is not None else spilled.find()
+        checkpoint = self._checkpoint or worker.open_checkpoint(self.state, self._loader)
+        is_converted = checkpoint.prepared is not None
+        recorder = None if spilled is None or is_converted else spilled.note
+        prepared = None if spilled is None or is_converted else spilled.find()
         if prepared is not None:
-            models = worker.build_models(dataclasses.replace(checkpoint, prepared=prepared), None)
+            checkpoint = dataclasses.replace(checkpoint, prepared=prepared)
+            models = worker.build_models(checkpoint, recorder)
             trim_memory()
         else:
-            models = worker.build_models(checkpoint, None if spilled is None else spilled.note)
+            models = worker.build_models(checkpoint, recorder)
             release_unused_memory()
         self._checkpoint = None
         return models
 
-    def _opened(self) -> tuple[Loader, CheckpointManifest]:
-        """The checkpoint's own loader, and its tensors as they are now. Raises UserError where none can be replaced."""
-        worker = self._worker
-        loader = worker.open_loader(WeightsState())
-        model = worker.config.model.model
-        if isinstance(loader, HasPrepared):
-            raise UserError(
-                f"weight update: {model} is a converted model; start the engine with the checkpoint itself."
-            )
-        return loader, worker.open_loader(self.state).resolve(model)
+    def _updating(self) -> RememberedLoader:
+        """The checkpoint's own loader. Raises UserError where no tensor can be replaced."""
+        if self._loader is None:
+            loader = self._worker.open_loader()
+            if isinstance(loader, HasPrepared):
+                model = self._worker.config.model.model
+                raise UserError(
+                    f"weight update: {model} is a converted model; start the engine with the checkpoint itself."
+                )
+            self._loader = RememberedLoader(loader)
+        return self._loader
 
-    def _check_base(self) -> None:
+    def _check_base(self, state: WeightsState) -> None:
         """The checkpoint's files are as they were, unless no tensor of them is read any more. Raises CheckpointError."""
         if known_states(self._worker.base_files) == self._base_files:
             return
         replaced: set[str] = set()
-        for source in self.state.sources:
+        for source in state.sources:
             replaced.update(source.names)
-        loader = self._worker.open_loader(WeightsState())
+        loader = self._loader or self._worker.open_loader()
         manifest = loader.resolve(self._worker.config.model.model)
         if not replaced.issuperset(manifest.tensors):
             check_unchanged(self._base_files)
-
-    def _from_memory(self, base: CheckpointManifest, name: str, tensors: Sequence[TensorPlace]) -> WeightSource:
-        ref = f"shared memory {name}"
-        try:
-            memory = shared_memory(name)
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise UserError(f"{ref}: cannot be read ({reason}).") from None
-        wanted: dict[str, TensorInfo] = {}
-        for place in tensors:
-            if place.name in wanted:
-                raise UserError(f"{ref}: tensor '{place.name}' is named twice. Nothing was changed.")
-            wanted[place.name] = _placed(place, base)
-        check_fit(base, wanted, ref)
-        for info in wanted.values():
-            end = info.offset + info.nbytes
-            if end > len(memory):
-                raise UserError(
-                    f"{ref}: tensor '{info.name}' ends at byte {end} of {len(memory)}. Nothing was changed."
-                )
-        kept, digest = self._worker.kept_tensors.keep(memory, list(wanted.values()))
-        return WeightSource(names=tuple(wanted), kept=kept, digest=digest)
-
-
-def _from_files(loader: Loader, base: CheckpointManifest, path: str, names: Sequence[str] | None) -> WeightSource:
-    absolute = str(Path(path).expanduser().absolute())
-    found = resolve_source(loader, absolute)
-    check_same_shape(base, found)
-    for name in names or ():
-        if name not in found.tensors:
-            raise CheckpointError(f"{path}: has no tensor '{name}'. Nothing was changed.")
-    chosen = tuple(found.tensors) if names is None else tuple(dict.fromkeys(names))
-    check_fit(base, {name: found.tensors[name] for name in chosen}, path)
-    return WeightSource(path=absolute, names=chosen, files=file_states(found.files))
-
-
-def _placed(place: TensorPlace, base: CheckpointManifest) -> TensorInfo:
-    """A tensor of shared memory; one of a packed type has as many bytes as the one that it replaces."""
-    dtype = DTYPE_NAMES.get(place.dtype, place.dtype)
-    shape = tuple(place.shape)
-    known = base.tensors.get(place.name)
-    nbytes = 0 if known is None else known.nbytes
-    if dtype in ITEM_BYTES:
-        nbytes = math.prod(shape) * ITEM_BYTES[dtype]
-    return TensorInfo(place.name, shape, dtype, nbytes, 0, place.offset, place.name)
-
-
-def _compact(sources: Sequence[WeightSource]) -> tuple[tuple[WeightSource, ...], list[TensorInfo]]:
-    """The same without tensors that later ones replace; of the kept ones, those that are needed no more."""
-    together: list[WeightSource] = []
-    replaced: list[TensorInfo] = []
-    newer: set[str] = set()
-    for source in reversed(sources):
-        names = tuple(name for name in source.names if name not in newer)
-        kept = tuple(info for info in source.kept if info.name not in newer)
-        replaced += [info for info in source.kept if info.name in newer]
-        newer.update(names)
-        if names:
-            together.append(msgspec.structs.replace(source, names=names, kept=kept))
-    together.reverse()
-    return tuple(together), replaced

@@ -23,6 +23,7 @@ from core.layers.rotary import tables
 from core.layers.workspace import Workspace
 from core.models.draft_input import DraftEntry, DraftInputWeights
 from core.models.embedding import Embedding, EmbeddingWeights
+from core.models.halves import Half, halves_of
 from core.models.head import Head, HeadWeights
 from core.models.mixers import Mixer
 from core.models.mlp import BlockMLP
@@ -151,6 +152,8 @@ class Decoder:
         _, top_k = spec.router_widths()
         workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
         workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
+        norms = [block.norms for block in weights.blocks]
+        self._halves = halves_of(spec, kernels, norms, reduces=reduce is not None)
         self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
         for block, cos_sin in zip(weights.blocks, tables, strict=True):
             for mixer in block.mixers:
@@ -158,7 +161,7 @@ class Decoder:
                 self.mixers.append(mixer)
         self._embedding: Embedding | None = None
         if weights.embedding is not None and spec.holds_embedding:
-            self._embedding = Embedding(spec, weights.embedding, kernels, reduce)
+            self._embedding = Embedding(spec, weights.embedding, kernels, max_tokens, reduce)
         self._head: Head | None = None
         if weights.head is not None:
             self._head = Head(spec, weights.head, kernels, workspace, dtype, max_logits)
@@ -190,10 +193,10 @@ class Decoder:
         assert self._embedding is not None, "this part of the model has no embedding"
         views = self._views(token_ids.shape[0])
         if self.draft_entry is None:
-            self._embedding(token_ids, positions, views.embedded, views.residual)
+            self._embedding(token_ids, positions, views.embedded, views.normed, views.residual)
             return views.residual
         taken = self.draft_entry.views(token_ids.shape[0])
-        self._embedding(token_ids, positions, views.embedded, taken.embedded)
+        self._embedding(token_ids, positions, views.embedded, views.normed, taken.embedded)
         self.draft_entry(taken, views.residual)
         return views.residual
 
@@ -201,14 +204,14 @@ class Decoder:
         """The residual stream [T, H] as it leaves the last block; the workspace holds it as it entered the first."""
         views = self._views(positions.shape[0])
         steps = iter(metadata)
-        blocks = zip(self.spec.blocks, self.weights.blocks, strict=True)
-        for index, (spec, block) in enumerate(blocks):
+        blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
+        for index, (spec, block, halves) in enumerate(blocks):
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
             if block.mixers:
-                self._mix(spec, block, views, positions, steps)
+                self._mix(spec, block, halves.mixer, views, positions, steps)
             if block.mlp is not None:
-                self._mlp(block.mlp, block, views)
+                self._mlp(block.mlp, halves.mlp, views)
             if self._taps is not None:
                 self._taps.behind_block(index, views.residual)
         if self._taps is not None:
@@ -216,9 +219,17 @@ class Decoder:
         return views.residual
 
     def tell_segments(self, segments: Tensor | None) -> None:
-        """The segment of each token of the next step, int64 [T]; None: all are of the first one."""
+        """The segment of each token of the next steps, int64 [T]; None: all are of the first one."""
         assert self._embedding is not None, "this part of the model has no embedding"
-        self._embedding.segments = segments
+        self._embedding.tell_segments(segments)
+
+    def tell_given(self, rows: Tensor | None, values: Tensor | None) -> None:
+        """The embeddings, float32 [R, H], that stand in the place of those of some tokens of the next steps: rows int64 [R].
+
+        None: there are none.
+        """
+        assert self._embedding is not None, "this part of the model has no embedding"
+        self._embedding.given = None if rows is None or values is None else (rows, values)
 
     def logits(self, rows: Tensor) -> Tensor:
         """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream.
@@ -246,18 +257,18 @@ class Decoder:
             return False
         if not needs(self.spec) <= self.kernels.recorded:
             return False
-        ends = [end for end in (self._embedding, self._head) if end is not None]
-        parts: list[Embedding | Head | Mixer] = [*ends, *self.mixers]
-        if not all(part.is_plain for part in parts):
+        if not all(mixer.is_plain for mixer in self.mixers):
+            return False
+        if self._head is not None and not self._head.is_plain:
             return False
         mlps = [block.mlp for block in self.weights.blocks if block.mlp is not None]
         if not all(mlp.capturable for mlp in mlps):
             return False
+        parts = (self._embedding, self._head, self.draft_entry, *self.mixers)
         linears: list[LinearKernel | HeadsKernel] = []
         for part in parts:
-            linears += part.linears
-        if self.draft_entry is not None:
-            linears += self.draft_entry.linears
+            if part is not None:
+                linears += part.linears
         return all(is_recordable(linear) for linear in linears)
 
     @property
@@ -269,57 +280,59 @@ class Decoder:
         return "uniform" if levels <= {"any", "uniform"} else "never"
 
     def _mix(
-        self, spec: BlockSpec, block: BlockWeights, views: StepViews, positions: Tensor, steps: Iterator[Any]
+        self,
+        spec: BlockSpec,
+        block: BlockWeights,
+        half: Half,
+        views: StepViews,
+        positions: Tensor,
+        steps: Iterator[Any],
     ) -> None:
         """The first half of a block. steps: metadata of the mixers that are left, of which this block takes its own."""
-        x = views.pair if spec.wide else self._input(block.norms.get("input"), views)
-        direct = self._is_direct(block, "input", "post_attention")
-        direct = direct and spec.mixer_scale == 1.0 and spec.beside_scale == 1.0
-        out = views.residual if direct else views.branch
+        x = views.pair if spec.wide else self._input(half, views)
+        out = views.residual if half.direct else views.branch
         first = block.mixers[0]
-        first(x, positions, next(steps), out, accumulate=direct)
-        if not direct:
+        first(x, positions, next(steps), out, accumulate=half.direct)
+        if not half.direct:
             self._scale(views.branch, spec.mixer_scale)
         for second in block.mixers[1:]:
-            if direct:
+            if half.direct:
                 second(x, positions, next(steps), out, accumulate=True)
                 continue
             second(x, positions, next(steps), views.beside, accumulate=False)
             self._scale(views.beside, spec.beside_scale)
             self.kernels.add(views.beside, views.branch)
-        self._join(views, block.norms.get("post_attention"), direct)
+        self._join(half, views)
 
-    def _mlp(self, mlp: BlockMLP, block: BlockWeights, views: StepViews) -> None:
+    def _mlp(self, mlp: BlockMLP, half: Half, views: StepViews) -> None:
         """The second half of a block."""
         if self.spec.order == "parallel":
             x = views.normed
         elif self.spec.order == "parallel_two":
             x = views.normed_mlp
         else:
-            x = self._input(block.norms.get("pre_mlp"), views)
-        side_by_side = self.spec.order in ("parallel", "parallel_two")
-        direct = self._is_direct(block, "input" if side_by_side else "pre_mlp", "post_mlp")
-        mlp(x, views, views.residual if direct else views.branch, accumulate=direct)
-        self._join(views, block.norms.get("post_mlp"), direct)
+            x = self._input(half, views)
+        mlp(x, views, views.residual if half.direct else views.branch, accumulate=half.direct)
+        self._join(half, views)
 
-    def _input(self, norm: Norm | None, views: StepViews) -> Tensor:
+    def _input(self, half: Half, views: StepViews) -> Tensor:
         """What a half of a block starts from: the residual stream, normed where there is a norm in front."""
-        if norm is None:
+        if half.norm is None:
             return views.residual
-        norm(views.residual, views.normed)
+        if not half.is_ready:
+            half.norm(views.residual, views.normed)
         return views.normed
 
-    def _is_direct(self, block: BlockWeights, before: str, behind: str) -> bool:
-        """Whether a half of a block adds to the residual stream as it computes."""
-        is_plain = before in block.norms and behind not in block.norms
-        return is_plain and self._reduce is None and self.spec.residual_scale == 1.0
-
-    def _join(self, views: StepViews, norm: Norm | None, direct: bool) -> None:
+    def _join(self, half: Half, views: StepViews) -> None:
         """residual += branch, unless it was added directly: summed over ranks, and normed where the family does so."""
-        if direct:
+        if half.direct:
             return
         if self._reduce is not None:
             self._reduce(views.branch)
+        if half.joint is not None:
+            half.joint(views.branch, views.residual, views.normed)
+            return
+        norm = half.behind
         on_stream = self.spec.order == "residual_post"
         if norm is not None and not on_stream:
             norm(views.branch, views.branch)

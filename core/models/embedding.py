@@ -1,6 +1,6 @@
 """The way into a decoder: from tokens and positions to the residual stream.
 
-Owns: the order of its operations. Never does: allocate during a step where every kernel can be recorded.
+Owns: the order of its operations, and the segments of a step. Never does: allocate during a step.
 Called by: the decoder, once a step.
 """
 
@@ -26,7 +26,7 @@ class EmbeddingWeights:
 
     tokens: the matrix, a row a token.
     project: from the embeddings' size to the hidden size, or None.
-    positions: [positions, H] in the dtype of activations, whose row p + offset is added at position p, or None.
+    positions: [positions, H] in the dtype of activations, whose row p is added at position p, or None.
     segments: [segments, H], of which the row of its segment is added to every token, or None.
     norm: behind everything, or None.
     """
@@ -36,6 +36,13 @@ class EmbeddingWeights:
     positions: Tensor | None = None
     segments: Tensor | None = None
     norm: Norm | None = None
+
+
+def lengthened(table: Tensor, count: int) -> Tensor:
+    """A table of positions with at least `count` rows: the last one again, for drafts behind the longest context, whose tokens
+    nobody gets."""
+    missing = count - len(table)
+    return table if missing <= 0 else torch.cat([table, table[-1:].expand(missing, -1)])
 
 
 def sinusoids(spec: PositionsSpec, size: int) -> Tensor:
@@ -54,8 +61,10 @@ def sinusoids(spec: PositionsSpec, size: int) -> Tensor:
 class Embedding:
     """The embedding of a model, or of the part of its vocabulary that a rank holds.
 
+    max_tokens: most tokens of one step.
     reduce: adds up, in place, what every rank has computed a part of; None: this is the whole vocabulary.
-    segments: of each token of the next step, int64 [T]; None: all are of the first one.
+    given: embeddings of rows of the next step, int64 [R] and [R, H], in the place of their tokens'; None: there are none. Only
+        for models that neither scale nor project what their matrix has.
     """
 
     def __init__(
@@ -63,18 +72,26 @@ class Embedding:
         spec: DecoderSpec,
         weights: EmbeddingWeights,
         kernels: KernelSet,
+        max_tokens: int,
         reduce: Callable[[Tensor], None] | None,
     ) -> None:
         self._spec = spec
         self._weights = weights
         self._kernels = kernels
         self._reduce = reduce
-        self.segments: Tensor | None = None
+        self.given: tuple[Tensor, Tensor] | None = None
+        self._segments: Tensor | None = None
+        if weights.segments is not None:
+            self._segments = torch.zeros(max_tokens, dtype=torch.int64, device=weights.segments.device)
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether nothing but kernels computes."""
-        return self._weights.positions is None and self._weights.segments is None
+    def tell_segments(self, segments: Tensor | None) -> None:
+        """Of each token of the next steps, int64 [T]; None: all are of the first one."""
+        if self._segments is None:
+            return
+        if segments is None:
+            self._segments.zero_()
+        else:
+            self._segments[: len(segments)] = segments
 
     @property
     def linears(self) -> list[LinearKernel]:
@@ -82,22 +99,34 @@ class Embedding:
         project = self._weights.project
         return [self._weights.tokens] if project is None else [self._weights.tokens, project]
 
-    def __call__(self, token_ids: Tensor, positions: Tensor, embedded: Tensor, out: Tensor) -> None:
-        """out[T, H] of token_ids and positions, int64 [T]; embedded [T, E] is between, where sizes differ."""
+    def __call__(self, token_ids: Tensor, positions: Tensor, embedded: Tensor, added: Tensor, out: Tensor) -> None:
+        """out[T, H] of token_ids and positions, int64 [T].
+
+        embedded: [T, E], between, where sizes differ.
+        added: [T, H], for what is added.
+        """
         weights = self._weights
         if weights.project is None:
             self._tokens(token_ids, out)
         else:
             self._tokens(token_ids, embedded)
             weights.project(embedded, out)
+        if self.given is not None:
+            rows, values = self.given
+            out[rows] = values.to(out.dtype)
         if self._spec.embed_scale != 1.0:
             self._kernels.scale(out, self._spec.embed_scale)
-        if weights.positions is not None and self._spec.positions is not None:
-            out += weights.positions[positions + self._spec.positions.offset]
-        if weights.segments is not None:
-            out += weights.segments[0] if self.segments is None else weights.segments[self.segments]
+        if weights.positions is not None:
+            self._add(weights.positions, positions, added, out)
+        if weights.segments is not None and self._segments is not None:
+            self._add(weights.segments, self._segments[: len(token_ids)], added, out)
         if weights.norm is not None:
             weights.norm(out, out)
+
+    def _add(self, table: Tensor, rows: Tensor, added: Tensor, out: Tensor) -> None:
+        """out += table[rows]."""
+        self._kernels.take_rows(table, rows, added)
+        self._kernels.add(added, out)
 
     def _tokens(self, token_ids: Tensor, out: Tensor) -> None:
         """The tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""

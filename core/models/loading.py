@@ -7,34 +7,28 @@ Called by: the model's instance, once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 import torch
 from torch import Tensor
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor, mixer_parts
+from core.api.decoder_spec import DecoderSpec
 from core.api.draft_input import MASK_HIDDEN
 from core.api.errors import CheckpointError
 from core.api.model_part import Part
-from core.api.specs import LatentSpec, RowOrder
-from core.layers.activations import learned
-from core.layers.kernels import KernelSet, Room
-from core.layers.linear import Linear
-from core.models.decoder import BlockWeights, DecoderWeights
+from core.layers.kernels import KernelSet
+from core.models.decoder import DecoderWeights
 from core.models.draft_input import DraftInputWeights
 from core.models.embedding import EmbeddingWeights, sinusoids
 from core.models.head import HeadWeights
-from core.models.mixers import Mixer, build_mixers
-from core.models.mlp import BlockMLP, DenseMLP, ExpertsMLP
-from core.models.norm import Norm
 from core.models.packing import Packing
-from core.models.pending import Pending, pending_experts, pending_halves, pending_linear, pending_matrix
+from core.models.part_store import PartStore
+from core.models.pending import Pending
+from core.models.pending_model import PendingModel, build_norm
 from core.models.prepared import PreparedWeights, Recorder
 from core.models.progress import loading_bar
-from core.models.row_order import row_order
 from core.models.tensor_check import OWN_HEAD, check_tensors
 from core.models.vector_head import VectorHead, head_of
 from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
@@ -42,125 +36,11 @@ from core.plugin.contracts import LinearKernel, Loader, QuantizationMethod
 WHOLE: Final = Part()
 
 
-class PendingBlock:
-    """One decoder layer. vectors: names of its tensors that are no matrices."""
-
-    def __init__(self, spec: DecoderSpec, whole: DecoderSpec, index: int, packing: Packing) -> None:
-        self._spec = spec
-        self._index = index
-        self._packing = packing
-        self._parts = mixer_parts(spec, index)
-        self._block = spec.blocks[index]
-        # rows are ordered before they are cut, so by what the whole model has
-        self._orders = mixer_parts(whole, spec.first_block - whole.first_block + index).orders
-        self._linears: dict[str, Pending[Linear]] = {}
-        for role, parts in spec.block_linears(index).items():
-            self._linears[role] = pending_linear(packing, parts, self._orders)
-        self._halves = self._pending_halves()
-        experts = spec.expert_linears(index)
-        self._experts = None
-        if self._block.experts is not None:
-            activation = self._block.experts.activation or spec.mlp.activation
-            weight_inputs = self._block.experts.weight_inputs
-            self._experts = pending_experts(packing, experts, activation, weight_inputs=weight_inputs)
-        self._norms = spec.block_norms(index)
-        self._activation_tensors = list(spec.activation_tensors(index))
-        self._correction = spec.correction(index)
-        self.vectors: set[str] = set()
-        for norm in self._norms.values():
-            self.vectors.update(norm.tensors())
-        self.vectors.update(name for name, _ in self._parts.params.values())
-        self.vectors.update(self._activation_tensors)
-        if self._correction is not None:
-            name, _ = self._correction
-            self.vectors.add(name)
-
-    @property
-    def pending(self) -> list[Pending[Any]]:
-        """Everything that waits for matrices."""
-        halves = [] if self._halves is None else [self._halves]
-        experts = [] if self._experts is None else self._experts.pending
-        return [*self._linears.values(), *halves, *experts]
-
-    def build(self, vectors: Mapping[str, Tensor]) -> BlockWeights:
-        """The layer's weights. vectors: its tensors that are no matrices, by name."""
-        norms = {}
-        for role, norm in self._norms.items():
-            norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
-        mixers = self._mixers(norms, vectors)
-        return BlockWeights(mixers, self._mlp(norms, vectors), norms)
-
-    def _pending_halves(self) -> Pending[Any] | None:
-        absorbed = self._parts.absorbed
-        if absorbed is None:
-            return None
-        mixer = self._block.mixer
-        assert isinstance(mixer, LatentSpec), "only latent attention absorbs a matrix"
-        return pending_halves(self._packing, absorbed, mixer)
-
-    def _mixers(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> tuple[Mixer, ...]:
-        linears = {role: pending.built for role, pending in self._linears.items()}
-        params = {}
-        for role, (name, _) in self._parts.params.items():
-            params[role] = self._packing.on_device(vectors[name])
-        halves = None if self._halves is None else self._halves.built
-        return build_mixers(self._spec, self._index, self._packing.kernels, linears, halves, norms, params)
-
-    def _mlp(self, norms: Mapping[str, Norm], vectors: Mapping[str, Tensor]) -> BlockMLP | None:
-        if self._block.experts is not None:
-            return self._experts_mlp(self._block.experts, vectors)
-        mlp = self._spec.block_mlp(self._index)
-        if mlp is None:
-            return None
-        if self._activation_tensors:
-            parameters = [float(vectors[name]) for name in self._activation_tensors]
-            mlp = msgspec.structs.replace(mlp, activation=learned(mlp.activation, parameters))
-        return self._dense(mlp, "gate_up", "down", norms.get("mlp_inner"))
-
-    def _experts_mlp(self, spec: ExpertsSpec, vectors: Mapping[str, Tensor]) -> ExpertsMLP:
-        assert self._experts is not None, "a block with experts waits for them"
-        correction = None
-        if self._correction is not None:
-            name, _ = self._correction
-            correction = self._packing.on_device(vectors[name])
-        shared = None
-        shared_mlp = self._spec.shared_mlp(self._index)
-        if shared_mlp is not None:
-            shared = self._dense(shared_mlp, "shared_gate_up", "shared_down")
-        gate = self._linears["shared_gate"].built if spec.shared_gate else None
-        router = self._linears["router"].built
-        kernel = self._experts.build()
-        return ExpertsMLP(self._packing.kernels, router, kernel, spec, correction, shared, gate)
-
-    def _dense(self, mlp: MLPSpec, gate_up: str, down: str, inner_norm: Norm | None = None) -> DenseMLP:
-        first = self._linears[gate_up].built
-        second = self._linears[down].built
-        return DenseMLP(self._packing.kernels, mlp, first, second, inner_norm)
-
-
-def build_norm(
-    packing: Packing, norm: NormTensor, vectors: Mapping[str, Tensor], orders: Sequence[RowOrder] = ()
-) -> Norm:
-    """A norm from the tensors of a checkpoint. orders: of its weights, as of the rows of the matrix in front of it."""
-
-    def taken(name: str) -> Tensor:
-        tensor = vectors[name]
-        if orders:
-            tensor = tensor.flatten()[row_order(orders, tensor.numel())].view(tensor.shape)
-        return tensor
-
-    weight = torch.ones(norm.shape)
-    if norm.spec.weighted:
-        weight = taken(f"{norm.name}.weight") + norm.spec.offset
-    bias = packing.on_device(taken(f"{norm.name}.bias")) if norm.spec.bias else None
-    return Norm(packing.kernels, norm.spec, packing.on_device(weight), bias)
-
-
 class WeightLoading:
     """Builds `DecoderWeights` from a loader's tensors.
 
     spec: of the whole model, whose tensors the checkpoint has; weights are cut to `part` of it after they are packed.
-    room, prepared, recorder: see `Packing`.
+    store, prepared, recorder: see `Packing`.
     """
 
     def __init__(
@@ -173,7 +53,7 @@ class WeightLoading:
         activation_dtype: torch.dtype,
         device: torch.device,
         part: Part = WHOLE,
-        room: Room | None = None,
+        store: PartStore | None = None,
         prepared: PreparedWeights | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -181,41 +61,31 @@ class WeightLoading:
         self._whole = spec
         self.manifest = manifest
         self._prepared = prepared
-        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, room, prepared, recorder)
+        self._store = store
+        self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, store, prepared, recorder)
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
-        """Read every tensor once. Raises CheckpointError when one is missing or has another shape."""
+        """Read every tensor once, but none of parts that are taken over.
+
+        Raises CheckpointError when one is missing or has another shape.
+        """
         self._check_tensors()
         self._check_tied(loader)
-        spec = self.spec
-        embedding = pending_matrix(self.packing, spec.embedding()) if spec.embeds_tokens else None
-        head = pending_matrix(self.packing, spec.head()) if spec.has_own_head else None
-        projections = {role: pending_matrix(self.packing, part) for role, part in spec.projections().items()}
-        joining = {role: pending_matrix(self.packing, part) for role, part in spec.draft_linears().items()}
-        blocks = [PendingBlock(spec, self._whole, index, self.packing) for index in range(len(spec.blocks))]
-
-        pending: list[Pending[Any]] = [matrix for matrix in (embedding, head) if matrix is not None]
-        pending += (*projections.values(), *joining.values())
-        names: set[str] = set()
-        for block in blocks:
-            pending += block.pending
-            names |= block.vectors
-        for norm in (*spec.outer_norms().values(), *spec.draft_norms().values()):
-            names.update(norm.tensors())
-        names.update(name for name, _ in spec.tables().values())
-        if spec.pooling_head is not None:
-            names.update(spec.pooling_head.tensors())
-        vectors = self._read(loader, pending, names, progress=progress)
+        waiting = PendingModel.of(self.spec, self._whole, self.packing)
+        vectors = self._read(loader, waiting.pending, waiting.vectors, progress=progress)
         if self._prepared is not None:
             self._prepared.finish()
+        return self._built(waiting, vectors)
 
-        built = [block.build(vectors) for block in blocks]
-        rows = None if embedding is None else embedding.built
-        own = rows if head is None else head.built
-        project = {role: matrix.built for role, matrix in projections.items()}
+    def _built(self, waiting: PendingModel, vectors: Mapping[str, Tensor]) -> DecoderWeights:
+        """The weights, when all matrices have come. vectors: the other tensors, by name."""
+        built = [block.build(vectors) for block in waiting.blocks]
+        rows = None if waiting.embedding is None else waiting.embedding.built
+        own = rows if waiting.head is None else waiting.head.built
+        project = {role: matrix.built for role, matrix in waiting.projections.items()}
         way_in = self._embedding(rows, project.get("in"), vectors)
         way_out = self._head(own, project.get("out"), vectors)
-        taken = self._draft_input({role: matrix.built for role, matrix in joining.items()}, vectors)
+        taken = self._draft_input({role: matrix.built for role, matrix in waiting.joining.items()}, vectors)
         return DecoderWeights(way_in, way_out, built, taken, self._pooling_head(vectors))
 
     def _pooling_head(self, vectors: Mapping[str, Tensor]) -> VectorHead | None:
@@ -250,6 +120,8 @@ class WeightLoading:
             positions = self.packing.as_activation(vectors[name])
         elif spec.positions is not None:
             positions = self.packing.as_activation(sinusoids(spec.positions, spec.hidden_size))
+        if positions is not None and spec.positions is not None:
+            positions = positions[spec.positions.offset :]
         if "token_types" in tables:
             name, _ = tables["token_types"]
             segments = self.packing.as_activation(vectors[name])
@@ -326,6 +198,8 @@ class WeightLoading:
         spec = self.spec
         both = [f"{spec.embedding().name}.weight", OWN_HEAD]
         if not spec.tied or not all(name in self.manifest.tensors for name in both):
+            return
+        if self._store is not None and not self._store.is_new(both):
             return
         embedding, head = (tensor.clone() for _, tensor in loader.iter(self.manifest, both))
         if not torch.equal(embedding, head):

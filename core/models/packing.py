@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from core.api.specs import Activation, DensePlan, LatentSpec, LayerSpec, PartPla
 from core.layers.heads import LinearHeads
 from core.layers.kernels import KernelSet, Room
 from core.layers.linear import Linear
+from core.models.part_store import Origin, PartStore
 from core.models.prepared import PreparedWeights, Recorder, kernel_name
 from core.models.row_order import row_order
 from core.plugin.contracts import HeadsKernel, LinearKernel, QuantizationMethod
@@ -63,7 +64,7 @@ class Packing:
     method: unpacks the checkpoint's format; None: all matrices are plain.
     dtype: of plain matrices.
     activation_dtype: of biases, as of tensors between layers.
-    room: gives memory for prepared weights; None: kernels allocate for themselves.
+    store: of the parts that are built, with memory for them; None: kernels allocate for themselves, and nothing follows.
     prepared: kernels that were saved, which are taken instead of packing tensors; None: there are none.
     recorder: is told of each kernel that is made; None: nobody wants to know.
     """
@@ -77,7 +78,7 @@ class Packing:
         dtype: str,
         activation_dtype: torch.dtype,
         device: torch.device,
-        room: Room | None = None,
+        store: PartStore | None = None,
         prepared: PreparedWeights | None = None,
         recorder: Recorder | None = None,
     ) -> None:
@@ -88,7 +89,8 @@ class Packing:
         self._dtype = dtype
         self._activation_dtype = activation_dtype
         self.device = device
-        self._room = room
+        self._store = store
+        self._room: Room | None = None if store is None else store.room
         self._prepared = prepared
         self._recorder = recorder
         self.kernels = kernels
@@ -98,16 +100,34 @@ class Packing:
         if self._prepared is None:
             return None
         name = kernel_name(parts)
-        kernels = self._prepared.kernels(name, self.kernels, self._room)
-        if kernels is None:
+        found = self._prepared.kernels(name, self.kernels, self._room)
+        if found is None:
             return None
+        kernels = [one.kernel for one in found]
         held = sum(math.prod(kernel.shape) for kernel in kernels)
         wanted = sum(math.prod(part.shape) for part in parts)
         if held != wanted:
             raise CheckpointError(
                 f"The saved kernels of '{name}' have {held} weights, expected {wanted}; convert again."
             )
+        if self._recorder is not None:
+            reads = self.reads(parts)
+            for one in found:
+                self._recorder(name, reads, one.layout, one.saved)
         return kernels
+
+    def taken_over(self, parts: Sequence[LayerSpec]) -> Any | None:
+        """What the model before has of these parts, where nothing about them has changed; None otherwise."""
+        return None if self._store is None else self._store.find(kernel_name(parts), self._origin(parts))
+
+    def keep(self, parts: Sequence[LayerSpec], built: Any) -> None:
+        """These parts were built."""
+        if self._store is not None:
+            self._store.keep(kernel_name(parts), self._origin(parts), built)
+
+    def _origin(self, parts: Sequence[LayerSpec]) -> Origin:
+        plans = tuple(self.plan(part) for part in parts)
+        return Origin(frozenset(self.reads(parts)), plans)
 
     def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
         """How a part is held. Raises PluginError when the method cannot serve it."""

@@ -21,6 +21,8 @@ from core.plugin.contracts import ExpertsKernel, HasGroupedExperts, HeadsKernel,
 from core.weights.experts import ExpertsStack
 
 T = TypeVar("T")
+Halves = tuple[HeadsKernel, HeadsKernel]
+"""From queries to latents, and from latents to values."""
 
 
 class Pending(Generic[T]):
@@ -97,8 +99,11 @@ class ExpertsTogether:
         self._packing = packing
         self._provider = provider
         self._activation = activation
-        self._kernel: ExpertsKernel | None = None
+        self._parts = [part for expert in experts for part in (*expert.gate_up, *expert.down)]
+        self._kernel: ExpertsKernel | None = packing.taken_over(self._parts)
         self.pending: list[Pending[Any]] = []
+        if self._kernel is not None:
+            return
         self._gate_up = self._side([expert.gate_up for expert in experts])
         self._down = self._side([expert.down for expert in experts])
         self._left = len(self.pending)
@@ -134,6 +139,7 @@ class ExpertsTogether:
         self._kernel = self._provider.grouped_experts(
             gate_up, down, self._activation, precision=packed.activation, gated=gated
         )
+        self._packing.keep(self._parts, self._kernel)
 
 
 def pending_experts(
@@ -181,25 +187,43 @@ def _may_be_ordered(packing: Packing, part: LayerSpec) -> bool:
 
 def pending_linear(packing: Packing, parts: Sequence[LayerSpec], orders: Orders = NO_ORDERS) -> Pending[Linear]:
     """A linear layer of some parts. orders: see `Packing.linear`."""
-    restored = packing.restored(parts)
-    if restored is not None:
-        return Pending.ready(Linear(restored))
-    reads = packing.reads(parts)
-    return Pending(reads, lambda tensors: packing.linear(parts, tensors, orders))
+    return _pending(packing, parts, lambda tensors: packing.linear(parts, tensors, orders), Linear)
 
 
 def pending_matrix(packing: Packing, part: LayerSpec) -> Pending[LinearKernel]:
     """One part alone: the embedding, the head."""
-    restored = packing.restored([part])
-    if restored is not None:
-        return Pending.ready(restored[0])
-    return Pending(packing.reads([part]), lambda tensors: packing.matrix(part, tensors))
+    return _pending(packing, [part], lambda tensors: packing.matrix(part, tensors), lambda kernels: kernels[0])
 
 
-def pending_halves(packing: Packing, part: LayerSpec, mixer: LatentSpec) -> Pending[tuple[HeadsKernel, HeadsKernel]]:
+def pending_halves(packing: Packing, part: LayerSpec, mixer: LatentSpec) -> Pending[Halves]:
     """Both halves of the up-projection of a latent."""
-    restored = packing.restored([part])
-    if restored is not None:
+
+    def of_kernels(kernels: Sequence[LinearKernel]) -> Halves:
         heads = mixer.num_heads
-        return Pending.ready((LinearHeads(restored[:heads]), LinearHeads(restored[heads:])))
-    return Pending(packing.reads([part]), lambda tensors: packing.halves(part, mixer, tensors))
+        return LinearHeads(kernels[:heads]), LinearHeads(kernels[heads:])
+
+    return _pending(packing, [part], lambda tensors: packing.halves(part, mixer, tensors), of_kernels)
+
+
+def _pending(
+    packing: Packing,
+    parts: Sequence[LayerSpec],
+    of_tensors: Callable[[Tensors], T],
+    of_kernels: Callable[[Sequence[LinearKernel]], T],
+) -> Pending[T]:
+    """What these parts become: that of the model before, or of kernels that were saved, or of their tensors."""
+    known = packing.taken_over(parts)
+    if known is not None:
+        return Pending.ready(known)
+    restored = packing.restored(parts)
+    if restored is not None:
+        made = of_kernels(restored)
+        packing.keep(parts, made)
+        return Pending.ready(made)
+
+    def build(tensors: Tensors) -> T:
+        built = of_tensors(tensors)
+        packing.keep(parts, built)
+        return built
+
+    return Pending(packing.reads(parts), build)

@@ -10,7 +10,7 @@ import mmap
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -132,6 +132,14 @@ class HasPrepared(Protocol):
         ...
 
 
+class RestoredKernel(NamedTuple):
+    """A kernel, and what it was made of again."""
+
+    layout: str
+    saved: SavedKernel
+    kernel: LinearKernel
+
+
 class PreparedWeights:
     """The kernels in a data file, read into memory as they are asked for; `finish` is called before one computes.
 
@@ -160,7 +168,7 @@ class PreparedWeights:
                     f"{self._index.source.ref} again with core convert."
                 )
 
-    def kernels(self, name: str, providers: KernelSet, room: Room | None) -> list[LinearKernel] | None:
+    def kernels(self, name: str, providers: KernelSet, room: Room | None) -> list[RestoredKernel] | None:
         """The kernels of a layer, whose bytes are on their way; None for one that is made of tensors.
 
         Raises CheckpointError when they cannot be used here.
@@ -168,15 +176,17 @@ class PreparedWeights:
         saved = self._index.kernels.get(name)
         if saved is None:
             return None
-        kernels: list[LinearKernel] = []
+        kernels: list[RestoredKernel] = []
         for entry in saved:
             try:
-                kernels.append(providers.restore(entry.layout, self._form(entry, room)))
+                form = self._form(entry, room)
+                kernel = providers.restore(entry.layout, form)
             except (ValueError, TypeError, KeyError) as error:
                 raise CheckpointError(
                     f"{self._path}: the kernel of '{name}' cannot be used here: {error}. Convert "
                     f"{self._index.source.ref} again with core convert."
                 ) from None
+            kernels.append(RestoredKernel(entry.layout, form, kernel))
         return kernels
 
     def finish(self) -> None:

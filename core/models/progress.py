@@ -14,6 +14,11 @@ from core.api.checkpoint import CheckpointManifest
 
 
 def loading_bar(manifest: CheckpointManifest, reads: Iterable[str], *, shown: bool) -> tqdm[Any]:
-    """A bar of the bytes of `reads`, with their rate; update it by each tensor's `nbytes`."""
+    """A bar of the bytes of `reads`, with their rate; update it by each tensor's `nbytes`.
+
+    shown: whether it is shown in a terminal; elsewhere, where every change of it would stay, it never is.
+    """
     total = sum(manifest.tensors[name].nbytes for name in reads if name in manifest.tensors)
-    return tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=not shown, leave=False)
+    return tqdm(
+        total=total, desc="Loading weights", unit="B", unit_scale=True, disable=None if shown else True, leave=False
+    )

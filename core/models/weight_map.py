@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -123,6 +123,14 @@ class WeightMap:
         if unchanged and not self._rows:
             return inner
         return MappedLoader(inner, self._original, self.manifest, self._views, self._rows)
+
+    def made_of(self, sources: Set[str]) -> set[str]:
+        """The canonical tensors that these tensors of the checkpoint have a part in."""
+        found = {name for name, view in self._views.items() if view.source in sources}
+        for joined, numbered in self._rows.items():
+            if not sources.isdisjoint(numbered.values()):
+                found.add(joined)
+        return found
 
     def _join(self, name: str, source: str, rules: Sequence[Joined]) -> bool:
         """Whether a tensor is one of several that become one; notes it."""

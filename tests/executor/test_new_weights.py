@@ -45,7 +45,7 @@ def engine(path: Path, **settings: Any) -> LLM:
         pytest.param({"quantization": "mxfp4", "async_scheduling": True}, marks=pytest.mark.slow),
         pytest.param({"dtype": "float32", "async_scheduling": True}, marks=pytest.mark.slow),
         pytest.param({"quantization": "int8"}, marks=pytest.mark.slow),
-        pytest.param({"quantization": "nf4"}, marks=pytest.mark.slow),
+        pytest.param({"quantization": "fp8"}, marks=pytest.mark.slow),
         pytest.param({"model_impl": "transformers"}, marks=pytest.mark.slow),
         pytest.param({"enforce_eager": True}, marks=pytest.mark.slow),
     ],

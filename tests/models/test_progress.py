@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,14 @@ from core.models.progress import loading_bar
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
 
-def test_the_bar_counts_bytes_and_tells_their_rate(tiny_llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_counts_bytes_and_tells_their_rate(
+    tiny_llama: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = SafetensorsLoader().resolve(str(tiny_llama))
+    with loading_bar(manifest, manifest.tensors, shown=True) as bar:
+        bar.update(1)
+    assert capsys.readouterr().err == "", "a log file has no place for a bar"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     with loading_bar(manifest, manifest.tensors, shown=True) as bar:
         for info in manifest.tensors.values():
             bar.update(info.nbytes)

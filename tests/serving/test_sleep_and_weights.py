@@ -146,22 +146,34 @@ async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_p
         assert await completed(http) == of_both
 
 
-async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
-    config = make_config(max_model_len=64)
-    transfer = WeightTransferConfig(directory=str(tmp_path))
+@asynccontextmanager
+async def operated(directory: Path, **options: Any) -> AsyncIterator[tuple[httpx.AsyncClient, AsyncEngine, Any]]:
+    """A server over a fake model that sleeps and learns. options: of its executor."""
+    config = make_config(max_model_len=64, options=options)
+    transfer = WeightTransferConfig(directory=str(directory))
     config = msgspec.structs.replace(config, sleeps=True, weight_transfer=transfer)
     tokenizer = Tokenizer.from_source(byte_source(), None)
     engine = mortal_engine(MortalSource(config, SleepingExecutor), tokenizer)
     app = create_app(engine, ServerConfig(), engine.model_config)
+    try:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as http:
+            yield http, engine, app
+    finally:
+        await app.state.context.close()
+        await engine.close()
+
+
+async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
     body = {"model": "fake", "prompt": [5, 6], "max_tokens": 8, "return_token_ids": True}
 
-    async def token_ids() -> list[int]:
-        choice = (await posted(http, "/v1/completions", body)).json()["choices"][0]
-        assert choice["finish_reason"] == "length"
-        found: list[int] = choice["token_ids"]
-        return found
+    async with operated(tmp_path) as (http, engine, _):
 
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://engine") as http:
+        async def token_ids() -> list[int]:
+            choice = (await posted(http, "/v1/completions", body)).json()["choices"][0]
+            assert choice["finish_reason"] == "length"
+            found: list[int] = choice["token_ids"]
+            return found
+
         for begin, end, asked in (("/sleep?mode=keep", "/wake_up", "is_sleeping"), ("/pause", "/resume", "is_paused")):
             await posted(http, begin)
             assert (await http.get(f"/{asked}")).json() == {asked: True}
@@ -184,6 +196,8 @@ async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
         assert (await running).json()["choices"][0]["finish_reason"] == "abort"
         await posted(http, "/resume")
         assert (await http.get("/version")).json().keys() == {"version"}
+        for no_path in ("", "a\0b"):
+            await posted(http, "/update_weights", {"update_info": {"path": no_path}}, 400)
         update = {"update_info": {"path": "step-1", "weight_version": "v1"}, "mode": "wait"}
         answer = await posted(http, "/update_weights", update)
         assert answer.json() == {"message": "Weights updated", "weight_version": "v1"}
@@ -200,8 +214,89 @@ async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
             answer = await posted(http, path, status=status)
             assert told is None or answer.json()["error"]["param"] == told
         assert (await http.get("/openapi.json")).status_code == 200
-    await app.state.context.close()
-    await engine.close()
+
+
+async def hung_up_on(app: Any, path: str, query: str, holds: asyncio.Event) -> None:
+    """A request whose client goes once `holds` is set; returns when the server has done with it."""
+    gone: list[bool] = []
+
+    async def receive() -> dict[str, Any]:
+        if not gone:
+            gone.append(True)
+            return {"type": "http.request", "body": b"", "more_body": False}
+        await holds.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        """To nobody."""
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "", "headers": [],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "state": {},
+    }  # fmt: skip
+    await app(scope, receive, send)
+
+
+@pytest.mark.parametrize("path", ["/pause", "/sleep"])
+async def test_who_hangs_up_before_the_others_have_ended_takes_the_pause_back(tmp_path: Path, path: str) -> None:
+    body = {"model": "fake", "prompt": [5, 6], "max_tokens": 50, "ignore_eos": True}
+    async with operated(tmp_path, delay_s=0.02) as (http, engine, app):
+
+        async def is_paused() -> bool:
+            return bool((await http.get("/is_paused")).json()["is_paused"])
+
+        running = asyncio.create_task(posted(http, "/v1/completions", body))
+        while not engine.stats.num_running:
+            await asyncio.sleep(0.01)
+        leaves, also_leaves = asyncio.Event(), asyncio.Event()
+        first = asyncio.create_task(hung_up_on(app, path, "mode=wait", leaves))
+        while not await is_paused():
+            await asyncio.sleep(0.01)
+        second = asyncio.create_task(hung_up_on(app, "/pause", "mode=wait", also_leaves))
+        await asyncio.sleep(0.05)
+        leaves.set()
+        await first
+        assert await is_paused(), "somebody else still wants it"
+        also_leaves.set()
+        await second
+        assert not await is_paused()
+        assert not (await http.get("/is_sleeping")).json()["is_sleeping"]
+        assert (await posted(http, "/v1/completions", {**body, "max_tokens": 2})).json()["choices"], (
+            "the engine goes on"
+        )
+
+        late = asyncio.create_task(posted(http, "/pause?mode=wait", status=409))
+        while not await is_paused():
+            await asyncio.sleep(0.01)
+        await posted(http, "/resume")
+        assert "ended before" in (await late).text
+        await running
+
+
+async def test_methods_are_called_by_name_and_no_others(tmp_path: Path) -> None:
+    async def called(http: httpx.AsyncClient, method: str, status: int = 200, **given: Any) -> Any:
+        answer = await posted(http, "/collective_rpc", {"method": method, **given}, status)
+        return answer.json()["results"] if status == 200 else answer.json()["error"]
+
+    async with operated(tmp_path) as (http, _, _):
+        assert await called(http, "sleep", args=[2]) == [None]
+        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert await called(http, "wake_up", kwargs={"tags": ["weights", "kv_cache"]}, timeout=20) == [None]
+        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
+        update = {"update_info": {"path": "step-1", "weight_version": "v1"}}
+        assert await called(http, "update_weights", kwargs=update) == ["v1"]
+        assert await called(http, "init_weight_transfer_engine", args=[{}]) == [None]
+        assert (await called(http, "update_weights", 403, args=[{"path": "/etc"}]))["param"] == "path"
+        for method, given, told in (
+            ("__init__", {}, "reload_weights, sleep, wake_up"),
+            ("relod_weights", {}, "did you mean"),
+            ("sleep", {"args": ["deep"]}, "level"),
+            ("sleep", {"args": [1], "kwargs": {"level": 1}}, "twice"),
+            ("wake_up", {"kwargs": {"nap": 1}}, "nap"),
+            ("reload_weights", {"args": [1]}, "expected: none"),
+        ):
+            assert told in (await called(http, method, 400, **given))["message"].lower()
 
 
 @pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/pause", "/resume", "/update_weights", "/collective_rpc"])

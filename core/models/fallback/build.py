@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import UserError
 from core.api.model_part import Part
-from core.layers.kernels import KernelSet, Room
+from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.fallback.attention import PagedLayer, StandIn, answer_with
 from core.models.fallback.loading import ModuleLoading
@@ -22,6 +22,7 @@ from core.models.fallback.pointwise import put_pointwise
 from core.models.fallback.shape import Shaped
 from core.models.fallback.skeleton import fill_buffers
 from core.models.packing import Packing
+from core.models.part_store import PartStore
 from core.plugin.contracts import Loader, QuantizationMethod
 
 TOLERANCE: Final = 0.02
@@ -38,20 +39,20 @@ def build_modules(
     activation_dtype: torch.dtype,
     device: torch.device,
     limits: tuple[int, int],
-    room: Room | None = None,
+    store: PartStore | None = None,
     *,
     progress: bool = False,
 ) -> ModuleModel:
     """Read the weights and make the model.
 
     manifest: its tensors under the names of the modules.
-    method, dtype, activation_dtype, room: see `Packing`.
+    method, dtype, activation_dtype, store: see `Packing`.
     limits: most tokens and most rows of logits of one step.
     Raises UserError for a model whose tokens see each other outside attention.
     """
     spec = shaped.spec
     fill_buffers(shaped.model, device)
-    packing = Packing(spec, Part(), method, kernels, dtype, activation_dtype, device, room)
+    packing = Packing(spec, Part(), method, kernels, dtype, activation_dtype, device, store)
     prepared = ModuleLoading(shaped, manifest, packing, activation_dtype, device).run(loader, progress=progress)
     with torch.inference_mode():
         put_pointwise(shaped.model, kernels, activation_dtype)

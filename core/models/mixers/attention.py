@@ -21,7 +21,7 @@ from core.layers.linear import Linear
 from core.layers.workspace import Workspace, by_heads
 from core.models.mixers.cached import KeyedMixer
 from core.models.norm import Norm
-from core.plugin.contracts import AttentionParams, LinearKernel
+from core.plugin.contracts import AttentionParams, HeadTurn, LinearKernel, TurnsHeads
 
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
 """What gates of the output do; see `HeadsSpec.opening`."""
@@ -101,6 +101,7 @@ class AttentionMixer(KeyedMixer):
         self._norms_late = heads.norm is not None and heads.norm.after_rope
         self._norms_all = heads.norm is not None and heads.norm.over == "all"
         self._tables: tuple[Tensor, Tensor] | None = None
+        self._turn: HeadTurn | None = None
 
     @property
     def linears(self) -> list[LinearKernel]:
@@ -128,10 +129,48 @@ class AttentionMixer(KeyedMixer):
             learned = AttentionParams(scales.k_scale, scales.v_scale, self._sinks, slopes)
         super().bind_cache(backend, cache, raw, learned)
 
+    def bind(self, backend: Any, handle: Any) -> None:
+        """As above; a backend that turns heads itself is told how."""
+        super().bind(backend, handle)
+        self._turn = self._turn_of(backend)
+
+    def _turn_of(self, backend: Any) -> HeadTurn | None:
+        """What a backend does with heads as it stores the keys; None: kernels do it before."""
+        if self._tables is None or self._norms_late or self._clip is not None or not isinstance(backend, TurnsHeads):
+            return None
+        turn = HeadTurn(*self._tables)
+        operations = ["rotary"]
+        if self.q_norm is not None and self.k_norm is not None and not self._norms_all:
+            if self.q_norm.is_centred:
+                return None
+            operations.append("rms_norm_heads")
+            turn = HeadTurn(*self._tables, self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        if any(self.kernels.provider_of(op) != backend.turns_as for op in operations):
+            return None
+        return turn
+
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
         """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
         views = self.views(x.shape[0])
         self.qkv(x, views.qkv)
+        if self._turn is None:
+            self._turn_heads(views, positions)
+            self.backend.write(self.handle, views.k, views.v, metadata)
+        else:
+            if self._norms_all:
+                self._norm(views)
+            self.backend.turn_and_write(self.handle, views.q, views.k, views.v, self._turn, positions, metadata)
+        if self._temperature is not None:
+            views.q.mul_(temperatures(self._temperature, positions).to(views.q.dtype))
+        self.backend.forward(self.handle, views.q, metadata, views.heads_out)
+        if views.gate is not None:
+            self._open(views.gate, views)
+        if self.out_norm is not None:
+            self.out_norm(views.attention, views.attention)
+        self.o(views.attention, out, accumulate=accumulate)
+
+    def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
+        """Norms, bounds and the rotary embedding of queries and keys."""
         if not self._norms_late:
             self._norm(views)
         if self._clip is not None:
@@ -141,15 +180,6 @@ class AttentionMixer(KeyedMixer):
             self.kernels.rotary(views.q, views.k, cos, sin, positions)
         if self._norms_late:
             self._norm(views)
-        if self._temperature is not None:
-            views.q.mul_(temperatures(self._temperature, positions).to(views.q.dtype))
-        self.backend.write(self.handle, views.k, views.v, metadata)
-        self.backend.forward(self.handle, views.q, metadata, views.heads_out)
-        if views.gate is not None:
-            self._open(views.gate, views)
-        if self.out_norm is not None:
-            self.out_norm(views.attention, views.attention)
-        self.o(views.attention, out, accumulate=accumulate)
 
     def _open(self, gate: Tensor, views: AttentionViews) -> None:
         """Let through what the gate opens of the heads' outputs."""

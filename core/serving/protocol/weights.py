@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,12 +36,12 @@ class FinishRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class RpcRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A call by name. timeout: no effect, the client may hang up."""
+    """A call by name, see `core.library.named_calls`. timeout: seconds; None: any time."""
 
     method: str
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
-    timeout: float | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
 
 
 class WeightsAnswer(msgspec.Struct):
@@ -52,9 +52,9 @@ class WeightsAnswer(msgspec.Struct):
 
 
 class RpcAnswer(msgspec.Struct):
-    """results: one, of the only process: the version of the weights."""
+    """results: one, of the only process: the version of the weights where they are replaced, else null."""
 
-    results: list[str]
+    results: list[str | None]
 
 
 class WorldSize(msgspec.Struct):

@@ -5,6 +5,7 @@ Owns: which sources are allowed, and the answers. Never does: read a weight.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,8 +16,10 @@ from core.api.config import WeightTransferConfig
 from core.api.decoding import UNREADABLE
 from core.api.errors import RequestError
 from core.api.weights import WeightUpdate
+from core.library.named_calls import Update, named_call
 from core.serving.body import json_response, read_body
 from core.serving.context import context_of
+from core.serving.disconnect import waited_for
 from core.serving.protocol.weights import (
     BeginRequest,
     FinishRequest,
@@ -53,7 +56,8 @@ async def update_weights(request: Request) -> Response:
     context = context_of(request)
     allowed = context.engine.config.weight_transfer or WeightTransferConfig()
     update = _checked(body.update_info, allowed)
-    await context.engine.control.update_weights(update, mode_of(body.mode))
+    mode = mode_of(body.mode)
+    await waited_for(mode, request.receive, context.engine.control.update_weights(update, mode))
     return _answer(request, "Weights updated")
 
 
@@ -75,18 +79,30 @@ async def finish_weight_update(request: Request) -> Response:
     """Apply what was gathered, all of it or nothing."""
     body = await _body(request, FinishRequest)
     control = context_of(request).engine.control
-    await control.finish_weight_update(body.weight_version, mode_of(body.mode))
+    mode = mode_of(body.mode)
+    await waited_for(mode, request.receive, control.finish_weight_update(body.weight_version, mode))
     return _answer(request, "Weight update finished")
 
 
 @router.post("/collective_rpc")
 async def collective_rpc(request: Request) -> Response:
-    """Call the method `reload_weights`: the weights are read again, as their files are now."""
+    """Call a method by name: `reload_weights`, `sleep`, `wake_up`, `update_weights` and its like."""
     body = await _body(request, RpcRequest)
-    if body.method != "reload_weights" or body.args or body.kwargs:
-        raise RequestError(f"method is {body.method!r}; expected 'reload_weights' without arguments.", param="method")
-    version = await context_of(request).engine.control.reload_weights()
-    return json_response(RpcAnswer([version]))
+    call = named_call(body.method, body.args, body.kwargs)
+    engine = context_of(request).engine
+    if isinstance(call, Update):
+        call.update_info = _checked(call.update_info, engine.config.weight_transfer or WeightTransferConfig())
+    calling = asyncio.wait_for(call.on(engine.control), body.timeout)
+    try:
+        answer = await waited_for(getattr(call, "mode", ""), request.receive, calling)
+    except TimeoutError:
+        raise RequestError(
+            f"{body.method} was not done within {body.timeout:g} s (timeout); the engine may still be doing it.",
+            param="timeout",
+            status=504,
+            code="timeout",
+        ) from None
+    return json_response(RpcAnswer([answer]))
 
 
 @router.get("/get_world_size")
