@@ -14,9 +14,13 @@ from core.aliases import install
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput, RequestOutput
     from core.api.pooling_outputs import (
+        ClassificationOutput,
         ClassificationRequestOutput,
+        EmbeddingOutput,
         EmbeddingRequestOutput,
+        PoolingOutput,
         PoolingRequestOutput,
+        ScoringOutput,
         ScoringRequestOutput,
     )
     from core.api.pooling_params import PoolingParams
@@ -37,16 +41,20 @@ __all__ = [
     "AsyncLLM",
     "AsyncLLMEngine",
     "BeamSearchParams",
+    "ClassificationOutput",
     "ClassificationRequestOutput",
     "CompletionOutput",
+    "EmbeddingOutput",
     "EmbeddingRequestOutput",
     "EngineArgs",
     "LLMEngine",
+    "PoolingOutput",
     "PoolingParams",
     "PoolingRequestOutput",
     "PromptType",
     "RequestOutput",
     "SamplingParams",
+    "ScoringOutput",
     "ScoringRequestOutput",
     "SharedTensors",
     "StructuredOutputsParams",
@@ -54,6 +62,13 @@ __all__ = [
     "TokensPrompt",
     "__version__",
 ]
+
+
+NOT_SERVED = {
+    "ModelRegistry": "models are plugins, see docs/plugins",
+    "initialize_ray_cluster": "nothing is started with Ray",
+}
+"""Names that vLLM's package has, and why no script can use them here."""
 
 
 def __getattr__(name: str) -> Any:
@@ -68,6 +83,10 @@ def __getattr__(name: str) -> Any:
         "SamplingParams": "core.api.sampling_params",
         "BeamSearchParams": "core.library.beam_search",
         "PoolingParams": "core.api.pooling_params",
+        "ClassificationOutput": "core.api.pooling_outputs",
+        "EmbeddingOutput": "core.api.pooling_outputs",
+        "PoolingOutput": "core.api.pooling_outputs",
+        "ScoringOutput": "core.api.pooling_outputs",
         "ClassificationRequestOutput": "core.api.pooling_outputs",
         "EmbeddingRequestOutput": "core.api.pooling_outputs",
         "PoolingRequestOutput": "core.api.pooling_outputs",
@@ -81,6 +100,8 @@ def __getattr__(name: str) -> Any:
         "CompletionOutput": "core.api.outputs",
         "__version__": "core.version",
     }
+    if name in NOT_SERVED:
+        raise ImportError(f"There is no core.{name}: {NOT_SERVED[name]}.")
     if name not in homes:
         raise AttributeError(f"module 'core' has no attribute {name!r}; it offers {', '.join(__all__)}")
     value = getattr(import_module(homes[name]), name)

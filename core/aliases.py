@@ -7,7 +7,7 @@ stand in for a module that exists. Called by: Python's import, once nothing else
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -33,14 +33,17 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.engine.async_llm_engine", "core.library.async_llm", "AsyncLLMEngine"),
     ("core.engine.llm_engine", "core.library.llm_engine", "LLMEngine"),
     ("core.entrypoints.llm", "core.llm", "LLM"),
-    ("core.inputs", INPUTS, "PromptType TextPrompt TokensPrompt"),
-    ("core.inputs.data", INPUTS, "PromptType TextPrompt TokensPrompt"),
+    ("core.inputs", INPUTS, "EmbedsPrompt PromptType TextPrompt TokensPrompt"),
+    ("core.inputs.data", INPUTS, "EmbedsPrompt PromptType TextPrompt TokensPrompt"),
     ("core.logger", CHORES, "init_logger"),
     ("core.logprobs", OUTPUTS, "Logprob"),
+    ("core.model_executor.model_loader", "core.library.sharded_state", "ShardedStateLoader"),
     ("core.outputs", OUTPUTS, "CompletionOutput RequestOutput"),
-    ("core.outputs", POOLED, "ClassificationRequestOutput EmbeddingRequestOutput"),
-    ("core.outputs", POOLED, "PoolingRequestOutput ScoringRequestOutput"),
-    ("core.pooling_params", "core.api.pooling_params", "PoolingParams"),
+    ("core.outputs", POOLED, "ClassificationOutput ClassificationRequestOutput"),
+    ("core.outputs", POOLED, "EmbeddingOutput EmbeddingRequestOutput"),
+    ("core.outputs", POOLED, "LateChunk LateChunkingMetadata"),
+    ("core.outputs", POOLED, "PoolingOutput PoolingRequestOutput ScoringOutput ScoringRequestOutput"),
+    ("core.pooling_params", "core.api.pooling_params", "LateChunkingParams PoolingParams"),
     ("core.sampling_params", BEAMS, "BeamSearchParams"),
     ("core.sampling_params", PARAMS, "RequestOutputKind SamplingParams"),
     ("core.sampling_params", "core.api.structured_outputs", "StructuredOutputsParams"),
@@ -71,17 +74,22 @@ NOT_SERVED: dict[str, str] = {
     "core.benchmarks": "the datasets of benchmarks are those of core bench, see docs/commands.md",
     "core.config.ec_transfer": "an instance does not exchange anything with others",
     "core.config.kv_transfer": "an instance does not exchange anything with others",
+    "core.distributed.kv_transfer": "an instance does not exchange anything with others",
     "core.platforms": "platforms are plugins, see docs/plugins",
     "core.model_executor": "models are plugins, see docs/plugins",
     "core.attention": "attention backends are plugins, see docs/plugins",
 }
 """Modules whose names no script can use here, and why."""
 
-_PACKAGES = frozenset(
-    ".".join(parts[:end])
-    for parts in [module.split(".") for module in (*(row[0] for row in OFFERED), *NOT_SERVED)]
-    for end in range(2, len(parts))
-)
+
+def _packages(modules: Iterable[str]) -> frozenset[str]:
+    """The packages that these modules are in, `core` itself left out."""
+    parts = [module.split(".") for module in modules]
+    return frozenset(".".join(names[:end]) for names in parts for end in range(2, len(names)))
+
+
+_OFFERING = _packages(row[0] for row in OFFERED)
+_PACKAGES = _OFFERING | _packages(NOT_SERVED)
 
 
 class AliasModule(ModuleType):
@@ -120,9 +128,9 @@ class AliasFinder:
         """
         if not fullname.startswith("core."):
             return None
-        if fullname in NOT_SERVED:
-            raise ModuleNotFoundError(f"There is no {fullname}: {NOT_SERVED[fullname]}.", name=fullname)
         is_offered = any(module == fullname for module, _, _ in OFFERED)
+        if not is_offered and fullname not in _OFFERING:
+            _refuse(fullname)
         if not is_offered and fullname not in _PACKAGES:
             return None
         return ModuleSpec(fullname, cast("Any", self), is_package=fullname in _PACKAGES)
@@ -143,6 +151,14 @@ def install() -> None:
     """Put the finder behind all others, once a process."""
     if not any(type(finder).__name__ == AliasFinder.__name__ for finder in sys.meta_path):
         sys.meta_path.append(AliasFinder())
+
+
+def _refuse(fullname: str) -> None:
+    """Raises ModuleNotFoundError for a module that no script can use here, or one inside of it."""
+    for module, reason in NOT_SERVED.items():
+        if f"{fullname}.".startswith(f"{module}."):
+            # Python hides the reason of a submodule whose own name the error has
+            raise ModuleNotFoundError(f"There is no {fullname}: {reason}.", name=module)
 
 
 def _sentence(module: str, name: str, homes: dict[str, str]) -> str:

@@ -27,6 +27,16 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "early_stopping": "Call LLM.beam_search(prompts, BeamSearchParams(...)).",
         "best_of": "Only the number of answers can be asked for: n.",
         "logits_processors": "Give them to LLM(logits_processors=[...]), and their arguments to extra_args.",
+        "flat_logprobs": "Log-probabilities are dictionaries by token id; leave it out.",
+        "logprob_token_ids": "Ask for logprobs=-1, which max_logprobs=-1 allows, and take those of your tokens.",
+        "prompt_logprob_token_ids": "Ask for prompt_logprobs=-1, which max_logprobs=-1 allows, and take those of your tokens.",
+        "prompt_logprob_start": "Those of the whole prompt are given; leave it out.",
+        "skip_reading_prefix_cache": 'Give the prompt a salt of its own: {"prompt": ..., "cache_salt": ...}.',
+        "repetition_detection": "Nothing ends an answer that repeats itself; penalties make it unlikely.",
+        "thinking_token_budget": "Only requests to a server have one.",
+        "stream_interval": "It is an argument of the engine.",
+        "skip_clone": "Parameters are not copied; leave it out.",
+        "routed_experts_prompt_start": "Outputs do not carry the choice of experts.",
     }
 )
 """Names that vLLM or its older versions have, and what to write."""
@@ -71,6 +81,8 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
     extra_args:         free settings for plugins.
     structured_outputs: what an answer must look like. An answer that can only end there ends, whatever `min_tokens`,
                         `ignore_eos`, `bad_words` and `allowed_token_ids` say; where it may end or go on, they hold.
+    trace_decode_token_ids: the output, which is replayed token by token in place of sampling, whatever the other fields
+                        say; raw log-probabilities are the model's own. `max_tokens` and end tokens are not looked at.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
@@ -102,9 +114,15 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
     truncate_prompt_tokens: int | None = None
     extra_args: dict[str, Any] | None = None
     structured_outputs: StructuredOutputsParams | None = None
+    trace_decode_token_ids: list[int] | None = None
 
     def __post_init__(self) -> None:
         self.verify()
+
+    @classmethod
+    def from_optional(cls, **fields: Any) -> SamplingParams:
+        """Parameters of the fields that are not None. Raises TypeError for one that is not known, RequestError."""
+        return cls(**{name: value for name, value in fields.items() if value is not None})
 
     @property
     def stop_strings(self) -> list[str]:
@@ -150,6 +168,26 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
                 f"structured_outputs is a {type(wanted).__name__}; expected StructuredOutputsParams.",
                 param="structured_outputs",
             )
+        self._verify_trace()
+
+    def _verify_trace(self) -> None:
+        """What is replayed ends with its last token, and is one answer."""
+        trace = self.trace_decode_token_ids
+        if trace is None:
+            return
+        param = "trace_decode_token_ids"
+        if not isinstance(trace, list) or not trace:
+            raise RequestError(f"{param} is {trace!r}; expected a list of at least one token id.", param=param)
+        _token_ids(param, trace)
+        for name, is_given in (
+            ("n", self.n > 1),
+            ("stop", bool(self.stop_strings)),
+            ("structured_outputs", self.structured_outputs is not None),
+        ):
+            if is_given:
+                raise RequestError(
+                    f"{name} does not go with {param}, which is the whole answer; leave it out.", param=name
+                )
 
     def _verify_stop_strings(self) -> None:
         for text in self.stop_strings:

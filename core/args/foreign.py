@@ -18,7 +18,7 @@ from core.args.arg import Arg
 from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field, flag_of
 
-Kind = Literal["not yet", "elsewhere", "removed", "older", "means"]
+Kind = Literal["not yet", "elsewhere", "removed", "older"]
 Takes = Literal["switch", "value", "list", "keys"]
 
 FILE = Path(__file__).with_name("foreign.txt")
@@ -29,14 +29,12 @@ UNSAID = frozenset({"none", '""', "{}", "[]"})  # neutral words that no sentence
 class Foreign:
     """One row of the table.
 
-    name:    `tensor_parallel_size`; for a key its path, `eplb_config.policy`; for a value `kv_cache_dtype=fp8_inc`, or
-             of another foreign name `optimization_level=0`.
+    name:    `tensor_parallel_size`; for a key its path, `eplb_config.policy`; for a value `kv_cache_dtype=fp8_inc`.
     shorts:  spellings with one dash, without it.
     kind:    what became of it, see the table's first lines.
     takes:   the form of its value.
     neutral: the values that ask for nothing, as they are written.
-    text:    why it is not there; for `elsewhere` (and `older`, when it starts with `--`) what to write; for `means` the
-             switch that says the same.
+    text:    why it is not there; for `elsewhere` (and `older`, when it starts with `--`) what to write.
     topic:   what it belongs to, such as `LoRA adapters`.
     """
 
@@ -111,23 +109,6 @@ def refusals(row: Foreign, value: Any) -> list[Refusal]:
     return found
 
 
-def meant(row: Foreign, value: Any) -> list[str]:
-    """The switches of ours that parts of `value` ask for, by name."""
-    if isinstance(value, Mapping):
-        found: list[str] = []
-        for key, part in value.items():
-            inner = table().get(f"{row.name}.{str(key).replace('-', '_')}")
-            if inner is not None:
-                found += meant(inner, part)
-        return found
-    found = []
-    for other in table().values():
-        name, equals, word = other.name.partition("=")
-        if other.kind == "means" and equals and name == row.name and _is_same(value, word):
-            found.append(other.text.removeprefix("--").replace("-", "_"))
-    return found
-
-
 def named(name: str) -> Foreign | None:
     """The row called `name`, with dashes or underscores."""
     row = table().get(name.replace("-", "_"))
@@ -146,9 +127,9 @@ def names() -> list[Foreign]:
     return [row for row in table().values() if row.name.isidentifier()]
 
 
-def keys_of(row: Foreign) -> list[Foreign]:
-    """The rows of its keys, and of theirs."""
-    prefix = row.name + "."
+def keys_of(argument: str) -> list[Foreign]:
+    """The rows of an argument's keys, and of theirs; declared keys have none."""
+    prefix = argument + "."
     return [other for other in table().values() if other.name.startswith(prefix) and "=" not in other.name]
 
 
@@ -211,6 +192,6 @@ def _is_same(value: Any, word: str) -> bool:
 
 def _known_key(row: Foreign, key: str) -> str:
     """A hint at the key nearest to `key`, as a further sentence."""
-    keys = [other.name.removeprefix(row.name + ".") for other in keys_of(row)]
+    keys = [other.name.removeprefix(row.name + ".") for other in keys_of(row.name)]
     hint = nearest(key.replace("-", "_"), keys)
     return f".{hint}" if hint else ""

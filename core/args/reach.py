@@ -1,13 +1,14 @@
-"""Which arguments mean something to whom: to a server only, or to an engine in a process of its own.
+"""Which arguments mean something to whom: to a server only, to an engine in a process of its own, to a front or its engine.
 
-Owns: these lists. Never does: declare an argument. Called by: `EngineArgs`, and the rules of the configuration.
+Owns: these lists. Never does: declare an argument. Called by: `EngineArgs`, the rules of the configuration, and front and
+engine when they meet.
 """
 
 from __future__ import annotations
 
 from core.args.schema import Field
 
-SERVER_GROUPS = frozenset({"frontend", "limits", "journal"})
+SERVER_GROUPS = frozenset({"frontend", "limits", "journal", "remote"})
 """Groups of arguments that an HTTP server alone looks at."""
 
 NOT_OF_SERVERS = frozenset({"config", "chat_template"})
@@ -20,6 +21,40 @@ OF_QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "request_
 """Arguments of an engine whose requests come from others and wait: in a process of its own, as `AsyncLLM` and a server have it.
 Whoever calls `LLM` waits for it."""
 
+OF_FRONTS = (
+    OF_KEYS
+    | OF_QUEUES
+    | {
+        "served_model_name",
+        "generation_config",
+        "override_generation_config",
+        "stream_interval",
+        "enable_log_requests",
+        "max_log_len",
+        "disable_log_stats",
+        "engine_stall_timeout",
+        "vllm_metrics",
+        "otlp_traces_endpoint",
+        "collect_detailed_traces",
+        "structured_outputs_config",
+        "guided_decoding_backend",
+        "guided_decoding_disable_fallback",
+        "guided_decoding_disable_any_whitespace",
+        "guided_decoding_disable_additional_properties",
+    }
+)
+"""Arguments of other groups that a front goes by, and its engine does not."""
+
+OF_EACH = frozenset({
+    "config", "model", "tokenizer", "revision", "tokenizer_revision", "hf_token", "hf_endpoint", "download_dir",
+    "log_config_file", "plugins", "shutdown_timeout",
+})  # fmt: skip
+"""Arguments that front and engine have each for themselves: where files are, and how either ends."""
+
+
+IN_ENGINE_ARGS = frozenset({"data_parallel_size_local", "data_parallel_address", "data_parallel_rpc_port"})
+"""Arguments of servers that scripts written for vLLM leave open in the arguments of an engine."""
+
 
 def means_nothing_to_llm(field: Field) -> bool:
     """Whether an engine in the caller's own process has no use for the argument."""
@@ -31,3 +66,17 @@ def is_for_servers(field: Field) -> bool:
     if field.name in OF_KEYS:
         return True
     return field.group in SERVER_GROUPS and field.name not in NOT_OF_SERVERS
+
+
+def is_for_fronts(field: Field) -> bool:
+    """Whether of a front and its engine only the front looks at the argument."""
+    if field.name in OF_EACH or field.group == "remote":
+        return False
+    if field.name in OF_FRONTS or field.group == "answers":
+        return True
+    return field.name == "chat_template" or is_for_servers(field)
+
+
+def is_for_engines(field: Field) -> bool:
+    """Whether the value that the engine has counts, so that the front can only repeat it."""
+    return field.name not in OF_EACH and field.group != "remote" and not is_for_fronts(field)

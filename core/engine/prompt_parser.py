@@ -12,11 +12,12 @@ from typing import Any
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError, nearest
+from core.engine.prompt_embeds import FLAGS, KEY, PLACEHOLDER, PromptEmbeds, read_embeds
 from core.engine.token_ids import check_token_ids
 from core.tokens.tokenizer import Tokenizer
 
-PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids")
-MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs", "prompt_embeds")
+PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS)
+MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
 """Keys that ask for what is not served: None or an empty mapping is the same as nothing."""
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
@@ -26,12 +27,19 @@ PromptInput = str | Sequence[int] | Mapping[str, Any]
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt taken apart. second: of a pair of texts, the first token of the second one; 0: it is one text."""
+    """A prompt taken apart.
+
+    second: of a pair of texts, the first token of the second one; 0: it is one text.
+    embeds: what stands in the place of the tokens' own embeddings; None: nothing does.
+    knows_tokens: whether `token_ids` are those of the prompt, and no placeholders for embeddings.
+    """
 
     text: str | None
     token_ids: list[int]
     cache_salt: str | None = None
     second: int = 0
+    embeds: PromptEmbeds | None = None
+    knows_tokens: bool = True
 
 
 class PromptParser:
@@ -72,6 +80,9 @@ class PromptParser:
             raise RequestError(f"'prompt' is a {type(text).__name__}; expected a string.", param="prompt")
         if salt is not None and not (isinstance(salt, str) and salt):
             raise RequestError(f"cache_salt is {salt!r}; expected a non-empty string.", param="cache_salt")
+        embeds = read_embeds(prompt, self._model)
+        if embeds is not None:
+            return self._embedded(embeds, text, token_ids, salt)
         types = prompt.get("token_type_ids")
         if token_ids is not None:
             ids = self._token_ids(token_ids)
@@ -81,6 +92,21 @@ class PromptParser:
         if text is None:
             raise RequestError("The prompt has neither 'prompt' nor 'prompt_token_ids'; give one.", param="prompt")
         return Prompt(text, self._encode(text), salt)
+
+    def _embedded(self, embeds: PromptEmbeds, text: str | None, token_ids: Any, salt: str | None) -> Prompt:
+        """A prompt of embeddings, and of token ids where the caller knows them."""
+        salt = embeds.salted(salt)
+        if token_ids is None:
+            placeholders = [PLACEHOLDER] * embeds.num_tokens
+            return Prompt(text, placeholders, salt, embeds=embeds, knows_tokens=False)
+        ids = self._token_ids(token_ids)
+        if len(ids) != embeds.num_tokens:
+            raise RequestError(
+                f"prompt_token_ids has {len(ids)} ids for the {embeds.num_tokens} positions of {KEY}; give one for each, or "
+                "leave them out.",
+                param="prompt_token_ids",
+            )
+        return Prompt(text, ids, salt, embeds=embeds)
 
     def _encode(self, text: str) -> list[int]:
         return need_tokenizer(self._tokenizer, "a text prompt", "prompt").encode(text)

@@ -11,26 +11,36 @@ import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from core.api.errors import EngineDeadError, RequestError
+from core.api.errors import EngineDeadError
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
+from core.api.pooling_outputs import PooledOutput, PoolingRequestOutput
+from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.api.vllm_config import Section, VllmConfig
 from core.api.weights import PauseMode
+from core.config.remote import refuse_remote
 from core.config.resolve import Resolution, resolve
 from core.engine.async_engine import AsyncEngine
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
+from core.library.absent import AbsentNames
 from core.library.keywords import refuse_keywords
+from core.library.named_calls import named_call
+from core.library.pooled import as_tensor, whole_answer
 from core.library.processor_names import with_paths
 from core.library.weight_methods import as_update, check_format, check_init
 from core.tokens.script_tokenizer import ScriptTokenizer
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 logger = logging.getLogger(__name__)
 
 
-class AsyncLLM:
+class AsyncLLM(AbsentNames):
     """A model in a process of its own. Use it from one event loop.
 
     model: path or hub name; None is the embedded default. Every keyword is an engine argument.
@@ -44,6 +54,7 @@ class AsyncLLM:
         given = {} if model is None else {"model": model}
         arguments = with_paths(given | engine_arguments, same_process=False)
         self._resolution: Resolution = resolve(arguments, context="serve")
+        refuse_remote(self._resolution.server)
         for warning in self._resolution.warnings:
             logger.warning("%s", warning)
         self._starting = asyncio.Lock()
@@ -96,6 +107,24 @@ class AsyncLLM:
         finally:
             await outputs.aclose()
 
+    async def encode(
+        self, prompt: PromptInput, pooling_params: PoolingParams, request_id: str, *, priority: int = 0, **options: Any
+    ) -> AsyncGenerator[PoolingRequestOutput[Tensor], None]:
+        """Pool a text with a model that was started with `runner="pooling"`; yields its one output.
+
+        pooling_params: `task` says what of; for the rest see `generate`.
+        """
+        refuse_keywords(options)
+        engine = await self._running()
+        terms = RequestTerms(priority=priority)
+        outputs = engine.generate(prompt, pooling_params, request_id, terms)
+        try:
+            async for output in outputs:
+                assert isinstance(output, PooledOutput), "texts to pool have no other output"
+                yield as_tensor(whole_answer(output))
+        finally:
+            await outputs.aclose()
+
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; the stream of each gets a last output with finish reason `abort`. Unknown ids are ignored."""
         if self._engine is None:
@@ -108,10 +137,39 @@ class AsyncLLM:
         engine = await self._running()
         return ScriptTokenizer(engine.tokenizer)
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False when running requests still hold blocks."""
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
+        """Forget all cached prefixes; False when running requests still hold blocks. For arguments see `LLM`."""
+        refuse_keywords(options)
         engine = await self._running()
-        return await engine.reset_prefix_cache()
+        return await engine.reset_prefix_cache(restart=reset_running_requests)
+
+    async def start_profile(self) -> str:
+        """Record the engine's steps; returns the directory of traces. See `LLM.start_profile`. Raises RequestError."""
+        return await (await self._running()).profile("start_profile")
+
+    async def stop_profile(self) -> str:
+        """Record no more; returns the path of the trace, which is written. Raises RequestError."""
+        return await (await self._running()).profile("stop_profile")
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """See `LLMEngine.get_supported_tasks`."""
+        pooling = self._resolution.engine.model.pooling
+        return ("generate",) if pooling is None else pooling.tasks
+
+    async def is_tracing_enabled(self) -> bool:
+        """Whether requests are traced: they are where a server takes them."""
+        return False
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        """The usual settings under vLLM's names; `core config explain` tells all."""
+        return VllmConfig(self._resolution.engine)
+
+    @property
+    def model_config(self) -> Section:
+        """Those of the model."""
+        found: Section = self.vllm_config.model_config
+        return found
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
         """Give the memory of weights and cache back until `wake_up`; requests that come wait. Needs `enable_sleep_mode=True`.
@@ -186,17 +244,13 @@ class AsyncLLM:
     ) -> list[Any]:
         """Call something by name where the model is; its answer in a list of one.
 
-        method: `reload_weights`; the engine is another process, so nothing else is called there.
+        method: of `core.library.named_calls`; the engine is another process, so nothing else is called there.
         timeout: seconds; None: any time.
-        Raises RequestError for another name or for arguments, TimeoutError.
+        Raises RequestError for another name or for arguments that it does not take, TimeoutError.
         """
-        if method != "reload_weights" or args or kwargs:
-            raise RequestError(
-                f"collective_rpc({method!r}): expected 'reload_weights' without arguments; the engine is another process. "
-                "`LLM` calls any function on its worker.",
-                param="method",
-            )
-        return [await asyncio.wait_for(self.reload_weights(), timeout)]
+        call = named_call(method, args, kwargs or {})
+        control = (await self._running()).control
+        return [await asyncio.wait_for(call.on(control), timeout)]
 
     async def check_health(self) -> None:
         """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long."""

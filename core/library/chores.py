@@ -35,11 +35,13 @@ def random_uuid() -> str:
     return uuid.uuid4().hex
 
 
-def print_embeddings(embeds: Sequence[float], prefix: str = "Embeddings") -> None:
-    """Print the first numbers of a vector and how many there are."""
-    shown = ", ".join(f"{float(number):.4f}" for number in embeds[:SHOWN_NUMBERS])
-    more = ", ..." if len(embeds) > SHOWN_NUMBERS else ""
-    print(f"{prefix}: [{shown}{more}] (size={len(embeds)})")
+Numbers = Sequence[float] | Sequence["Numbers"]
+"""A vector, or vectors of vectors."""
+
+
+def print_embeddings(embeds: Numbers, prefix: str = "Embeddings") -> None:
+    """Print the first numbers of a vector, or vectors of several, and how many there are."""
+    print(f"{prefix}: {_shown(embeds)} (size={len(embeds)})")
 
 
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
@@ -48,3 +50,10 @@ def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
     shutdown_ray: no effect: nothing is ever started with Ray.
     """
     gc.collect()
+
+
+def _shown(numbers: Numbers) -> str:
+    """The first numbers, or vectors."""
+    first = [f"{each:.4f}" if isinstance(each, int | float) else _shown(each) for each in numbers[:SHOWN_NUMBERS]]
+    more = ", ..." if len(numbers) > SHOWN_NUMBERS else ""
+    return f"[{', '.join(first)}{more}]"

@@ -14,7 +14,7 @@ from typing import Any, Self
 from core.args import foreign
 from core.args.convert import convert
 from core.args.plain import loose
-from core.args.reach import is_for_servers
+from core.args.reach import IN_ENGINE_ARGS, is_for_servers
 from core.args.schema import Field, schema
 
 SERVERS_TOPIC = "Server"
@@ -25,7 +25,7 @@ def _arguments() -> dict[str, Field]:
     """Every argument of an engine, those that it does not serve included, so that their neutral values can be given."""
     found: dict[str, Field] = {}
     for field in schema().fields.values():
-        if not is_for_servers(field):
+        if not is_for_servers(field) or field.name in IN_ENGINE_ARGS:
             found[field.name] = field
     for row in foreign.names():
         is_known = bool(row.neutral) and not row.name.startswith("_") and row.topic != SERVERS_TOPIC

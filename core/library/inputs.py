@@ -1,6 +1,6 @@
 """Prompts as dictionaries with declared keys.
 
-Owns: `TextPrompt`, `TokensPrompt` and `PromptType`. Never does: check them (`core.engine.prompt_parser` does).
+Owns: `TextPrompt`, `TokensPrompt`, `EmbedsPrompt` and `PromptType`. Never does: check them (`core.engine.prompt_parser` does).
 Called by: users.
 """
 
@@ -41,5 +41,22 @@ class TokensPrompt(TypedDict):
     mm_processor_kwargs: NotRequired[None]
 
 
-PromptType = str | Sequence[int] | TextPrompt | TokensPrompt | dict[str, Any]
+class EmbedsPrompt(TypedDict):
+    """Embeddings, for an engine with `enable_prompt_embeds`.
+
+    prompt_embeds:       a tensor or an array of floats [tokens, hidden size], as the model's own matrix would give them.
+    prompt_token_ids:    the tokens that they stand for, where those are known: penalties and drafts look at them.
+    prompt_is_token_ids: False for every token.
+    prompt:              the text, to be shown in outputs.
+    cache_salt:          see `TextPrompt`.
+    """
+
+    prompt_embeds: Any
+    prompt_token_ids: NotRequired[Sequence[int]]
+    prompt_is_token_ids: NotRequired[Sequence[bool]]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+
+
+PromptType = str | Sequence[int] | TextPrompt | TokensPrompt | EmbedsPrompt | dict[str, Any]
 """A prompt in any form."""

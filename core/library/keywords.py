@@ -17,7 +17,6 @@ NOT_SERVED: Mapping[str, str] = {
     "tokenization_kwargs": "texts are tokenized as the checkpoint says; pass token ids to do otherwise",
     "prompt_adapter_request": "prompt adapters are not available",
     "trace_headers": "nothing is traced",
-    "reset_running_requests": "requests that run keep their blocks; abort them first",
     "reset_connector": "an instance does not exchange anything with others",
     "data_parallel_rank": "one engine is started",
     "prompt_embeds": "prompts are text or token ids",
@@ -34,7 +33,6 @@ NOT_SERVED: Mapping[str, str] = {
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "chat_template_content_format": ("auto",),
     "start_engine_loop": (True,),
-    "reset_running_requests": (False,),
     "reset_connector": (False,),
     "log_stats": (True, False),
     "disable_log_stats": (True, False),

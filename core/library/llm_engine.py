@@ -20,6 +20,7 @@ from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.api.vllm_config import Section, VllmConfig
 from core.engine.batch_run import log_errors
 from core.engine.inproc import InprocClient
 from core.engine.input_processor import InputProcessor, ProcessedInput
@@ -29,6 +30,7 @@ from core.engine.request_tally import RequestTally
 from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.grammars.compiler import GrammarCompiler
+from core.library.absent import AbsentNames
 from core.library.keywords import refuse_keywords
 from core.library.metrics import Metric, metrics_of
 from core.library.processor_names import with_paths
@@ -38,11 +40,12 @@ from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
+    from core.library.sharded_state import EngineCore
 
 logger = logging.getLogger(__name__)
 
 
-class LLMEngine(WeightMethods):
+class LLMEngine(WeightMethods, AbsentNames):
     """A model in this process.
 
     model: path or hub name; None is the embedded default.
@@ -164,17 +167,41 @@ class LLMEngine(WeightMethods):
         return self
 
     @property
-    def vllm_config(self) -> Any:
-        """Raises AttributeError: configurations differ."""
-        raise AttributeError("There is no VllmConfig here: `core config explain` tells this engine's configuration.")
+    def engine_core(self) -> EngineCore:
+        """Where scripts written for vLLM call `save_sharded_state`."""
+        from core.library.sharded_state import EngineCore
 
-    def reset_prefix_cache(self, **options: Any) -> bool:
+        client = self._live_client()
+        return EngineCore(lambda: client.worker.open_checkpoint(client.core.lifecycle.weights))
+
+    @property
+    def vllm_config(self) -> VllmConfig:
+        """The usual settings under vLLM's names; `core config explain` tells all."""
+        return VllmConfig(self._config)
+
+    @property
+    def model_config(self) -> Section:
+        """Those of the model."""
+        found: Section = self.vllm_config.model_config
+        return found
+
+    def get_supported_tasks(self) -> tuple[str, ...]:
+        """What the model does: `generate`, or what its vectors are for."""
+        pooling = self._config.model.pooling
+        return ("generate",) if pooling is None else pooling.tasks
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """Ranks: 1. include_dp: no effect: one engine is started."""
+        return 1
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
         """Forget all cached prefixes; False when blocks are still in use.
 
+        reset_running_requests: whether those that run start over first, with the tokens that they have; then it is True.
         options: what vLLM takes besides; what asks for something is refused by name.
         """
         refuse_keywords(options)
-        return self._live_client().reset_prefix_cache()
+        return self._live_client().reset_prefix_cache(restart=reset_running_requests)
 
     def stats(self) -> SchedulerStats:
         """State of the scheduler: requests, KV usage, prefix hits, preemptions, drafts."""
@@ -214,7 +241,7 @@ class LLMEngine(WeightMethods):
 
     def _check_awake(self) -> None:
         """Raises RequestError when no step would compute anything."""
-        if self._live_client().core.lifecycle.is_halted:
+        if self._live_client().core.lifecycle.halt.is_halted:
             raise RequestError("The engine sleeps; call wake_up first.", status=409, code="engine_sleeps")
 
     def _need_tokenizer(self) -> Tokenizer:

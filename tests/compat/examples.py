@@ -15,17 +15,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.compat.rewriting import rewritten, uses_vllm
+from tests.compat.stand_ins import StandIns, arguments_of
 from tests.compat.verdict import Verdict, judge
 
 ROOT = Path(__file__).parents[2]
 TIME_LIMIT_S = 300
-CONTEXT = 32_768
-"""Tokens that the stand-in for all models takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +40,14 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run them all; returns the exit code: 1 when one failed."""
     parser = argparse.ArgumentParser(description="Run vLLM's offline examples with the import changed.")
     parser.add_argument("folder", type=Path, help="a folder of vLLM's examples")
-    parser.add_argument("--model", type=Path, help="checkpoint in the place of every model; unset: a tiny random one")
+    parser.add_argument("--model", help="checkpoint in the place of every model; unset: a tiny random one of its kind")
     parser.add_argument("--only", default="", help="part of the paths of the scripts to run, such as offline")
     parser.add_argument("--report", type=Path, help="file for the table, beside standard output")
     args = parser.parse_args(words)
     with tempfile.TemporaryDirectory() as place:
-        model = args.model or stand_in(Path(place))
-        tried = [run(script, args.folder, model, Path(place)) for script in scripts(args.folder, args.only)]
+        stand_ins = StandIns(Path(place) / "models")
+        instead = stand_ins.path if args.model is None else lambda _: str(args.model)
+        tried = [run(script, args.folder, instead, Path(place)) for script in scripts(args.folder, args.only)]
     table = report(tried)
     print(table, end="")
     if args.report is not None:
@@ -64,25 +64,19 @@ def scripts(folder: Path, part: str = "") -> list[Path]:
     return found
 
 
-def stand_in(place: Path) -> Path:
-    """A tiny checkpoint of random weights that stands for every model."""
-    from tests.tiny_models import save_checkpoint
-
-    return save_checkpoint(place / "model", max_position_embeddings=CONTEXT)
-
-
-def run(script: Path, folder: Path, model: Path, place: Path) -> Tried:
-    """Run one script in a process of its own, in a copy of its folder."""
+def run(script: Path, folder: Path, instead: Callable[[str], str], place: Path) -> Tried:
+    """Run one script in a process of its own, in a copy of its folder. instead: the checkpoint in the place of a hub name."""
     name = str(script.relative_to(folder))
     where = Path(tempfile.mkdtemp(dir=place)) / "beside"
     shutil.copytree(script.parent, where)  # templates and the like
     copy = where / script.name
-    copy.write_text(rewritten(script.read_text(encoding="utf-8"), str(model)), encoding="utf-8")
+    source = script.read_text(encoding="utf-8")
+    copy.write_text(rewritten(source, instead), encoding="utf-8")
     begin = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     try:
         done = subprocess.run(
-            [sys.executable, str(copy)],
+            [sys.executable, str(copy), *arguments_of(script.name, instead)],
             cwd=where,
             env=environment,
             stdin=subprocess.DEVNULL,

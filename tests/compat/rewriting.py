@@ -9,6 +9,7 @@ import ast
 import io
 import re
 import tokenize
+from collections.abc import Callable
 
 IMPORTS = (
     (re.compile(r"^([ \t]*)from vllm(?=[. ])", re.MULTILINE), r"\1from core"),
@@ -27,27 +28,28 @@ def uses_vllm(source: str) -> bool:
     return any(pattern.search(source) for pattern, _ in IMPORTS)
 
 
-def rewritten(source: str, model: str) -> str:
-    """The script with its imports changed, and `model` in the place of every hub name."""
-    for pattern, instead in IMPORTS:
-        source = pattern.sub(instead, source)
+def rewritten(source: str, instead: Callable[[str], str]) -> str:
+    """The script with its imports changed, and what `instead` gives in the place of every hub name."""
+    for pattern, ours in IMPORTS:
+        source = pattern.sub(ours, source)
     lines = source.splitlines(keepends=True)
     for token in reversed(list(tokenize.generate_tokens(io.StringIO(source).readline))):
-        if token.type != tokenize.STRING or not _names_a_model(token.string):
+        name = _model_named(token.string) if token.type == tokenize.STRING else ""
+        if not name:
             continue
         row, begin = token.start
         end = token.end[1]
         line = lines[row - 1]
-        lines[row - 1] = line[:begin] + repr(model) + line[end:]
+        lines[row - 1] = line[:begin] + repr(instead(name)) + line[end:]
     return "".join(lines)
 
 
-def _names_a_model(literal: str) -> bool:
-    """Whether a string literal is a hub name and nothing else."""
+def _model_named(literal: str) -> str:
+    """The hub name that a string literal is; empty when it is anything else."""
     try:
         text = ast.literal_eval(literal)
     except (ValueError, SyntaxError):  # a part of an f-string
-        return False
+        return ""
     if not isinstance(text, str) or not HUB_NAME.fullmatch(text):
-        return False
-    return NO_MODELS.fullmatch(text) is None and NO_MODELS.match(text) is None
+        return ""
+    return "" if NO_MODELS.match(text) else text

@@ -8,6 +8,7 @@ import pytest
 
 from tests.compat.examples import main, scripts
 from tests.compat.rewriting import rewritten
+from tests.compat.stand_ins import kind_of
 from tests.compat.verdict import judge
 
 SCRIPT = '''"""Names such as owner/model in a text stay."""
@@ -18,20 +19,20 @@ from vllm.utils import random_uuid
 
 KIND = "text/plain"
 PATH = "folder/file.json"
-llm = LLM(model="owner/model-7B", tokenizer='owner/other')
+llm = LLM(model="owner/model-7B", tokenizer='owner/other-reward')
 print(f"{llm} owner/model")
 '''
 
 
 def test_imports_and_models_change_and_nothing_else() -> None:
-    changed = rewritten(SCRIPT, "/tiny")
+    changed = rewritten(SCRIPT, lambda name: f"/tiny/{kind_of(name)}")
     before, after = SCRIPT.splitlines(), changed.splitlines()
     different = [new for old, new in zip(before, after, strict=True) if old != new]
     assert different == [
         "import core as vllm",
         "from core import LLM, SamplingParams",
         "from core.utils import random_uuid",
-        "llm = LLM(model='/tiny', tokenizer='/tiny')",
+        "llm = LLM(model='/tiny/decoder', tokenizer='/tiny/classes')",
     ]
 
 

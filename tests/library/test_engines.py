@@ -81,6 +81,19 @@ def test_requests_join_while_others_run(fakes: list[dict[str, Any]]) -> None:
         assert not engine._live_client().has_work()
 
 
+def test_the_prefix_cache_is_forgotten_while_requests_run(fakes: list[dict[str, Any]]) -> None:
+    with LLMEngine() as engine:
+        text = "x" * 40
+        for name in ("a", "b"):
+            engine.add_request(name, text, SamplingParams(max_tokens=9))
+        for _ in range(3):
+            engine.step()
+        assert not engine.reset_prefix_cache(), "its blocks are in use"
+        assert engine.reset_prefix_cache(reset_running_requests=True)
+        last = run(engine)
+        assert [last[name].outputs[0].token_ids for name in "ab"] == [reference(list(text.encode()), 9)] * 2
+
+
 def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> None:
     with LLM() as engine:
         engine.add_request("a", "first", SamplingParams(max_tokens=2))
@@ -116,6 +129,19 @@ def test_metrics_have_the_names_that_scripts_compare(fakes: list[dict[str, Any]]
         assert isinstance(found["vllm:spec_decode_num_accepted_tokens_per_pos"], Vector)
 
 
+def test_what_vllm_has_besides_is_told(fakes: list[dict[str, Any]]) -> None:
+    with LLM() as llm:
+        assert llm.vllm_config.model_config.max_model_len == llm.model_config.max_model_len > 0
+        assert llm.get_supported_tasks() == ("generate",) and llm.get_world_size() == 1
+        with pytest.raises(AttributeError, match="LLM has no add_lora: LoRA adapters are not served yet"):
+            llm.add_lora("adapter")  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match=r"no attribute 'generat'\. Did you mean 'generate'"):
+            llm.generat("x")  # type: ignore[attr-defined]
+        with pytest.raises(AttributeError, match="there is no setting 'dtype' here; there are: "):
+            _ = llm.model_config.dtype
+        assert not hasattr(llm, "__iter__")
+
+
 def test_the_worker_can_be_called(fakes: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
     class Worker:
         def add(self, first: int, second: int) -> int:
@@ -125,6 +151,9 @@ def test_the_worker_can_be_called(fakes: list[dict[str, Any]], monkeypatch: pyte
     with LLM() as llm:
         assert llm.collective_rpc(lambda worker, more: worker.add(1, more), args=(2,)) == [3]
         assert llm.collective_rpc("add", kwargs={"first": 2, "second": 3}) == [5]
+        assert llm.collective_rpc("init_weight_transfer_engine") == [None]
+        with pytest.raises(RequestError, match="expected arguments: level, mode"):
+            llm.collective_rpc("sleep", kwargs={"depth": 1})
         for name in ("no_such", "__init__"):
             with pytest.raises(RequestError, match=f"no method '{name}'"):
                 llm.collective_rpc(name)
@@ -148,6 +177,7 @@ def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
         assert tokenizer.decode([104, 105]) == "hi"
         long = engine.generate("long", SamplingParams(max_tokens=50), "long")
         await anext(long)
+        assert await engine.reset_prefix_cache(reset_running_requests=True)
         await engine.abort("long")
         *_, last = [output async for output in long]
         assert last.outputs[0].finish_reason == "abort"
