@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.declaration import find_declaration, method_of
+from core.api.pooling import PoolingKind
 
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
@@ -106,6 +107,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
                 its own metadata); always holds `model_type`.
     generation: the style of `generation_config.json`: `eos_token_id` (int or list), `temperature`, ...
     metadata:   what the files say about their tensors besides, as strings by name, of all files together.
+    pooling:    what becomes of hidden states, where the format says it; None: it does not.
     """
 
     ref: str
@@ -116,6 +118,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     tokenizer: TokenizerSource
     generation: dict[str, Any] = {}
     metadata: dict[str, str] = {}
+    pooling: PoolingKind | None = None
 
     def facts(self) -> CheckpointFacts:
         """The short form that selection works with."""

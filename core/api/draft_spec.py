@@ -43,6 +43,8 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
         of a smaller head lies behind its number). An empty name: the tensor is not read. What has no pattern is named as in
         a model of that configuration; in the target's own checkpoint, it is the target's.
 
+    num_drafts: drafts of a step where nobody says how many; 0: somebody must.
+
     Layers with a state cannot draft yet: what they hold of rejected tokens would stay.
     """
 
@@ -57,6 +59,7 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     draft_vocab_size: int | None = None
     parallel_token_id: int | None = None
     names: tuple[tuple[str, str], ...] = ()
+    num_drafts: int = 0
 
 
 def draft_decoder(draft: DraftSpec, target: ModelSpec) -> DecoderSpec:

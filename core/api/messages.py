@@ -83,6 +83,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     tenant:           requests share cached prefixes only when their tenants are equal; empty: no tenant.
     num_public_tokens: of the prompt, from the first one on, that tenants share all the same.
     pooling:          what is wanted of the prompt's hidden states; None: tokens are wanted.
+    prompt_embeds:    float32 [prompt tokens, size] in the machine's byte order, in the place of the embeddings of the prompt's
+                      tokens; empty: those are taken.
     """
 
     request_id: str
@@ -106,6 +108,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     tenant: str = ""
     num_public_tokens: int = 0
     pooling: Pooling | None = None
+    prompt_embeds: bytes = b""
 
     @property
     def key(self) -> tuple[str, int]:

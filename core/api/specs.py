@@ -14,6 +14,7 @@ import msgspec
 Role = Literal["linear", "experts", "embedding", "head", "attention"]
 LayerKind = Literal["full", "sliding", "latent", "state"]
 Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row and group; int8_row: a scale a row
+ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row")
 
 STATE_DTYPE: Final = "float32"
 """How states are kept: what a chunk leaves behind is then what the next one would have had without a cut."""

@@ -1,10 +1,12 @@
-"""The configuration under vLLM's names, as far as logits processors written for it look at one.
+"""The configuration under vLLM's names, as far as scripts and logits processors written for it look at one.
 
-Owns: `VllmConfig`. Never does: change anything. Called by: `core.executor.processor_loading` (makes it), users' classes.
+Owns: `VllmConfig`. Never does: change anything. Called by: `core.executor.processor_loading`
+and `LLMEngine` (make it), users.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +28,7 @@ class VllmConfig(Section):
 
     def __init__(self, config: EngineConfig) -> None:
         model = config.model
+        hf_config = Section(**_with_labels(model.hf_config))
         scheduler = config.scheduler
         super().__init__(
             model_config=Section(
@@ -35,7 +38,8 @@ class VllmConfig(Section):
                 max_logprobs=model.max_logprobs,
                 logprobs_mode=model.logprobs_mode,
                 seed=model.seed,
-                hf_config=Section(**model.hf_config),
+                hf_config=hf_config,
+                hf_text_config=hf_config,
                 get_vocab_size=lambda: model.vocab_size,
             ),
             scheduler_config=Section(
@@ -47,3 +51,12 @@ class VllmConfig(Section):
             speculative_config=None,
             lora_config=None,
         )
+
+
+def _with_labels(hf_config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of a checkpoint, with the names of its classes by number; absent ones are made up as transformers does."""
+    given = hf_config.get("id2label")
+    num_labels = hf_config.get("num_labels", 2)
+    named = given if isinstance(given, Mapping) else {number: f"LABEL_{number}" for number in range(num_labels)}
+    labels = {int(number): label for number, label in named.items()}
+    return {**hf_config, "id2label": labels, "num_labels": len(labels)}

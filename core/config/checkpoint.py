@@ -28,6 +28,9 @@ from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_loader
 from core.plugin.table import load_plugin
 
+MISTRAL = "mistral"
+"""The loader whose models have params.json in the place of config.json, and the name of that form."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -59,6 +62,7 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
     loader = select_loader(registry, None if name == "auto" else name, facts)
     if name == "auto":
         settings.derive("load_format", loader.manifest.row.name, loader.selection.why)
+    _check_config_format(settings["config_format"], loader.manifest.row.name)
     manifest = _resolve(loader, path, settings["model_loader_extra_config"])
     overrides = settings["hf_overrides"]
     if overrides:
@@ -112,6 +116,17 @@ def _local(reference: Reference) -> str:
 
     inside = [entry.relative_to(path).as_posix() for entry in path.glob("**/*") if entry.is_file()]
     return str(path / choose_model(inside, reference.quant, reference.name)[0])
+
+
+def _check_config_format(wanted: str, loader: str) -> None:
+    """Raises CheckpointError when the loader reads the configuration from another place than was asked for."""
+    found = MISTRAL if loader == MISTRAL else "hf"
+    if wanted in ("auto", found):
+        return
+    way_out = f"add --load-format {MISTRAL}" if wanted == MISTRAL else "leave it out"
+    raise CheckpointError(
+        f"--config-format {wanted}: the loader '{loader}' reads the model's configuration in the form {found}; {way_out}."
+    )
 
 
 def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:

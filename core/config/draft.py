@@ -6,6 +6,7 @@ draft). Called by: resolve, after the choice of plugins.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,8 @@ from core.plugin.manifest import Manifest
 from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
+
+COUNT = "num_speculative_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,18 +128,16 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     shape = _told(attempt, plugin, found, spec, has_checkpoint=keys.model is not None)
     if shape is None:
         return None
+    if shape.num_drafts and values.get(COUNT) is None:
+        attempt.settings.derive(f"speculative_config.{COUNT}", shape.num_drafts, "as many as the draft has heads")
     where = f"--speculative-config: the draft '{keys.model or target.path}'"
     _check(shape, spec, where)
     if shape.decoder is not None and not shape.names:
         check_vocabulary(found.checkpoint.manifest.tokenizer, target.manifest.tokenizer, where)
-    tree = token_tree(keys.speculative_token_tree, values.get("num_speculative_tokens"))
-    if tree and (shape.decoder is None or shape.taps or shape.parallel_token_id is not None):
-        raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
-    chosen = _chosen_with(attempt.chosen, found)
-    if found.family is not None and not shape.names:
-        chosen.stages["model"] = found.family
+    tree = _tree(shape, keys, values)
     in_target = keys.model is None
     decoder, manifest = _loaded(shape, found, spec, in_target=in_target)
+    chosen = _chosen_with(attempt.chosen, found, shape)
     chosen.stages["quantization"] = select_quantization(attempt.plugins, keys.quantization, manifest.facts())
     length = keys.max_model_len
     if decoder is not None:
@@ -145,13 +146,24 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     return Draft(shape, decoder, settings, chosen, manifest, found.checkpoint.path, in_target, length, tree)
 
 
-def _chosen_with(target: Chosen, found: _Found) -> Chosen:
+def _tree(shape: DraftSpec, keys: DraftKeys, values: Mapping[str, Any]) -> tuple[int, ...]:
+    """The tree that was asked for; empty: a chain. Raises UserError for a method that drafts none."""
+    tree = token_tree(keys.speculative_token_tree, values.get(COUNT))
+    drafts_chains = shape.decoder is None or bool(shape.taps) or shape.parallel_token_id is not None
+    if tree and drafts_chains:
+        raise UserError("--speculative-config.speculative_token_tree: this method drafts chains only; leave it out.")
+    return tree
+
+
+def _chosen_with(target: Chosen, found: _Found, shape: DraftSpec) -> Chosen:
     """The draft's plugins, as far as the main model and the checkpoint decide."""
     chosen = Chosen()
     for stage in ("platform", "kernels"):
         if stage in target.stages:
             chosen.stages[stage] = target.stages[stage]
     chosen.stages["loader"] = found.checkpoint.loader
+    if found.family is not None and not shape.names:
+        chosen.stages["model"] = found.family
     return chosen
 
 

@@ -23,7 +23,7 @@ CONTROL: Final[dict[str, Node]] = {
     "num_speculative_tokens_per_batch_size": {"type": "array", "items": SIZES},
 }
 """Types of `CONTROL_KEYS`."""
-COUNTS_ITSELF: Final = ("suffix",)
+COUNTS_ITSELF: Final = ("suffix", "medusa", "mlp_speculator")
 """Methods that know the most drafts of a step."""
 
 

@@ -23,6 +23,7 @@ from core.api.pooling import PoolingConfig
 from core.config.acceptance import acceptance_config
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
+from core.config.compilation import compilation_config
 from core.config.draft import Draft
 from core.config.draft_control import draft_settings
 from core.config.generation import eos_token_ids, generation_defaults, override_name
@@ -66,6 +67,7 @@ def engine_config(
         pooling=pooling,
         reads_extra_args=_reads_extra_args(plugins),
         checks_params=bool(plugins.logits_processors),
+        embedding_size=_embedding_size(settings, spec, pooling, problems),
     )
     return EngineConfig(
         model=model,
@@ -90,9 +92,11 @@ def engine_config(
         ),
         acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
         draft=None if draft is None else draft.config(registry, model, problems),
+        compilation=compilation_config(settings),
         profiler=profiler_config(settings["profiler_config"], problems),
         log_steps=settings["enable_logging_iteration_details"],
         log_config=log_config(settings["log_config_file"]),
+        processor_timeout_s=settings["logits_processor_timeout"],
         sleeps=settings["enable_sleep_mode"],
         weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),
     )
@@ -122,6 +126,23 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         trust_remote_code=settings["trust_remote_code"],
         numerics=settings["numerics"],
     )
+
+
+def _embedding_size(settings: Settings, spec: ModelSpec, pooling: PoolingConfig | None, problems: list[str]) -> int:
+    """Numbers of an embedding that a prompt may bring; 0 where prompts bring none."""
+    if not settings["enable_prompt_embeds"]:
+        return 0
+    reason = ""
+    if pooling is not None:
+        reason = "a model whose vectors are pooled takes text or token ids; leave it out"
+    elif isinstance(spec, ModuleSpec):
+        reason = "the layers of transformers take token ids; leave it out"
+    elif spec.embed_scale != 1.0 or spec.embed_size is not None:
+        reason = "this model scales or projects its embeddings, so they have no one form; leave it out"
+    if reason or isinstance(spec, ModuleSpec):
+        problems.append(f"--enable-prompt-embeds: {reason}.")
+        return 0
+    return spec.hidden_size
 
 
 def _reads_extra_args(plugins: PluginChoices) -> bool:

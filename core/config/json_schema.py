@@ -9,9 +9,12 @@ from typing import Any
 
 import msgspec
 
+from core.args.arg import Arg
+from core.args.foreign import table
+from core.args.plain import loose
 from core.args.schema import Field, schema
 from core.config.draft_schema import draft_schema
-from core.plugin.kinds import KINDS
+from core.plugin.kinds import KINDS, Kind
 from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
@@ -39,7 +42,7 @@ def json_schema(registry: PluginRegistry) -> Node:
         node = properties[kind.config_argument]
         if "anyOf" in node:
             node = node["anyOf"][0]
-        node |= _own_arguments(kind.name, plugins, definitions)
+        node |= _own_arguments(kind, plugins, definitions)
     for name, field in fields.items():
         for alias in field.arg.aliases:
             properties[alias] = {"$ref": f"#/properties/{name}"}
@@ -87,21 +90,43 @@ def _value(field: Field) -> Node:
         if not field.keys:
             return {"type": "object"}
         keys = {name: _argument(key) for name, key in field.keys.items()}
+        keys |= _neutral_keys(field.name)
         return {"type": "object", "properties": keys, "additionalProperties": False}
-    node: Node = {"type": TYPES[field.base]}
-    limits = {"minimum": field.arg.ge, "exclusiveMinimum": field.arg.gt, "maximum": field.arg.le}
-    for key, limit in limits.items():
-        if limit is not None:
-            node[key] = limit
+    node = _limited(field.base, field.arg)
     if field.arg.choices:
         node["enum"] = list(field.arg.choices)
     return node
 
 
+def _neutral_keys(argument: str) -> Node:
+    """The keys of others that are accepted as long as they change nothing."""
+    found: Node = {}
+    for name, row in table().items():
+        head, _, key = name.partition(".")
+        if head == argument and key.isidentifier() and row.neutral:
+            found[key] = {"description": f"Changes nothing: {row.text}."}
+            if row.takes in ("value", "switch"):
+                words = [None if word == "none" else loose(word) for word in row.neutral]
+                found[key]["enum"] = [*words, None]
+            else:
+                found[key]["maxProperties" if row.takes == "keys" else "maxItems"] = 0
+    return found
+
+
 def _item(field: Field) -> Node:
-    node: Node = {"type": "string"}
+    node = _limited(field.item, field.arg)
     if field.arg.choices:
         node["enum"] = list(field.arg.choices)
+    return node
+
+
+def _limited(base: type, arg: Arg) -> Node:
+    """A type with its limits."""
+    node: Node = {"type": TYPES[base]}
+    limits = {"minimum": arg.ge, "exclusiveMinimum": arg.gt, "maximum": arg.le}
+    for key, limit in limits.items():
+        if limit is not None:
+            node[key] = limit
     return node
 
 
@@ -120,11 +145,11 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
     return node
 
 
-def _own_arguments(kind: str, plugins: dict[str, Node], definitions: Node) -> Node:
+def _own_arguments(kind: Kind, plugins: dict[str, Node], definitions: Node) -> Node:
     """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen."""
-    if kind == "attention":
+    if kind.by_name:
         return {"properties": plugins}
-    if kind == "speculative":
+    if kind.name == "speculative":
         return draft_schema(plugins, definitions)
     nothing: Node = {"maxProperties": 0}
     if not plugins:

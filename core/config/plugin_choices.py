@@ -20,10 +20,12 @@ from core.config.draft_control import CONTROL_KEYS
 from core.config.draft_keys import is_draft_key
 from core.config.settings import Settings, underscored
 from core.plugin.capabilities import constraint_problems
-from core.plugin.kinds import kind_named, normalize
+from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 
 Arguments = dict[str, Any]
+NOUNS = {"attention": "attention backend", "kernels": "provider of kernels"}
+"""Of kinds of which several plugins are chosen, for people."""
 
 
 def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]) -> PluginChoices:
@@ -80,7 +82,7 @@ def _checked_arguments(
     settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
     """Each chosen plugin's own arguments, by `KIND.NAME`."""
-    backends = _attention_arguments(settings, registry, chosen, problems)
+    named = {kind.name: _named_arguments(kind, settings, registry, chosen, problems) for kind in KINDS if kind.by_name}
     found: dict[str, Arguments] = {}
     for manifest in chosen.manifests():
         kind = manifest.row.kind
@@ -88,8 +90,8 @@ def _checked_arguments(
         argument = kind_named(kind).config_argument
         values: Arguments = {}
         prefix = "--"
-        if kind == "attention":
-            values = backends.get(name, {})
+        if kind in named:
+            values = named[kind].get(name, {})
             prefix = flag_of(f"{argument}.{name}")
         elif kind == "speculative":
             values = speculative_arguments(settings, chosen)
@@ -105,28 +107,31 @@ def _checked_arguments(
     return found
 
 
-def _attention_arguments(
-    settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
+def _named_arguments(
+    kind: Kind, settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
-    """The arguments of the attention backends that are used, by name."""
+    """The arguments of the plugins of a kind that are used, by name."""
+    argument = kind.config_argument
+    assert argument is not None, "the kind has an argument with a mapping for each name"
+    noun = NOUNS[kind.name]
     chosen_rows = [manifest.row for manifest in chosen.manifests()]
-    used = {row.name for row in chosen_rows if row.kind == "attention"}
-    known = {row.name for row in registry.rows("attention")}
+    used = {row.name for row in chosen_rows if row.kind == kind.name}
+    known = {row.name for row in registry.rows(kind.name)}
     found: dict[str, Arguments] = {}
-    for key, values in settings["attention_config"].items():
+    for key, values in settings[argument].items():
         name = normalize(key)
-        flag = f"--attention-config.{key}"
-        row = foreign.table().get(f"attention_config.{name}")
+        flag = f"{flag_of(argument)}.{key}"
+        row = foreign.table().get(f"{argument}.{name}")
         if name not in known and row is not None:
             problems.append(f"{flag}: {row.sentence}.")
         elif name not in known:
             listed = ", ".join(sorted(known))
-            problems.append(f"{flag}: no such attention backend; known: {listed}.{nearest(name, known)}")
+            problems.append(f"{flag}: no such {noun}; known: {listed}.{nearest(name, known)}")
         elif not isinstance(values, Mapping):
             problems.append(f"{flag} {values!r}: expected {flag}.KEY VALUE.")
         elif name not in used:
             names = ", ".join(sorted(used)) or "none"
-            problems.append(f"{flag}: this backend is not used (chosen: {names}); leave it out.")
+            problems.append(f"{flag}: this {noun} is not used (chosen: {names}); leave it out.")
         else:
             found[name] = dict(values)
     return found

@@ -13,6 +13,7 @@ from core.args.schema import flag_of
 from core.args.sources import Merged
 from core.config.log_file import log_config
 from core.config.names_file import read_names
+from core.config.remote import remote_settings
 
 _SAME = (
     "host",
@@ -73,6 +74,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
         chat_template=template,
         limits=limits,
         journal=_journal(merged),
+        remote=remote_settings(merged, problems),
         middleware=tuple(merged.value("middleware") or ()),
         served_model_name_file=_names_file(merged.value("served_model_name_file"), problems),
         traces=_traces(merged),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.errors import nearest
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, AttentionSpec, StateQuery
+from core.api.specs import ACTIVATIONS, AttentionQuery, AttentionSpec, StateQuery
 from core.plugin.hookspecs import PluginSpec
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ LISTS = frozenset(
         "layer_kinds",
         "invariant_kinds",
         "state_ops",
+        "input_roundings",
     }
 )
 BOOLEANS = frozenset(
@@ -58,9 +59,19 @@ BOOLEANS = frozenset(
 """Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""
 
 
+def device_type(device: str) -> str:
+    """`cuda` for `cuda:1`."""
+    return device.partition(":")[0]
+
+
+def roundings_of(capabilities: Mapping[str, Any]) -> tuple[str, ...]:
+    """The precisions to which a platform gains by having inputs rounded."""
+    return tuple(capabilities.get("input_roundings", ACTIVATIONS))
+
+
 def device_reasons(spec: PluginSpec, device: str) -> list[Reason]:
-    """Against `devices`, by device type (`cuda` for `cuda:1`)."""
-    return _member(spec, "devices", "device", device.partition(":")[0])
+    """Against `devices`, by device type."""
+    return _member(spec, "devices", "device", device_type(device))
 
 
 def dtype_reasons(spec: PluginSpec, dtype: str) -> list[Reason]:

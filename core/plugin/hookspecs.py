@@ -9,7 +9,7 @@ torch or a vendor's library.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from core.api.decoder_spec import DecoderSpec
 from core.api.draft_spec import DraftSpec
 from core.api.module_spec import ModelSpec
 from core.api.reason import Reason
-from core.api.specs import AttentionQuery, KernelQuery, StateQuery
+from core.api.specs import ACTIVATIONS, AttentionQuery, KernelQuery, StateQuery
 from core.api.structured_outputs import GrammarSpec
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
                   `model_types` (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by
                   side), platforms `activation_dtype` (between layers; absent: the run's). Platforms may declare
                   `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans), and
-                  `reserved_bytes` (of the device, beside weights, cache and the buffers of a step); loaders
-                  `quantized` (a boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
+                  `reserved_bytes` (of the device, beside weights, cache and the buffers of a step), `logits_bytes` (of a
+                  step's float32 logits) and `input_roundings` (of packed layers, see `LoadContext`); loaders `quantized`
+                  (a boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.
@@ -119,6 +120,8 @@ class LoadContext:
     manifest:  the same.
     config:    the resolved configuration, when there is one already.
     kernels:   of the platform (attention, quantization).
+    roundings: precisions to which a device gains by having the inputs of packed layers rounded (quantization); what a
+               method's `auto` chooses among.
     options:   kind-specific extras.
     """
 
@@ -129,6 +132,7 @@ class LoadContext:
     manifest: CheckpointManifest | None = None
     config: EngineConfig | None = None
     kernels: Kernels | None = None
+    roundings: Sequence[str] = ACTIVATIONS
     options: dict[str, Any] = field(default_factory=dict)
 
 

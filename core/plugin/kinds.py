@@ -16,6 +16,7 @@ class Kind:
     group:           entry-point group; entry-point names are the argument's values.
     argument:        engine argument that chooses by name, or None.
     config_argument: engine argument that carries the chosen plugin's own arguments, or None.
+    by_name:         whether that argument has a mapping for each plugin, by its name: several are chosen.
     count:           how many are chosen, for people.
     replaceable:     whether another one, or the reference operations, can do the same work: one that fails although nobody
                      named it is left out, and the rest is resolved again.
@@ -27,6 +28,7 @@ class Kind:
     config_argument: str | None
     count: str
     replaceable: bool = False
+    by_name: bool = False
 
 
 KINDS: tuple[Kind, ...] = (
@@ -38,11 +40,12 @@ KINDS: tuple[Kind, ...] = (
         "attention_config",
         "one for each layer kind",
         replaceable=True,
+        by_name=True,
     ),
     Kind("platform", "core.platforms", "device", "platform_config", "one", replaceable=True),
     Kind("loader", "core.loaders", "load_format", "model_loader_extra_config", "one"),
     Kind("speculative", "core.speculative", "speculative_config", "speculative_config", "one or none"),
-    Kind("kernels", "core.kernels", "kernels", None, "many", replaceable=True),
+    Kind("kernels", "core.kernels", "kernels", "kernels_config", "many", replaceable=True, by_name=True),
     Kind("policy", "core.policies", "scheduling_policy", None, "one"),
     Kind("model", "core.models", None, None, "one or none"),
     Kind("grammar", "core.grammars", None, None, "many, one for each request"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from core.api.config import ResolvedPlugin
-from core.api.errors import PluginError, UserError
+from core.api.errors import CoreError, PluginError, UserError
 from core.plugin import rehearsal
 from core.plugin.blame import blamed
 from core.plugin.discovery import ENGINE, discover, duplicates, origin
@@ -125,9 +125,20 @@ class PluginRegistry:
             raise ManifestError(row, f"is an alias of another alias, '{alias}'.")
         return target
 
+    def find(self, kind: str, name: str) -> Manifest | None:
+        """The same; None where there is none that can be used."""
+        try:
+            return self.get(kind, name)
+        except CoreError:
+            return None
+
     def start_probes(self) -> None:
         """Ask every platform now; the next call of `probe`, which must come, waits for the answers."""
         self._probing = self._start_probes()
+
+    def take_answer(self, row: ResolvedPlugin, answer: Probe) -> None:
+        """Take this as the answer of a platform, which is then not asked: its device need not be in this machine."""
+        self._probes[row] = answer
 
     def probe(self, rows: Sequence[ResolvedPlugin] | None = None) -> dict[ResolvedPlugin, Probe | PluginError]:
         """The answers of `rows` (None: of every platform that is not blocked).

@@ -21,13 +21,14 @@ import msgspec
 from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.config import ResolvedPlugin
 from core.api.specs import AttentionQuery, KernelQuery, StateQuery
+from core.plugin import patience
 from core.plugin.hookspecs import Device
 from core.processes import python_command
 
 TIME_LIMIT = 10.0
-"""Seconds in which a plugin must have answered everything."""
+"""Seconds in which a plugin must have answered everything, those left out in which it got no processor."""
 GRACE = 10.0
-"""Seconds beyond that in which the helper itself must have started and ended."""
+"""Seconds beyond that in which the helper itself must have started and ended, on a machine that is not busy."""
 
 _TYPES = (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)
 ARGUMENT_TYPES = {kind.__name__: kind for kind in _TYPES}
@@ -137,7 +138,7 @@ def collect(rehearsal: Rehearsal) -> list[Answer]:
     if process is None:
         return []
     try:
-        out, err = process.communicate(timeout=rehearsal.task.time_limit + GRACE)
+        out, err = process.communicate(timeout=patience.MOST * (rehearsal.task.time_limit + GRACE))
         return list(msgspec.json.decode(out, type=tuple[Answer, ...]))
     except subprocess.TimeoutExpired:
         sentence = f"no answer within {rehearsal.task.time_limit:g} s"

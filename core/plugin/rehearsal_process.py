@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import msgspec
 from core.api.errors import UserError
 from core.plugin.hookspecs import Probe
 from core.plugin.manifest import ManifestError, load_manifest
+from core.plugin.patience import Patience
 from core.plugin.rehearsal import Answer, Part, Task, ending
 
 MOST_BYTES = 1 << 20
@@ -68,14 +68,14 @@ def fork(part: Part) -> Child:
 
 
 def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
-    """The answers of all children within `time_limit` seconds. No child is left."""
-    end = time.monotonic() + time_limit
+    """The answers of all children within `time_limit` seconds, as `Patience` counts them. No child is left."""
+    patience = {child: Patience(child.pid, time_limit) for child in children}
     late = set(children)
     with selectors.DefaultSelector() as selector:
         for child in children:
             for stream in child.held:
                 selector.register(stream, selectors.EVENT_READ, child)
-        while late and (left := end - time.monotonic()) > 0:
+        while late and (left := max(patience[child].left() for child in late)) > 0:
             for key, _ in selector.select(left):
                 child = key.data
                 if child.read(key.fd):

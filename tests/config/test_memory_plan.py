@@ -13,6 +13,7 @@ from core.config.resolve import resolve
 from core.executor.worker import Worker
 from core.models.logit_rows import logit_rows
 from core.plugin.registry import PluginRegistry
+from core_plugins.platforms.cuda import manifest as cuda
 from tests.real_models import gemma3_path, smollm2_path
 
 SMALL = {"device": "cpu", "max_num_seqs": 2, "max_num_batched_tokens": 64, "use_tqdm_on_load": False}
@@ -74,6 +75,13 @@ def test_rows_of_logits_are_one_figure_for_plan_and_worker(registry, tiny_llama,
 def test_rows_of_logits_stay_within_their_bytes(vocab, rows):
     """Beyond the budget there are as many as one pass over the head's weights serves well; the rest goes in chunks."""
     assert logit_rows(vocab, max_num_seqs=256, num_speculative_tokens=4) == rows
+
+
+def test_a_platform_may_have_room_for_the_rows_of_all_its_sequences():
+    """A device draws a step by itself when it has all its rows at once."""
+    roomy = cuda.core_spec().capabilities
+    assert logit_rows(128256, 1024, 0, roomy) == 1024
+    assert logit_rows(262144, 1024, 0, roomy) == 512
 
 
 @pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])

@@ -50,6 +50,10 @@ def platform(**capabilities):
     return {"platform": PluginSpec(name="some", capabilities=capabilities)}
 
 
+def compiled(**keys):
+    return {"compilation_config": keys}
+
+
 BATCH = {"=max_num_seqs": 8, "=max_num_batched_tokens": 64}
 BY_SIZE = "num_speculative_tokens_per_batch_size"
 SPEC = {"method": "m", "num_speculative_tokens": 4}
@@ -57,8 +61,8 @@ DRAFT = SPEC | {"model": "d"}
 TYPICAL = SPEC | {"acceptance_method": "typical_acceptance_sampler"}
 SYNTHETIC = SPEC | {"rejection_sample_method": "synthetic"}
 KV = {"=kv_cache_memory_bytes": 1000}
-POOLS = PoolingConfig(kind="mean", normalize=True, size=64, max_tokens=256, source="modules.json of m")
-USUAL_POOLS = PoolingConfig(kind="cls", normalize=True, size=64, source="usual for encoders: there is no file")
+POOLS = PoolingConfig(kinds=("mean",), normalize=True, size=64, max_tokens=256, source="modules.json of m")
+USUAL_POOLS = PoolingConfig(kinds=("cls",), normalize=True, size=64, source="usual for encoders: there is no file")
 BERT = model(model_type="bert", type_vocab_size=2)
 QWEN3 = model(model_type="qwen3", num_key_value_heads=4)
 LFM2 = model(model_type="lfm2", layer_types=["conv", "full_attention"], num_key_value_heads=4)
@@ -182,6 +186,43 @@ CASES = [
      [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], ("async_scheduling", False)),
     ("states_behind_drafts_are_known", [{"async_scheduling": True}, LFM2],
      [{"async_scheduling": True, "speculative_config": SPEC}, LFM2], "--async-scheduling has no effect"),
+    ("single_modes_are_served", [compiled(mode=3, cudagraph_mode="FULL_DECODE_ONLY")],
+     [compiled(mode=1)], "compilation-config.mode 1: it compiles whole models"),
+    ("single_modes_are_served", [compiled(level=0)], [compiled(cudagraph_mode="PIECEWISE")], "NONE or FULL_DECODE_ONLY"),
+    ("what_is_said_twice_is_the_same", [{"optimization_level": 0, "enforce_eager": True}],
+     [{"optimization_level": 1, "enforce_eager": True}], "--enforce-eager and --optimization-level 1 contradict"),
+    ("what_is_said_twice_is_the_same", [{"optimization_level": 2, **compiled(use_cudagraph=True)}],
+     [{"optimization_level": 2, **compiled(use_cudagraph=False)}], "use_cudagraph false contradict"),
+    ("what_is_said_twice_is_the_same", [{"optimization_level": 3, **compiled(mode=3, level=3, backend="inductor")}],
+     [{"optimization_level": 3, **compiled(mode=0)}], "--optimization-level 3 and --compilation-config.mode 0 contradict"),
+    ("what_is_said_twice_is_the_same", [{"optimization_level": 2, "kernels": ["inductor", "auto"]}],
+     [{"optimization_level": 0, "kernels": ["inductor", "auto"]}], "--kernels inductor,auto and --optimization-level 0"),
+    ("what_is_said_twice_is_the_same", [compiled(mode=0, backend="eager")],
+     [compiled(mode=3, backend="eager")], "backend eager"),
+    ("what_is_said_twice_is_the_same",
+     [{"cudagraph_capture_sizes": [4, 1], **compiled(cudagraph_capture_sizes=[1, 4])}],
+     [{"cudagraph_capture_sizes": [4, 1], **compiled(cudagraph_capture_sizes=[1, 2])}], "--cudagraph-capture-sizes 4 1 and"),
+    ("nothing_is_recorded_where_that_is_said", [{"optimization_level": 1}],
+     [{"optimization_level": 0}], ("enforce_eager", True)),
+    ("nothing_is_recorded_where_that_is_said", [compiled(use_cudagraph=True)],
+     [compiled(cudagraph_mode="NONE")], ("enforce_eager", True)),
+    ("nothing_is_recorded_where_that_is_said", [{"max_cudagraph_capture_size": 8}],
+     [{"max_cudagraph_capture_size": 8, "enforce_eager": True}], "--max-cudagraph-capture-size 8 has no effect"),
+    ("torch_compiles_where_that_is_said", [{"optimization_level": 2}],
+     [{"optimization_level": 3}], ("kernels", ["auto", "inductor"])),
+    ("torch_compiles_where_that_is_said", [compiled(mode=0)], [compiled(mode=3)], ("kernels", ["auto", "inductor"])),
+    ("largest_size_is_among_the_sizes", [{"cudagraph_capture_sizes": [1, 8], "max_cudagraph_capture_size": 8}],
+     [{"cudagraph_capture_sizes": [1, 8], "max_cudagraph_capture_size": 4}], "it is none of --cudagraph-capture-sizes 1 8"),
+    ("compiled_code_is_kept_in_a_directory", [{"kernels": ["inductor"], **compiled(cache_dir="/tmp")}],
+     [{"kernels": ["inductor"], **compiled(cache_dir=__file__)}], "it is a file"),
+    ("compiled_code_is_kept_in_a_directory", [compiled(cache_dir="")], [compiled(cache_dir="/tmp")], "nothing is compiled"),
+    ("level_is_told", [{"enforce_eager": True}], [{}], ("optimization_level", 2)),
+    ("level_is_told", [{"optimization_level": 1}, platform(device_graphs=True)],
+     [{"optimization_level": 1}, platform()], ("optimization_level", 1)),
+    ("sizes_need_recordings_of_one_size", [{"cudagraph_capture_sizes": [1]}, platform(device_graphs=True)],
+     [{"cudagraph_capture_sizes": [1]}], "on cpu, one recording serves steps of every size"),
+    ("platform_and_sizes_agree", [{"max_cudagraph_capture_size": 8, "platform_config": {"largest_graph": 8}}],
+     [{"max_cudagraph_capture_size": 16, "platform_config": {"largest-graph": 8}}], "--platform-config.largest-graph 8"),
     ("mixed_budget_is_part_of_the_budget", [{"max_num_mixed_batched_tokens": 8, "=max_num_batched_tokens": 8}],
      [{"=max_num_batched_tokens": 8}], ("max_num_mixed_batched_tokens", 8)),
     ("mixed_budget_is_part_of_the_budget", [{"max_num_mixed_batched_tokens": 8, "=max_num_batched_tokens": 8}],
@@ -206,6 +247,18 @@ CASES = [
      [{"weight_transfer_config": {}, "state_canary": "d"}], "--weight-transfer-config: --state-canary holds on"),
     ("weights_are_replaced_by_friends", [{"weight_transfer_config": {}, "api_key": ["k"]}],
      [{"weight_transfer_config": {}}, {"context": "serve"}], "give --api-key"),
+    ("weights_are_replaced_by_friends", [{"weight_transfer_config": {}, "headless": True}, {"context": "serve"}],
+     [{"weight_transfer_config": {}}, {"context": "serve"}], "give --api-key"),
+    ("a_limit_of_processors_needs_some", [{"logits_processor_timeout": 1.0, "logits_processors": ["a:B"]}],
+     [{"logits_processor_timeout": 1.0}], "--logits-processor-timeout has no effect"),
+    ("meeting_needs_two", [{"headless": True, "data_parallel_rpc_port": 1}], [{"data_parallel_rpc_port": 1}],
+     "--data-parallel-rpc-port: no effect here"),
+    ("meeting_needs_two", [{"data_parallel_size_local": 0, "engine_key_file": "k"}],
+     [{"data_parallel_size_local": 1, "engine_key_file": "k"}], "--engine-key-file: no effect here"),
+    ("fronts_read_their_arguments", [{"headless": True, "max_num_seqs": 2, "model": "m", "revision": "r"}],
+     [{"headless": True, "port": 1, "stream_interval": 2}], "--stream-interval, --port: only the front reads this"),
+    ("fronts_are_one_process", [{"data_parallel_size_local": 0}], [{"data_parallel_size_local": 0, "api_server_count": 2}],
+     "is one process"),
     ("utilization_leaves_room", [{"gpu_memory_utilization": 0.98}], [{"gpu_memory_utilization": 0.99}], "may run out"),
     ("blocks_override_bytes", [KV], [{"num_gpu_blocks_override": 3, **KV}, {"block_bytes": 10}], ("kv_cache_memory_bytes", 30)),
     ("blocks_override_bytes", [KV],

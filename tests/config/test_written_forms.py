@@ -46,7 +46,7 @@ def values_of(field):
     if field.base in kinds:
         return kinds[field.base]
     if field.is_list:
-        return st.lists(TEXT, min_size=1, max_size=3)
+        return st.lists(kinds[field.item], min_size=1, max_size=3)
     if field.keys:
         return st.just({})
     return st.dictionaries(TEXT, st.one_of(st.integers(), st.booleans(), TEXT, st.none()), max_size=2)
@@ -113,6 +113,9 @@ FED_BACK = [
     {"speculative_config": {"method": "suffix", "suffix_decoding_max_tree_depth": 9}},
     {"served_model_name": ["a", "b"], "hf_overrides": {"x": {"y": 1}}, "chat_template": "{{ 'ü' }}", "api_key": ["k"]},
     {"attention_backend": "torch_sdpa", "platform_config": {"threads": 2}},
+    {"optimization_level": 0},
+    {"optimization_level": 3},
+    {"compilation_config": {"mode": "NONE", "custom_ops": [], "cudagraph_capture_sizes": "2,1"}},
 ]
 
 
@@ -171,6 +174,10 @@ def test_the_schema_is_valid_and_knows_everything(registry):
             }
         },
         {"enable_lora": "perhaps"},
+        {"optimization_level": 4},
+        {"cudagraph_capture_sizes": [0]},
+        {"compilation_config": {"custom_ops": ["+norm"]}},
+        {"compilation_config": {"full_cuda_graph": True}},
     ],
 )
 def test_the_schema_refuses_what_the_engine_refuses(registry, tiny_llama, document):

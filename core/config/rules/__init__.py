@@ -8,14 +8,16 @@ A rule is a function, named by what it says; its docstring is the relation in on
 
 from __future__ import annotations
 
-from core.config.rules import batch, memory, model, pooling, serving, speculative
+from core.config.rules import batch, compilation, memory, model, pooling, remote, serving, speculative
 from core.config.rules.rule import Derive, Facts, Finding, Problem, Rule, Stage, Warn, findings, is_count
 
 RULES: tuple[Rule, ...] = (
     *serving.RULES,
+    *remote.RULES,
     *model.RULES,
     *pooling.RULES,
     *batch.RULES,
+    *compilation.RULES,
     *memory.RULES,
     *speculative.RULES,
 )

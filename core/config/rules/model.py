@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.module_spec import ModuleSpec
 from core.args.schema import flag_of
@@ -34,6 +35,9 @@ def length_limit(facts: Facts) -> tuple[int, str, str]:
     named = {name: config[name] for name in LENGTH_KEYS if is_count(config.get(name))}
     name = min(named, key=lambda key: named[key], default="max_position_embeddings")
     limit = named.get(name, facts.spec.max_position)
+    table = facts.spec.positions if isinstance(facts.spec, DecoderSpec) else None
+    if table is not None and table.count < limit:
+        return table.count, name, f"the model's {name}, {limit}, less the rows of its table that are no position"
     factor = facts.spec.stretch
     if factor > 1.0:
         return math.floor(limit * factor), name, f"the model's {name}, {limit}, times {factor:g} of RoPE scaling"
@@ -237,7 +241,14 @@ def served_names_swallow_the_model(facts: Facts) -> Findings:
         )
 
 
+def a_limit_of_processors_needs_some(facts: Facts) -> Findings:
+    """Without logits processors no call is waited for."""
+    if facts.given("logits_processor_timeout") and not facts["logits_processors"]:
+        yield Warn("--logits-processor-timeout has no effect without --logits-processors.")
+
+
 RULES: tuple[Rule, ...] = (
+    Rule(a_limit_of_processors_needs_some),
     Rule(revision_needs_its_owner),
     Rule(a_tokenizer_that_is_not_wanted),
     Rule(served_names_swallow_the_model),

@@ -47,7 +47,7 @@ def pooling_nobody_said(facts: Facts) -> Findings:
     pooling = facts.pooling
     if pooling is not None and pooling.source.startswith("usual"):
         yield Warn(
-            f"hidden states are pooled by '{pooling.kind}', {pooling.source}. Say otherwise with "
+            f"hidden states are pooled by '{pooling.kinds[0]}', {pooling.source}. Say otherwise with "
             "--pooler-config.pooling-type."
         )
 

@@ -122,6 +122,16 @@ class Facts:
         return self.settings.mapping("speculative_config")
 
     @property
+    def is_headless(self) -> bool:
+        """Whether the engine runs alone, for a front elsewhere."""
+        return bool(self["headless"])
+
+    @property
+    def is_front(self) -> bool:
+        """Whether the engine runs elsewhere."""
+        return bool(self["data_parallel_size_local"] == 0)
+
+    @property
     def has_states(self) -> bool:
         """Whether the model has layers with a state; False before it is known."""
         mixers = self.spec.mixers if self.spec is not None else ()

@@ -27,7 +27,7 @@ def log_length_needs_the_log(facts: Facts) -> Findings:
 
 def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
     """Another engine's variable looks like protection, but is not read."""
-    if facts.context != "llm" and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
+    if facts.context != "llm" and not facts.is_headless and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
         yield Warn(
             "VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key."
         )
@@ -108,6 +108,8 @@ def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
 
 def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """Whoever may replace weights decides what a server says."""
+    if facts.is_headless:
+        return  # its front tells
     if facts.context == "serve" and facts["weight_transfer_config"] is not None and not facts["api_key"]:
         yield Warn(
             "--weight-transfer-config: this server asks nobody for a key, so everybody who reaches it may replace its weights; "

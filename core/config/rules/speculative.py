@@ -16,6 +16,8 @@ from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, is_co
 
 THRESHOLD = 0.09
 SUFFIX_DEPTH = 24
+HEADS = ("medusa", "mlp_speculator")
+"""Methods whose checkpoints say how many drafts there are."""
 
 
 def method_and_count_are_given(facts: Facts) -> Findings:
@@ -26,6 +28,8 @@ def method_and_count_are_given(facts: Facts) -> Findings:
     if not isinstance(values.get("method"), str):
         yield Problem("--speculative-config: 'method' is missing; give the name of a speculative plugin.")
     count = values.get("num_speculative_tokens")
+    if count is None and values.get("method") in HEADS:
+        return  # there are as many as heads, which are counted once the draft is found
     if count is None:
         yield Problem("--speculative-config: 'num_speculative_tokens' is missing; give the number of drafts a step.")
     elif not is_count(count):

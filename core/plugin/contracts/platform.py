@@ -76,7 +76,7 @@ class Uploads(Protocol):
 class Downloads(Protocol):
     """Optional part of a runtime that `Uploads`: results come back in the device's own time, too.
 
-    A step whose inputs follow from the one before is then given to the device before the result of that one is known.
+    Steps are then given to the device before the results of those before them are known.
     """
 
     def download(self, host: Tensor, device: Tensor) -> Callable[[], None]:

@@ -1,0 +1,160 @@
+"""The HTTP server's own settings.
+
+Owns: `ServerConfig` and its parts. Never does: resolve or validate. Called by: `core.api.config`, where everybody takes them
+from.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+
+class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on what one client, connection or request may take of the server.
+
+    max_connections:       open at the same time.
+    max_header_size:       bytes of a request's line and headers.
+    max_body_size:         bytes.
+    request_read_timeout:  seconds from a request's first byte to its last.
+    keep_alive_timeout:    seconds that a connection may be silent between requests.
+    max_messages:          of one conversation.
+    max_tools:             of one request.
+    max_tools_size:        bytes of their definitions, as JSON.
+    max_list_length:       entries of each list of a request.
+    max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
+    max_stored_responses:  of /v1/responses, kept in memory.
+    max_stored_response_bytes: that these take together.
+    stored_response_lifetime: seconds that one of them is not used before it goes.
+    """
+
+    max_connections: int = 2048
+    max_header_size: int = 64 * 1024
+    max_body_size: int = 32 * 1024 * 1024
+    request_read_timeout: float = 60.0
+    keep_alive_timeout: float = 30.0
+    max_messages: int = 8192
+    max_tools: int = 1024
+    max_tools_size: int = 4 * 1024 * 1024
+    max_list_length: int = 1024
+    max_request_tokens: int = 4 * 1024 * 1024
+    max_stored_responses: int = 4096
+    max_stored_response_bytes: int = 256 * 1024 * 1024
+    stored_response_lifetime: float = 24 * 3600.0
+
+
+class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where requests are kept so that they outlive the server.
+
+    directory:  of the journal.
+    max_bytes:  that it takes.
+    lifetime_s: seconds for which a stream that has ended can be read.
+    patience_s: seconds that a stream goes on without a reader.
+    """
+
+    directory: str
+    max_bytes: int = 256 * 1024 * 1024
+    lifetime_s: float = 3600.0
+    patience_s: float = 60.0
+
+
+class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How answers are taken apart into reasoning, text and calls.
+
+    enable_auto_tool_choice: whether the model may decide on calls.
+    tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
+    rows:                    further formats, which come first, as plain values (see `core.formats.response_format`).
+    reasoning_markers:       texts before and after the reasoning, in place of those of the format; None: those.
+    """
+
+    enable_auto_tool_choice: bool = True
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+    rows: tuple[dict[str, Any], ...] = ()
+    reasoning_markers: tuple[str, str] | None = None
+
+
+class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where spans of requests are sent.
+
+    endpoint: URL of a collector.
+    detailed: whether the phases of a request are spans of their own.
+    """
+
+    endpoint: str
+    detailed: bool = False
+
+
+class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a front and an engine that are two commands meet.
+
+    role:       of this command: the front answers HTTP requests and listens, the engine computes and connects.
+    address, port: where the front listens.
+    key_file:   with the secret that both have; None: nothing is protected.
+    patience_s: seconds for which one waits for the other.
+    """
+
+    role: Literal["front", "engine"]
+    address: str
+    port: int
+    key_file: str | None = None
+    patience_s: float = 600.0
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The HTTP server's own settings, as the command line gives them.
+
+    uds:              path of a unix socket, in place of `host` and `port`.
+    served_model_name_file: of further names of the model, read again when it changes.
+    ssl_cert_reqs:    of clients, as `ssl.VerifyMode` numbers it.
+    middleware:       import paths of the user's own.
+    vllm_metrics:     whether metrics are written under vLLM's names, too.
+    traces:           None: nobody is told of requests.
+    log_config:       for `logging.config.dictConfig`, in each process of the server; empty: our own.
+    shutdown_timeout: seconds that running requests have after a signal.
+    api_server_count: processes that answer HTTP requests.
+    journal:          None: nothing outlives the server.
+    remote:           None: this command has both, a front and an engine.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: str | None = None
+    api_keys: tuple[str, ...] = ()
+    public_prompts: tuple[str, ...] = ()
+    chat_template: str | None = None
+    response_role: str = "assistant"
+    allowed_origins: tuple[str, ...] = ("*",)
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
+    root_path: str = ""
+    ssl_keyfile: str | None = None
+    ssl_certfile: str | None = None
+    ssl_ca_certs: str | None = None
+    ssl_cert_reqs: int = 0
+    enable_ssl_refresh: bool = False
+    middleware: tuple[str, ...] = ()
+    enable_server_load_tracking: bool = False
+    enable_tokenizer_info_endpoint: bool = False
+    served_model_name_file: str | None = None
+    vllm_metrics: bool = False
+    traces: TraceSettings | None = None
+    log_config: dict[str, Any] = {}
+    disable_fastapi_docs: bool = False
+    disable_ui: bool = False
+    uvicorn_log_level: str = "info"
+    disable_uvicorn_access_log: bool = False
+    enable_request_id_headers: bool = False
+    enable_prompt_tokens_details: bool = False
+    enable_force_include_usage: bool = False
+    return_tokens_as_token_ids: bool = False
+    enable_log_requests: bool = False
+    max_log_len: int | None = None
+    shutdown_timeout: float = 5.0
+    api_server_count: int = 1
+    limits: ServerLimits = ServerLimits()
+    answers: AnswerSettings = AnswerSettings()
+    journal: JournalSettings | None = None
+    remote: RemoteSettings | None = None

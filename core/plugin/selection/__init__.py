@@ -1,0 +1,32 @@
+"""Which plugin serves what, stage by stage, with the reason for every candidate that lost.
+
+Owns: the rules of choice, a file a stage. Never does: load a plugin, read files, or know the engine's arguments beyond the
+choices given. Called by: config, which feeds the answer of each stage to the next.
+
+One rule everywhere: an explicit choice is taken or is an error, never replaced; otherwise the checkpoint's declaration,
+the platform's preference, priority and name decide, in that order. What is merely installed (a plugin of another package
+than the engine's, that neither the user named nor the platform brings) is asked only when nothing else can do the work, so
+that installing a package changes nothing that works without it.
+"""
+
+from core.plugin.selection.attention import select_attention
+from core.plugin.selection.by_name import select_grammars, select_logits_processors, select_policy, select_speculative
+from core.plugin.selection.checkpoint import select_loader, select_model
+from core.plugin.selection.kernels import KERNEL_CALLS, kernel_reasons, select_kernels
+from core.plugin.selection.platform import select_platform
+from core.plugin.selection.quantization import select_quantization
+
+__all__ = [
+    "KERNEL_CALLS",
+    "kernel_reasons",
+    "select_attention",
+    "select_grammars",
+    "select_kernels",
+    "select_loader",
+    "select_logits_processors",
+    "select_model",
+    "select_platform",
+    "select_policy",
+    "select_quantization",
+    "select_speculative",
+]

@@ -1,0 +1,87 @@
+"""Plugins that serve because an argument names them: proposer, policy, grammar backends, logits processors.
+
+Owns: those stages. Never does: load one. Called by: the configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.api.checkpoint import CheckpointFacts
+from core.api.config import ResolvedPlugin
+from core.plugin.manifest import Manifest
+from core.plugin.ranking import Candidate, Choice, Selection, explicit, order_of, ranked
+from core.plugin.registry import PluginRegistry
+from core.plugin.words import called
+
+
+def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
+    """The proposer named by `--speculative-config.method`, or none."""
+    if method is None:
+        return Choice(Selection("speculative", (), "not asked for", ()), ())
+
+    def check(manifest: Manifest) -> Sequence[object]:
+        return list(manifest.call("core_supports", query=facts))
+
+    return explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
+
+
+def select_policy(registry: PluginRegistry, name: str) -> Choice:
+    """The scheduling policy named by `--scheduling-policy`."""
+    return explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
+
+
+def select_grammars(registry: PluginRegistry, name: str | None, *, alone: bool = False) -> Choice:
+    """The grammar backends that requests may have, in the order in which `auto` asks them.
+
+    name: of the first one; None: as their priorities say.
+    alone: the named one only.
+    """
+    named = None
+    if name is not None:
+        said = f"--structured-outputs-config.backend {name}"
+        named = explicit(registry, "grammar", "grammar", name, lambda manifest: [], said)
+        if alone:
+            return named
+    first = order_of([name] if name is not None else [])
+    others = ranked(
+        registry,
+        "grammar",
+        "grammar",
+        lambda manifest: [],
+        lambda found: "asked in this order for each grammar",
+        order=first,
+        many=True,
+        strangers=False,
+    )
+    if named is None or named.manifest in others.manifests:
+        return others
+    taken = (*named.selection.chosen, *others.selection.chosen)
+    candidates = []
+    for candidate in others.selection.candidates:
+        if candidate.name != named.manifest.row.name:
+            candidates.append(candidate)
+    selection = Selection("grammar", taken, others.selection.why, (named.selection.candidates[0], *candidates))
+    return Choice(selection, (*named.manifests, *others.manifests), named.named)
+
+
+def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> Choice:
+    """The processors named, in order; `manifests` has the plugins among them.
+
+    A word with a dot or a colon that names no plugin is the import path of a class, which the worker imports.
+    """
+    said = f"--logits-processors {','.join(names)}"
+    rows = registry.rows("logits_processor")
+    taken: dict[ResolvedPlugin, Manifest] = {}
+    in_order: list[str] = []
+    for name in names:
+        is_path = "." in name or ":" in name
+        if is_path and not called(rows, name):
+            in_order.append(name)
+            continue
+        choice = explicit(registry, "logits_processor", "logits_processor", name, lambda manifest: [], said)
+        taken[choice.manifest.row] = choice.manifest
+        in_order.append(choice.manifest.row.name)
+    candidates = tuple(Candidate(row.name, row.distribution, "chosen") for row in taken)
+    selection = Selection("logits_processor", tuple(in_order), said, candidates)
+    return Choice(selection, tuple(taken.values()), tuple(taken))

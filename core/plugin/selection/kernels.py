@@ -1,0 +1,98 @@
+"""Which providers of kernels serve a device.
+
+Owns: that stage, and what a provider is asked. Never does: load one. Called by: the configuration; the list of plugins asks the
+same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from core.api.config import ResolvedPlugin
+from core.api.reason import Reason
+from core.api.specs import KernelQuery
+from core.plugin.capabilities import device_reasons, device_type
+from core.plugin.manifest import Manifest
+from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, order_of, ranked
+from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import Call
+
+ONLY_NAMED: Final = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
+"""Against a provider that is used by those alone who ask for it."""
+KERNEL_OPERATIONS: Final = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
+KERNEL_QUERIES: Final = tuple(KernelQuery(op=op, device="cpu") for op in KERNEL_OPERATIONS)
+KERNEL_CALLS: Final = tuple(Call.of("core_supports", query=query) for query in KERNEL_QUERIES)
+"""The operations that a provider is asked about; one that serves none of these is no candidate."""
+
+
+def select_kernels(
+    registry: PluginRegistry,
+    device: str,
+    names: Sequence[str] = ("auto",),
+    preference: Sequence[str] = (),
+    package: str = "",
+) -> Choice:
+    """The providers named, best first; `auto` among them stands for every one that belongs here and works on the device.
+
+    None is fine: the reference operations serve everything. For the same reason only plugins that belong here are asked.
+
+    preference: names that the platform prefers, best first.
+    package:    the platform's distribution.
+    """
+
+    def check(manifest: Manifest) -> Sequence[object]:
+        return device_reasons(manifest.spec, device) or kernel_reasons(manifest, device_type(device))
+
+    def belongs_to_auto(manifest: Manifest) -> Sequence[object]:
+        if manifest.spec.capabilities.get("only_named", False):
+            return [ONLY_NAMED]
+        return check(manifest)
+
+    order = order_of(preference)
+    auto = ranked(
+        registry,
+        "kernels",
+        "kernels",
+        belongs_to_auto,
+        lambda found: "fits the device",
+        order=order,
+        none="no provider fits; the reference operations are used",
+        many=True,
+        calls=KERNEL_CALLS,
+        belongs=company(registry, "kernels", order, package),
+        strangers=False,
+    )
+    if [name.lower() for name in names] == ["auto"]:
+        return auto
+    why = f"--kernels {','.join(names)}"
+    taken: dict[ResolvedPlugin, Manifest] = {}
+    named: list[ResolvedPlugin] = []
+    for name in names:
+        if name.lower() == "auto":
+            for manifest in auto.manifests:
+                taken.setdefault(manifest.row, manifest)
+            continue
+        choice = explicit(registry, "kernels", "kernels", name, check, why)
+        row = choice.manifest.row
+        named.append(row)
+        taken.setdefault(row, choice.manifest)
+    candidates = [Candidate(row.name, row.distribution, "chosen") for row in taken]
+    for row in registry.rows("kernels"):
+        if row not in taken:
+            candidates.append(Candidate(row.name, row.distribution, "refused", ("not among those named",)))
+    chosen = tuple(row.name for row in taken)
+    selection = Selection("kernels", chosen, why, tuple(candidates))
+    return Choice(selection, tuple(taken.values()), tuple(named))
+
+
+def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
+    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
+    refused: list[Reason] = []
+    for op in KERNEL_OPERATIONS:
+        query = KernelQuery(op=op, device=device)
+        reasons = list(manifest.call("core_supports", query=query))
+        if not reasons:
+            return []
+        refused = refused or reasons
+    return refused
