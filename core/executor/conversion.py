@@ -23,6 +23,7 @@ from core.executor.instance import Checkpoint, made_for, open_checkpoint, open_r
 from core.executor.prepared_writer import TYPES, PreparedWriter
 from core.models import prepared as files
 from core.models.new_directory import describe, new_directory
+from core.models.part_store import PartStore
 from core.models.prepared import PreparedIndex, Source
 from core.models.tensor_check import OWN_HEAD
 from core.plugin.contracts import Loader
@@ -54,7 +55,9 @@ def convert(config: EngineConfig, out: Path) -> PreparedIndex:
         directory = undo.enter_context(new_directory(out))
         data = undo.enter_context(open(directory / files.DATA, "wb"))
         writer = PreparedWriter(data)
-        loading = weight_loading(config, checkpoint, Device(runtime), plugins, recorder=writer.kernel)
+        device = Device(runtime)
+        store = PartStore(device.weights_arena())
+        loading = weight_loading(config, checkpoint, device, plugins, store, recorder=writer.kernel)
         loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
         if not writer.kernels:
             raise UserError(

@@ -37,6 +37,7 @@ from core.models.decoder import Decoder, DecoderWeights
 from core.models.draft_names import draft_weight_map
 from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
+from core.models.part_store import PartStore
 from core.plugin.contracts import DraftHeads, Loader, Uploads
 from core.plugin.table import PluginTable
 from core.sampling import Sampler
@@ -67,15 +68,21 @@ def own_config(config: EngineConfig) -> EngineConfig:
 
 
 def build_draft(
-    config: EngineConfig, draft: DraftConfig, target: ModelInstance, device: Device, plugins: PluginTable
+    config: EngineConfig,
+    draft: DraftConfig,
+    target: ModelInstance,
+    device: Device,
+    plugins: PluginTable,
+    store: PartStore | None = None,
 ) -> ModelInstance:
-    """Read the draft's weights and make its model. config: of the main model, which `target` is."""
+    """Read the draft's weights and make its model. config: of the main model, which `target` is. store: see `build`."""
     own = own_config(config)
     if draft.spec.names:
         checkpoint = _open_named(own, draft, target.spec, plugins)
     else:
         checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
-    rows = logit_rows(checkpoint.spec.vocab_size, own.scheduler.max_num_seqs, 0)
+    platform = plugins.capabilities("platform", own.plugins.platform)
+    rows = logit_rows(checkpoint.spec.vocab_size, own.scheduler.max_num_seqs, 0, platform)
 
     def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
         """With what is the target's."""
@@ -84,7 +91,7 @@ def build_draft(
             return spec, weights
         return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
 
-    return build(own, checkpoint, device, plugins, max_logits=rows, finish=finish)
+    return build(own, checkpoint, device, plugins, max_logits=rows, finish=finish, store=store)
 
 
 def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
@@ -127,7 +134,8 @@ def draft_pass(
         len(batch.buffers.block_tables),
         runtime if isinstance(runtime, Uploads) else None,
     )
-    recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager)
+    sizes = config.compilation.sizes
+    recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager, sizes=sizes)
     forward = ForwardPass(model, buffers, recorder, draft.groups)
     assert config.draft is not None, "there is no draft"
     shape = config.draft.spec

@@ -100,7 +100,8 @@ class DraftPass:
             self._draft(work, drafting, drafts)
         if self._guesses is not None:
             for slot, tokens in drafts.items():
-                drafts[slot] = tokens[: plan.draft_budget[slot]]
+                budget = plan.draft_budget[slot]
+                drafts[slot] = tokens[:budget]
 
     def _add_masks(self, work: DraftWork, mask: int) -> None:
         """Put a mask behind the known tokens for every draft but the first, as far as the pass has room."""
@@ -121,14 +122,16 @@ class DraftPass:
         if self._guesses is not None:
             counts = self._guesses.depths(slots, counts)
         known = work.known[drafting]
-        last_known = np.cumsum(work.all_lens) - work.num_masks - 1
+        ends = np.cumsum(work.all_lens)
+        last_known = ends - work.num_masks - 1
         positions: Slots = last_known[drafting].astype(np.int64)
         for place in range(int(counts.max())):
             token_ids = self._draw(positions, slots, known, place)
             note(drafts, slots, token_ids)
             if self._guesses is not None:
                 self._guesses.add(drafts, slots.tolist(), token_ids.tolist(), self._rows.others)
-            goes_on = (token_ids >= 0) & (counts > place + 1)
+            was_drawn = token_ids >= 0
+            goes_on = was_drawn & (counts > place + 1)
             slots = slots[goes_on]
             if not len(slots):
                 return

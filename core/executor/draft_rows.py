@@ -52,7 +52,7 @@ class DraftRows:
         rows = self._rows
         indices = known - self._table.num_prompt_tokens[slots] + place
         rows.bind(slots, indices, np.full(len(slots), place))
-        rows.reported = []  # nobody asked for the log-probabilities of guesses
+        rows.reported = rows.wanted = []  # nobody asked for the log-probabilities of guesses
         others: list[list[NDArray[np.int64]]] = []
         for start in range(0, len(slots), self._most_rows):
             end = min(start + self._most_rows, len(slots))

@@ -26,10 +26,14 @@ from core.layers.kernels import KernelSet
 from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, DecoderWeights, rotary_tables
+from core.models.embedding import lengthened
 from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
+from core.models.part_store import PartStore
 from core.models.prepared import HasPrepared, MadeFor, PreparedWeights, Recorder
+from core.models.weight_map import WeightMap
+from core.plugin.capabilities import roundings_of
 from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
@@ -50,6 +54,7 @@ class Checkpoint:
     spec: the shape of the model.
     shaped: its modules without weights, where those of transformers run.
     prepared: its kernels, where they were saved.
+    names: the way from its files' names to canonical ones; None where transformers' modules run.
     """
 
     loader: Loader
@@ -57,6 +62,7 @@ class Checkpoint:
     spec: ModelSpec
     shaped: Shaped | None = None
     prepared: PreparedWeights | None = None
+    names: WeightMap | None = None
 
 
 @dataclass(slots=True)
@@ -69,6 +75,7 @@ class ModelInstance:
     backends: of each layer, by its place in the model.
     learned: scales of an 8-bit cache that the checkpoint brings, by the number of a mixer.
     groups: the KV group of each layer; empty until a cache is bound.
+    store: of its parts, which a model of newer weights may take over; None where transformers' modules run.
     """
 
     spec: ModelSpec
@@ -77,6 +84,7 @@ class ModelInstance:
     backends: list[Any]
     learned: dict[int, AttentionParams]
     groups: list[int] = field(default_factory=list)
+    store: PartStore | None = None
 
     @property
     def weights_nbytes(self) -> int:
@@ -170,7 +178,7 @@ def _open_decoder(
         names = plugin_names(family, overridden, spec)
     if config.model.pooling is not None:
         spec = without_head(spec, names.manifest)
-    return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared)
+    return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared, names=names)
 
 
 def made_for(config: EngineConfig) -> MadeFor:
@@ -204,6 +212,7 @@ def build(
     reduce: Callable[[Tensor], None] | None = None,
     recorder: Recorder | None = None,
     finish: Finish | None = None,
+    store: PartStore | None = None,
 ) -> ModelInstance:
     """Read the weights and make the model; `share_cache` then gives it its part of a cache.
 
@@ -212,6 +221,7 @@ def build(
     reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
     recorder: is told of the kernels of the engine's own layers; see `Packing`.
     finish: makes shape and weights that run of those that were loaded; None: they are the same.
+    store: of the parts of a model that follows another; None: it is the first.
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
@@ -223,12 +233,17 @@ def build(
         model = _modules(config, checkpoint, device, method, _kernels(runtime), max_logits)
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
         return ModelInstance(spec, model, config.cache, backends, no_scales)
-    loading = weight_loading(config, checkpoint, device, plugins, part, recorder)
+    if store is None:
+        store = PartStore(device.weights_arena())
+    loading = weight_loading(config, checkpoint, device, plugins, store, part, recorder)
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     if finish is not None:
         spec, weights = finish(spec, weights)
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
+    embedding = weights.embedding
+    if embedding is not None and embedding.positions is not None:
+        embedding.positions = lengthened(embedding.positions, length)
     model = Decoder(
         spec,
         weights,
@@ -242,7 +257,7 @@ def build(
     )
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
     learned = _by_mixer(spec, scales)
-    return ModelInstance(spec, model, config.cache, backends, learned)
+    return ModelInstance(spec, model, config.cache, backends, learned, store=store)
 
 
 def weight_loading(
@@ -250,10 +265,11 @@ def weight_loading(
     checkpoint: Checkpoint,
     device: Device,
     plugins: PluginTable,
+    store: PartStore,
     part: Part = WHOLE,
     recorder: Recorder | None = None,
 ) -> WeightLoading:
-    """What reads the weights of a model that the engine's own layers run. recorder: see `Packing`."""
+    """What reads the weights of a model that the engine's own layers run. store, recorder: see `Packing`."""
     assert isinstance(checkpoint.spec, DecoderSpec)
     runtime = device.runtime
     return WeightLoading(
@@ -265,7 +281,7 @@ def weight_loading(
         runtime.activation_dtype(config.model.dtype),
         runtime.device,
         part,
-        room=device.weights_arena().take,
+        store=store,
         prepared=checkpoint.prepared,
         recorder=recorder,
     )
@@ -300,7 +316,7 @@ def _modules(
         runtime.activation_dtype(config.model.dtype),
         runtime.device,
         (max_step_tokens(config), max_logits),
-        room=device.weights_arena().take,
+        store=PartStore(device.weights_arena()),
         progress=config.use_tqdm_on_load,
     )
 
@@ -371,8 +387,10 @@ def _quantization(
     name = config.plugins.quantization
     if name is None:
         return None
+    roundings = roundings_of(plugins.capabilities("platform", config.plugins.platform))
+    facts = manifest.facts()
     method: QuantizationMethod = load_plugin(
-        config, plugins, "quantization", name, facts=manifest.facts(), manifest=manifest
+        config, plugins, "quantization", name, facts=facts, manifest=manifest, roundings=roundings
     )
     return method
 

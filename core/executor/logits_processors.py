@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,9 +29,6 @@ from core.sampling.stages import Adjusted
 from core.sampling.state import SequenceSampling
 
 logger = logging.getLogger(__name__)
-
-LIMIT_S: Final = 5.0
-"""Seconds after which a call counts as hanging."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,7 @@ class LogitsProcessors:
     limit_s: seconds that a call may take.
     """
 
-    def __init__(self, named: Sequence[NamedProcessor], limit_s: float = LIMIT_S) -> None:
+    def __init__(self, named: Sequence[NamedProcessor], limit_s: float) -> None:
         self._guarded = [_Guarded(one, limit_s) for one in named]
         self._used: dict[SequenceKey, list[_Guarded]] = {}
         self._broken: dict[SequenceKey, str] = {}

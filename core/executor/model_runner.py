@@ -16,16 +16,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from core.api.logprobs_mode import shows_logits
 from core.api.step_plan import SequenceKey, Slot, StepPlan, StepResult
 from core.executor.batch import PersistentBatch, StepInput
 from core.executor.checked_proposer import CheckedProposer
 from core.executor.draft_pass import DraftPass
 from core.executor.forward import HEAD, ForwardPass
+from core.executor.given_rows import GivenRows, given_rows
 from core.executor.heads_pass import HeadsPass
 from core.executor.held_drafts import Drafts
 from core.executor.pooled import Pooler
-from core.executor.prompt_scores import score_prompts
+from core.executor.prompt_scores import score_prompts, scores_some
+from core.executor.taken_tokens import TakenTokens
 from core.executor.verify import keep_tokens, verify_drafts
 from core.plugin.contracts import ProposerInput, RequestFacts
 from core.sampling import Sampler
@@ -85,7 +86,6 @@ class ModelRunner:
         self.verifies_trees = verifies_trees
         self.pooler = pooler
         self.max_logits = forward.model.max_logits
-        self._on_cpu = forward.on_cpu
         self._step_hooks = forward.model.kernels.step_hooks
         self._shares_memory = batch.buffers.shared
         self.proposer_off = ""
@@ -125,41 +125,45 @@ class ModelRunner:
         self._draft(settled, result, positions)
         return result
 
+    @property
+    def guesses(self) -> bool:
+        """Whether anything here proposes drafts, for which it must know the tokens before them."""
+        return self.proposer is not None or self.drafting is not None
+
     def is_plain(self, prepared: Prepared) -> bool:
-        """Whether the step gives nothing but tokens, which only the next step on the device has to know."""
-        if self.proposer is not None or self.drafting is not None:
+        """Whether the device does the step alone: its tokens are for the next step there, and for the host to read later."""
+        if self.guesses or prepared.plan.num_drafts or self.batch.pooled or self.batch.embedded:
             return False
-        if prepared.plan.num_drafts or self.batch.scored or self.batch.pooled:
+        if self.batch.scored and scores_some(prepared.step, self.batch):
             return False
         rows = self.batch.rows
-        return rows.is_plain and rows.count <= self.max_logits
+        return rows.count <= self.max_logits and self.sampler.draws_alone(rows)
 
-    def launch(self, step: StepInput, drawn: torch.Tensor | None = None) -> torch.Tensor:
-        """Give a plain step to the device, and wait for nothing. Returns its tokens there, int64 [R].
+    def launch(self, step: StepInput, taken: TakenTokens | None = None) -> torch.Tensor | None:
+        """Give a plain step to the device, and wait for nothing.
 
-        drawn: the tokens of the step before, int64 [B] on the device, where this one continues it; None: the host has
-            written the step's tokens.
+        Returns what the host wants of it, see `Sampler.draw`; None where nothing is sampled.
+
+        taken: those of its tokens that only the device has; None: the host has written all.
         """
         count = len(step.positions)
         with torch.inference_mode():
-            if drawn is not None:
-                self.forward.follow(lambda: self.batch.views(step), drawn)
+            if taken is not None and taken.in_order:
+                self.forward.follow(lambda: self.batch.views(step), taken)
                 rows = self.forward.recorder.size(HEAD, count) or count
                 return self._draw(count, rows)
             views = self.batch.views(step)
             self.batch.buffers.logit_rows.array[:count] = step.positions
             rows = self.forward.choose(count)
-            self.forward.run(views)
+            self.forward.run(views, taken)
             return self._draw(count, rows)
 
-    def _draw(self, count: int, rows: int) -> torch.Tensor:
+    def _draw(self, count: int, rows: int) -> torch.Tensor | None:
         """Logits of `rows` rows, of which `count` are the step's own, and the tokens drawn from them."""
-        drawn = self.batch.rows.on_device
-        assert drawn is not None, "a step is plain only where the device draws"
-        if count:
-            logits = self.forward.head(count, rows)
-            self.sampler.draw(logits, self.batch.rows, self._run_sampling)
-        return drawn.out[:count]
+        if not count:
+            return None
+        logits = self.forward.head(count, rows)
+        return self.sampler.draw(logits, self.batch.rows, self._run_sampling)
 
     def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
         """Hold drafts for the next step: guesses, and the text that grammars force. positions: see `_propose`."""
@@ -213,11 +217,9 @@ class ModelRunner:
         """The forward pass and every row of logits."""
         if self.pooler is not None:
             self.pooler.begin(step, self.batch)
-        self.forward.run(self.batch.views(step))
+        self.forward.run(self.batch.views(step), given=self._given(step))
         if self.batch.scored and not step.continues:
-            kernel = self.sampler.logprobs if self._on_cpu else None
-            as_logits = shows_logits(self.sampler.mode)
-            score_prompts(step, self.batch, result, self._logits, self.max_logits, kernel, as_logits=as_logits)
+            score_prompts(step, self.batch, result, self._logits, self.max_logits, self.sampler)
         if self.pooler is not None:
             self.pooler.run(step, self.batch, result)
         num_rows = len(step.positions)
@@ -227,6 +229,13 @@ class ModelRunner:
             self.sampler.sample(logits, self.batch.rows, start, self._run_sampling)
         if 0 < num_rows <= self.max_logits:
             step.logits = logits  # a step that continues this one replays into the same rows
+
+    def _given(self, step: StepInput) -> GivenRows | None:
+        """The embeddings that the step's prompts bring with them."""
+        embedded = self.batch.embedded
+        if not embedded or step.continues:
+            return None
+        return given_rows(embedded, step.slots.tolist(), step.cu_seqlens.tolist(), step.num_computed.tolist())
 
     def _replay(self, step: StepInput, logits: torch.Tensor) -> None:
         """The same from recordings alone, which read what they need from the step's buffers."""

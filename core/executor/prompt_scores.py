@@ -10,31 +10,33 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from core.api.logprobs_mode import shows_logits
 from core.api.messages import TokenLogprobs
 from core.api.step_plan import StepResult
 from core.executor.batch import PersistentBatch, StepInput
-from core.plugin.contracts import LogprobsKernel
-from core.sampling import prompt_logprobs
+from core.sampling import Sampler, prompt_logprobs
 
 Logits = Callable[[Sequence[int]], Tensor]
 """float32 [R, V] behind these tokens of the step; valid until the next call."""
 
 
+def scores_some(step: StepInput, batch: PersistentBatch) -> bool:
+    """Whether a step computes prompt tokens that are scored."""
+    for slot, begin in zip(step.slots.tolist(), step.num_computed.tolist(), strict=True):
+        if slot in batch.scored and begin < len(batch[slot].prompt_token_ids) - 1:
+            return True
+    return False
+
+
 def score_prompts(
-    step: StepInput,
-    batch: PersistentBatch,
-    result: StepResult,
-    logits: Logits,
-    max_rows: int,
-    kernel: LogprobsKernel | None,
-    *,
-    as_logits: bool = False,
+    step: StepInput, batch: PersistentBatch, result: StepResult, logits: Logits, max_rows: int, sampler: Sampler
 ) -> None:
     """Score the prompt tokens that follow the positions computed in this step.
 
     max_rows: of logits at once.
-    as_logits: give logits in place of log-probabilities.
+    sampler: whose kernel tells log-probabilities, in its mode.
     """
+    as_logits = shows_logits(sampler.mode)
     for index, slot in enumerate(step.slots.tolist()):
         request = batch[slot]
         number = request.params.prompt_logprobs
@@ -47,7 +49,8 @@ def score_prompts(
         entries: list[TokenLogprobs] = []
         for start in range(begin, end, max_rows):
             stop = min(start + max_rows, end)
-            rows = range(offset + start, offset + stop)
+            rows = logits(range(offset + start, offset + stop))
             token_ids = prompt[start + 1 : stop + 1]
-            entries += prompt_logprobs(logits(rows), token_ids, number, kernel=kernel, as_logits=as_logits)
+            kernel = sampler.logprobs_of(rows)
+            entries += prompt_logprobs(rows, token_ids, number, kernel=kernel, as_logits=as_logits)
         result.prompt_logprobs[slot] = entries

@@ -10,7 +10,7 @@ addresses never change, and whatever it reads of a step it reads from them.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,11 +49,14 @@ class Recordings:
 class Recorder:
     """Runs calls: by themselves, recording them, or by replaying what was recorded.
 
+    sizes: numbers of rows in place of those that the runtime has for a kind, where it has any.
+
     Only kinds that were added are recorded, and only when the runtime can. What it could not record is not tried again.
     """
 
-    def __init__(self, runtime: Runtime | None = None) -> None:
+    def __init__(self, runtime: Runtime | None = None, sizes: Sequence[int] | None = None) -> None:
         self._runtime = runtime if isinstance(runtime, Captures) else None
+        self._sizes = sizes
         self._kinds: dict[str, Recordings] = {}
 
     def add(self, kind: str, max_rows: int, *, padded: bool = True, every_size: bool = False) -> None:
@@ -67,6 +70,8 @@ class Recorder:
         sizes = None
         if isinstance(self._runtime, CapturesSizes):
             sizes = self._runtime.capture_sizes(kind, max_rows)
+        if sizes and self._sizes is not None:
+            sizes = self._sizes
         if sizes is None:
             self._kinds[kind] = Recordings(None, padded)
         elif not every_size:

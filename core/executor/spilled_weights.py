@@ -9,6 +9,7 @@ The file lies in the directory for temporary files (TMPDIR), and goes with the p
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Set
 from pathlib import Path
 from typing import BinaryIO
 
@@ -35,6 +36,10 @@ class SpilledWeights:
     def note(self, name: str, reads: set[str], layout: str, saved: SavedKernel) -> None:
         """A kernel was made; see `Recorder`."""
         self._kernels.append((name, reads, layout, saved))
+
+    def take_over(self, before: SpilledWeights, names: Set[str]) -> None:
+        """Layers of these names kept their kernels. before: of the weights until now."""
+        self._kernels += [noted for noted in before._kernels if noted[0] in names]
 
     def write(self) -> None:
         """Write all kernels, unless they were written before, or there are none. Raises OSError; then nothing was written."""

@@ -14,23 +14,17 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
-from core.api.errors import UserError
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
-from core.api.step_plan import MOST_FORCED, StepPlan, StepResult
+from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import WeightsState
-from core.executor.batch import PersistentBatch
 from core.executor.canary import state_of
-from core.executor.checked_proposer import CheckedProposer
 from core.executor.device import Device
-from core.executor.draft_instance import build_draft, draft_pass, heads_pass
-from core.executor.draft_pass import DraftPass
+from core.executor.draft_instance import build_draft
 from core.executor.forced_text import ForcedTexts
-from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
-from core.executor.heads_pass import HeadsPass
 from core.executor.host_memory import release_unused_memory
 from core.executor.instance import (
     Checkpoint,
@@ -38,32 +32,28 @@ from core.executor.instance import (
     bind_cache,
     build,
     load_plugin,
-    max_step_tokens,
     open_checkpoint,
     open_runtime,
     share_cache,
-    shared_parts,
 )
 from core.executor.kept_tensors import KeptTensors
-from core.executor.kept_weights import KeptWeights
+from core.executor.kept_weights import check_keeping, kept_weights
 from core.executor.logits_processors import LogitsProcessors
-from core.executor.model_runner import ModelRunner
 from core.executor.overlay import overlaid
-from core.executor.pooled import pooler_of
 from core.executor.processor_loading import load_processors
+from core.executor.runner_building import RunnerBuilder, StepRunner
 from core.executor.spilled_weights import SpilledWeights
-from core.executor.step_buffers import StepBuffers
 from core.executor.steps_ahead import Begun, StepsAhead
-from core.models.decoder import Decoder
-from core.models.fallback.model import ModuleModel
 from core.models.logit_rows import logit_rows
+from core.models.part_store import PartStore
 from core.models.prepared import Recorder
-from core.plugin.contracts import Downloads, Loader, Proposer, Uploads
+from core.plugin.contracts import Loader
 from core.plugin.table import PluginTable
-from core.sampling.acceptance import acceptance_rule
-from core.sampling.sampler import Sampler
 
 logger = logging.getLogger(__name__)
+
+Stores = tuple[PartStore | None, PartStore | None]
+"""Of the parts of a model, and of its draft."""
 
 
 class Worker:
@@ -86,27 +76,28 @@ class Worker:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
-        self.ahead: StepsAhead | None = None
         drafts = () if config.draft is None else config.draft.plugins.table
         self.plugins = PluginTable(config.plugins.table + drafts)
         self.kept_tensors = KeptTensors(config.tensors_file)
         self.spilled = SpilledWeights(config) if config.sleeps else None
-        self._guessing: CheckedProposer | None = None
+        self.ahead: StepsAhead | None = None
+        self._steps: StepRunner | None = None
         with self._blaming(), contextlib.ExitStack() as undo:
             with self._phase("open device"):
                 self.open_device()
                 undo.callback(self.runtime.close)
             if config.weights_file is not None:
-                self._check_keeping()
+                check_keeping(config, self.runtime.device.type)
             self.processors = self._logits_processors()
             with self._phase("read checkpoint"):
                 checkpoint = self.open_checkpoint(config.weights)
                 self.base_files = checkpoint.manifest.files
-                self._kept = self._kept_weights(checkpoint)
+                self._kept = kept_weights(config, checkpoint)
                 if self._kept is not None:
                     checkpoint = dataclasses.replace(checkpoint, prepared=self._kept.find())
             with self._phase("load weights"):
-                self.instances = self.build_models(checkpoint, self._recorder())
+                recorder = None if checkpoint.prepared is not None else self._recorder()
+                self.instances = self.build_models(checkpoint, recorder)
                 del checkpoint
                 weights = self.instances[0].model.weights
                 self.state = state_of({"weights": weights}) if config.state_canary else None
@@ -114,49 +105,63 @@ class Worker:
             with self._phase("allocate KV cache"):
                 self.kv_memory = share_cache(self.instances, config.cache, self.device)
             self.grammars = self._grammars()
-            self._use_runner()
+            self._use_steps(self._step_runner(self.instances))
             if self._kept is not None:
                 self._kept.keep()
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
-    def open_loader(self, state: WeightsState) -> Loader:
-        """The loader of the checkpoint with what was laid over it."""
+    def open_loader(self) -> Loader:
+        """The loader of the checkpoint."""
         loader: Loader = load_plugin(self.config, self.plugins, "loader", self.config.plugins.loader)
-        return overlaid(state, self.kept_tensors)(loader) if state.sources else loader
+        return loader
 
-    def open_checkpoint(self, state: WeightsState) -> Checkpoint:
-        """The configured checkpoint with what was laid over it; no tensor is read. Raises CheckpointError."""
+    def open_checkpoint(self, state: WeightsState, loader: Loader | None = None) -> Checkpoint:
+        """The configured checkpoint with what was laid over it; no tensor is read. Raises CheckpointError.
+
+        loader: in place of a new one.
+        """
+
+        def wrap(plain: Loader) -> Loader:
+            return overlaid(loader or plain, state, self.kept_tensors)
+
         dtype = self.runtime.activation_dtype(self.config.model.dtype)
-        wrap = overlaid(state, self.kept_tensors) if state.sources else None
         return open_checkpoint(self.config, self.plugins, dtype, wrap)
 
-    def build_models(self, checkpoint: Checkpoint, recorder: Recorder | None) -> list[ModelInstance]:
-        """The models without a cache: the one that is asked for tokens, and its draft. recorder: see `Packing`."""
+    def build_models(
+        self, checkpoint: Checkpoint, recorder: Recorder | None, stores: Stores = (None, None)
+    ) -> list[ModelInstance]:
+        """The models without a cache: the one that is asked for tokens, and its draft.
+
+        recorder: see `Packing`. stores: see `build`; one for each of the two.
+        """
         config = self.config
         limits = config.scheduler
-        rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
-        model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder)
+        platform = self.plugins.capabilities("platform", config.plugins.platform)
+        num_drafts = limits.num_speculative_tokens
+        rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, num_drafts, platform)
+        own, drafts = stores
+        model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder, store=own)
         if config.draft is None or config.draft.spec.decoder is None:
             return [model]
-        return [model, build_draft(config, config.draft, model, self.device, self.plugins)]
+        return [model, build_draft(config, config.draft, model, self.device, self.plugins, drafts)]
 
     def use_models(self, instances: list[ModelInstance]) -> None:
         """Compute with other models of the same shapes from now on, on the cache that is there.
 
-        No sequence of an earlier plan is known afterwards.
+        No sequence of an earlier plan is known afterwards. When this raises, nothing has changed.
         """
-        self._end_proposer()
         bind_cache(instances, self.kv_memory)
+        steps = self._step_runner(instances)
+        self._end_steps()
         self.instances = instances
-        self._use_runner()
+        self._use_steps(steps)
 
     def drop_models(self) -> None:
         """Give models, cache and device back; `open_device` and what follows it at the start bring them back."""
-        self._end_proposer()
+        self._end_steps()
         self.runtime.close()  # first: it may still touch pages of the cache
         self.instances = []
-        self.ahead = None
-        del self.runner, self.kv_memory
+        del self.kv_memory
 
     def open_device(self) -> None:
         """Open the device, at the start or after `drop_models`."""
@@ -166,14 +171,27 @@ class Worker:
     def allocate_cache(self) -> None:
         """The cache of the models, and what runs steps."""
         self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
-        self._use_runner()
+        self._use_steps(self._step_runner(self.instances))
 
-    def _use_runner(self) -> None:
-        """Make what runs the steps of the models whose cache is bound."""
-        self.runner = self._runner(self.instances[0].model)
+    def _step_runner(self, instances: Sequence[ModelInstance]) -> StepRunner:
+        """What runs the steps of models whose cache is bound."""
+        return RunnerBuilder(
+            self.config, self.plugins, self.device, instances, self.kv_memory, self.grammars, self.processors
+        ).build()
+
+    def _use_steps(self, steps: StepRunner) -> None:
+        self._steps = steps
+        self.runner = steps.runner
+        self.ahead = steps.ahead
+
+    def _end_steps(self) -> None:
+        """Give back what runs steps; there is nothing where the cache is not there."""
+        if self._steps is None:
+            return
+        self._steps.close()
+        self._steps = None
         self.ahead = None
-        if isinstance(self.runtime, Downloads) and self.runner.batch.rows.on_device is not None:
-            self.ahead = StepsAhead(self.runner, self.runtime)
+        del self.runner
 
     def _recorder(self) -> Recorder | None:
         """Who wants to know of prepared kernels."""
@@ -181,77 +199,11 @@ class Worker:
             return self._kept.note
         return None if self.spilled is None else self.spilled.note
 
-    def _check_keeping(self) -> None:
-        """Raises UserError where weights cannot be kept."""
-        config = self.config
-        unfit = None
-        if self.is_foreign:
-            unfit = "layers of transformers"
-        elif self.runtime.device.type != "cpu":
-            unfit = f"--device {config.device}"
-        if unfit is not None:
-            raise UserError(f"--keep-weights {config.keep_weights}: cannot be used with {unfit}; leave it out.")
-
-    def _kept_weights(self, checkpoint: Checkpoint) -> KeptWeights | None:
-        """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none."""
-        config = self.config
-        if config.weights_file is None:
-            return None
-        if checkpoint.prepared is not None:
-            logger.warning("--keep-weights has no effect: a converted model is ready to be used.")
-            return None
-        return KeptWeights(config, config.weights_file, checkpoint.manifest)
-
-    def _runner(self, model: Decoder | ModuleModel) -> ModelRunner:
-        """The runner of a model whose cache is bound."""
-        config = self.config
-        buffers = StepBuffers(
-            self._max_num_tokens,
-            config.scheduler.max_num_seqs,
-            self._max_table_length,
-            model.max_logits,
-            self.runtime.device,
-            len(self.groups),
-            self.runtime if isinstance(self.runtime, Uploads) else None,
-            self._num_sampled(model),
-        )
-        recorder = recorder_of(model, self.runtime, buffers, padding=self._padding, eager=config.model.enforce_eager)
-        forward = ForwardPass(model, buffers, recorder, self._group_of_layers())
-        batch = PersistentBatch(buffers, config.cache.block_size, self.groups, self.grammars, self.processors)
-        kernels = model.kernels
-        rule = acceptance_rule(config.acceptance)
-        sampler = Sampler(
-            self._vocab_size,
-            kernels.race,
-            kernels.logprobs,
-            kernels.masked_race,
-            rule,
-            mode=config.model.logprobs_mode,
-            custom=self.processors,
-            home=self.runtime.device.type,
-        )
-        drafting = self._draft_pass(batch, sampler)
-        proposer = self._guessing = self._proposer(model) if config.draft is None else None
-        tree = None if proposer is None else proposer.tree
-        pooling = config.model.pooling
-        pooler = None if pooling is None else pooler_of(pooling, forward)
-        return ModelRunner(
-            forward,
-            batch,
-            sampler,
-            proposer,
-            self._most_forced,
-            drafting,
-            tree=tree,
-            verifies_trees=self._verifies_trees,
-            pooler=pooler,
-        )
-
     def _logits_processors(self) -> LogitsProcessors | None:
         """Those that are configured; None without any."""
         if not self.config.plugins.logits_processors:
             return None
-        return LogitsProcessors(load_processors(self.config, self.plugins))
+        return LogitsProcessors(load_processors(self.config, self.plugins), self.config.processor_timeout_s)
 
     @property
     def _vocab_size(self) -> int:
@@ -261,31 +213,6 @@ class Worker:
         backends = GrammarBackends(self.config, self.plugins, self._vocab_size)
         texts = ForcedTexts(backends.encode, backends.token_bytes)
         return Grammars(backends.load, texts, self._vocab_size)
-
-    def _num_sampled(self, model: Decoder | ModuleModel) -> int:
-        """Rows that the device samples by itself, and whose tokens it brings back in its own time."""
-        if not isinstance(self.runtime, Downloads) or model.kernels.race is None:
-            return 0
-        return min(model.max_logits, self._max_num_tokens)
-
-    def _draft_pass(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
-        """The passes of the draft or of draft heads; None without either."""
-        config = self.config
-        if config.draft is None:
-            return None
-        if config.draft.spec.decoder is None:
-            return heads_pass(config, self.instances[0], self.plugins, batch, sampler)
-        target, draft = self.instances
-        return draft_pass(
-            self.config,
-            draft,
-            target,
-            self.device,
-            batch,
-            sampler,
-            padding=self._padding,
-            verifies_trees=self._verifies_trees,
-        )
 
     @property
     def is_foreign(self) -> bool:
@@ -327,29 +254,6 @@ class Worker:
         kernels = self.runtime.kernels.numerics
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
 
-    @property
-    def _max_num_tokens(self) -> int:
-        """Most tokens of one step."""
-        return max_step_tokens(self.config)
-
-    @property
-    def _max_table_length(self) -> int:
-        """Blocks in the longest row of a block table."""
-        config = self.config
-        length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
-        num_blocks = -(-length // config.cache.block_size)
-        num_state_blocks = [group.num_state_blocks + group.num_spare_blocks for group in self.groups]
-        return max(num_blocks, *num_state_blocks)
-
-    @property
-    def _padding(self) -> bool:
-        """Whether all attention backends take steps with padded rows and sequences."""
-        names = set(self.config.plugins.attention.values())
-        if self.config.draft is not None:
-            names |= set(self.config.draft.plugins.attention.values())
-        capabilities = [self.plugins.capabilities("attention", name) for name in names]
-        return all(declared.get("padding", False) for declared in capabilities)
-
     def execute(self, plan: StepPlan) -> StepResult:
         """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
         if self.ahead is not None:
@@ -367,6 +271,8 @@ class Worker:
         """The same, as far as the device does it alone. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
         try:
+            if plan.transfers is not None or plan.copies:
+                self.ahead.compute_held()  # the copies are of what the steps before have written
             pages = self._copy(plan)
             begun = self.ahead.begin(plan)
         except Exception as error:
@@ -399,17 +305,12 @@ class Worker:
         """Give threads and memory back."""
         if self._kept is not None:
             self._kept.close()
-        self._end_proposer()
+        if self._steps is not None:
+            self._steps.close()
         if self.processors is not None:
             self.processors.close()
         if self.instances:
             self.runtime.close()
-
-    def _end_proposer(self) -> None:
-        """Give what guesses by itself back; there is none without a runner."""
-        if self._guessing is not None:
-            self._guessing.close()
-            self._guessing = None
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -425,32 +326,3 @@ class Worker:
         except Exception as error:
             self.plugins.blame(error)
             raise
-
-    def _group_of_layers(self) -> list[int]:
-        """The KV group of each layer."""
-        return self.instances[0].groups
-
-    @property
-    def _verifies_trees(self) -> bool:
-        """Whether all layers can see the drafts of a tree side by side, and a draft is judged by its token alone."""
-        names = set(self.config.plugins.attention.values())
-        able = all(self.plugins.capabilities("attention", name).get("tree", False) for name in names)
-        has_states = any(group.kind == "state" for group in self.groups)
-        return able and not has_states and self.config.acceptance is None
-
-    @property
-    def _most_forced(self) -> int:
-        """Tokens of forced text that a step may verify: as the scheduler sees it."""
-        has_way_back = all(group.num_spare_blocks for group in self.groups if group.kind == "state")
-        if not has_way_back:
-            return 0
-        return min(MOST_FORCED, self.config.scheduler.num_speculative_tokens or MOST_FORCED)
-
-    def _proposer(self, model: Decoder | ModuleModel) -> CheckedProposer | None:
-        name = self.config.plugins.speculative
-        if name is None:
-            return None
-        parts = shared_parts(model.weights)
-        proposer: Proposer = load_plugin(self.config, self.plugins, "speculative", name, options=parts)
-        row = self.plugins.row("speculative", name)
-        return CheckedProposer(proposer, row, self.spec.vocab_size, self.plugins.blamed)

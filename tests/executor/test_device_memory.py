@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from core.config.resolve import resolve
-from core.executor.device import ALIGNMENT, CHUNK, Device
+from core.executor.arena import ALIGNMENT, CHUNK
+from core.executor.device import Device
 from core.executor.worker import Worker
 
 
@@ -44,11 +45,50 @@ def test_an_arena_reserves_chunks_and_gives_slices_of_them() -> None:
     assert second.data_ptr() - first.data_ptr() == ALIGNMENT
     large = arena.take(CHUNK + 5)
     after = arena.take(7)
-    assert runtime.asked == [CHUNK, CHUNK + 5, CHUNK]
+    assert runtime.asked == [CHUNK, CHUNK + ALIGNMENT, CHUNK], "chunks are whole pages"
     assert [len(one) for one in (first, second, large, after)] == [100, ALIGNMENT + 1, CHUNK + 5, 7]
     device.allocate(50, "kv")
     assert runtime.tags == ["weights"] * 3 + ["kv"]
     assert device.nbytes == {"weights": 100 + ALIGNMENT + 1 + CHUNK + 5 + 7, "kv": 50}
+
+
+def test_places_that_were_given_back_are_taken_again_and_empty_chunks_go() -> None:
+    runtime = TaggingRuntime()
+    device = Device(runtime)
+    arena = device.weights_arena()
+    first, second, large = arena.take(100), arena.take(5000), arena.take(CHUNK - 3 * ALIGNMENT)
+    first.fill_(7)
+    address = first.data_ptr()
+    arena.give_back(first)
+    assert device.nbytes["weights"] == 5000 + len(large)
+    again = arena.take(90)
+    assert again.data_ptr() == address
+    assert len(again) == 90
+    assert not again.any(), "nothing of what lay there is left"
+    assert runtime.asked == [CHUNK], "there was room"
+    for memory in (again, second, large):
+        arena.give_back(memory)
+    assert device.nbytes["weights"] == 0
+    arena.take(100)
+    assert runtime.asked == [CHUNK, CHUNK], "a chunk that nothing lies in was let go"
+
+
+def test_chunks_whose_places_will_all_be_given_back_get_no_new_ones() -> None:
+    runtime = TaggingRuntime()
+    device = Device(runtime)
+    arena = device.weights_arena()
+    half = CHUNK // 2
+    kept, going, free, alone = arena.take(half), arena.take(half // 2), arena.take(half // 2), arena.take(100)
+    assert runtime.asked == [CHUNK, CHUNK]
+    arena.give_back(free)
+    arena.stay_with([kept])
+    assert arena.take(half // 2).data_ptr() == free.data_ptr(), "this chunk stays anyway"
+    newer = arena.take(200)
+    assert runtime.asked == [CHUNK] * 3, "the chunk of the lone place will go"
+    for memory in (going, alone):
+        arena.give_back(memory)
+    arena.end_stay()
+    assert arena.take(100).data_ptr() - newer.data_ptr() == ALIGNMENT
 
 
 def test_a_runtime_of_contract_1_is_not_told_the_tag() -> None:

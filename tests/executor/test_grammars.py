@@ -71,7 +71,7 @@ def expected(checkpoint: Path) -> list:
 def force_nothing(patch: pytest.MonkeyPatch) -> None:
     """No drafts of forced text."""
     patch.setattr("core.scheduler.state.MOST_FORCED", 0)
-    patch.setattr("core.executor.worker.MOST_FORCED", 0)
+    patch.setattr("core.executor.runner_building.MOST_FORCED", 0)
 
 
 NGRAM = {
