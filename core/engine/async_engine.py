@@ -187,14 +187,17 @@ class AsyncEngine:
         """End a request; its stream gets a last output with finish reason `abort`. Unknown ids are ignored."""
         self._live.streams.deliver(self._forget(request_id))
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, *, restart: bool = False) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks.
 
+        restart: whether those requests start over first, with the tokens that they have.
         Raises EngineDeadError, or EngineStalledError when the engine is silent for longer than it may be.
         """
         limit = self.config.stall_timeout_s
         try:
-            return bool(await asyncio.wait_for(self._live_client().call("reset_prefix_cache"), limit))
+            arguments = {"reset_running_requests": restart}
+            answer = self._live_client().call("reset_prefix_cache", arguments)
+            return bool(await asyncio.wait_for(answer, limit))
         except TimeoutError:
             raise EngineStalledError(
                 f"The engine did not answer within {limit:g} s (--engine-stall-timeout); the prefix cache may be reset later."

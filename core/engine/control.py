@@ -38,21 +38,26 @@ class EngineControl:
     def __init__(self, client: Callable[[], Callee], stats: Callable[[], SchedulerStats]) -> None:
         self._client = client
         self._stats = stats
+        self._num_askers = 0
+        """Of pauses that have not ended, as far as is known here."""
 
     async def pause(self, mode: str = "abort", *, clear_cache: bool = True) -> None:
         """Compute nothing until `resume`; requests that come wait.
 
         mode: what becomes of those that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
         clear_cache: whether cached prefixes are forgotten.
+
+        One who is cancelled while it waits takes the pause back, unless somebody else has asked for one, too.
         """
-        state = await self._call("pause", mode=mode, clear_cache=clear_cache)
         if mode == "wait":
-            await self._until_halted(state)
-            if clear_cache:
-                await self._call("reset_prefix_cache")
+            await self._pause_patiently(clear_cache=clear_cache)
+            return
+        await self._call("pause", mode=mode, clear_cache=clear_cache)
+        self._num_askers += 1
 
     async def resume(self) -> None:
-        """End a pause."""
+        """End a pause, whoever asked for it."""
+        self._num_askers = 0
         await self._call("resume")
 
     async def is_paused(self) -> bool:
@@ -85,10 +90,12 @@ class EngineControl:
 
         mode: see `pause`; requests that go on do so with the new weights.
         """
-        given = {name: value for name, value in msgspec.to_builtins(update).items() if value is not None}
-        if mode == "wait":
-            return await self._having_waited("update_weights", update=given)
-        return str((await self._call("update_weights", update=given, mode=mode))["weight_version"])
+        fields = msgspec.to_builtins(update)
+        given = {name: value for name, value in fields.items() if value is not None}
+        return await self._replacing("update_weights", mode, update=given)
+
+    async def init_weight_transfer_engine(self) -> None:
+        """Nothing is to be prepared: checkpoints and shared memory are there or not."""
 
     async def start_weight_update(self) -> None:
         """From now on updates are gathered."""
@@ -96,29 +103,63 @@ class EngineControl:
 
     async def finish_weight_update(self, weight_version: str | None = None, mode: str = "keep") -> str:
         """Apply what was gathered. Returns the version of the weights in use."""
-        if mode == "wait":
-            return await self._having_waited("finish_weight_update", weight_version=weight_version)
-        state = await self._call("finish_weight_update", weight_version=weight_version, mode=mode)
-        return str(state["weight_version"])
+        return await self._replacing("finish_weight_update", mode, weight_version=weight_version)
 
     async def reload_weights(self) -> str:
         """Read the weights again, as their files are now. Returns the version of the weights in use."""
-        return str((await self._call("reload_weights"))["weight_version"])
-
-    async def _having_waited(self, method: str, **arguments: Any) -> str:
-        """Make a call once all requests that are there have ended; those that come wait for it."""
-        before = await self._call("lifecycle")
-        state = await self._call("pause", mode="wait", clear_cache=False)
-        try:
-            await self._until_halted(state)
-            state = await self._call(method, **arguments, mode="keep")
-        finally:
-            if not before["is_paused"]:
-                await self._call("resume")
+        state = await self._call("reload_weights")
         return str(state["weight_version"])
 
+    async def _pause_patiently(self, *, clear_cache: bool) -> None:
+        await self._count_in()
+        try:
+            state = await self._call("pause", mode="wait", clear_cache=clear_cache)
+            await self._until_halted(state)
+        except asyncio.CancelledError:
+            await self._count_out()
+            raise
+        if clear_cache:
+            await self._call("reset_prefix_cache")
+
+    async def _replacing(self, method: str, mode: str, **arguments: Any) -> str:
+        """Make a call that replaces weights. Returns their version."""
+        if mode == "wait":
+            state = await self._having_waited(method, **arguments)
+        else:
+            state = await self._call(method, **arguments, mode=mode)
+        return str(state["weight_version"])
+
+    async def _having_waited(self, method: str, **arguments: Any) -> dict[str, Any]:
+        """Make a call once all requests that are there have ended; those that come wait for it. Returns the state."""
+        await self._count_in()
+        try:
+            state = await self._call("pause", mode="wait", clear_cache=False)
+            await self._until_halted(state)
+            changed: dict[str, Any] = await self._call(method, **arguments, mode="keep")
+        finally:
+            await self._count_out()
+        return changed
+
+    async def _count_in(self) -> None:
+        """Somebody is about to ask for a pause."""
+        state = await self._call("lifecycle")
+        if state["is_paused"] and self._num_askers == 0:
+            self._num_askers = 1  # who is not known here, such as another process of the server
+        self._num_askers += 1
+
+    async def _count_out(self) -> None:
+        """One of them does not want it any more; with the last one the pause ends."""
+        if self._num_askers == 0:
+            return  # it was ended for all
+        self._num_askers -= 1
+        if self._num_askers == 0:
+            await self._call("resume")
+
     async def _until_halted(self, state: dict[str, Any]) -> None:
+        """Raises RequestError when the pause is ended before it is reached."""
         while not state["is_halted"]:
+            if not state["is_paused"]:
+                raise RequestError("The pause was ended before all requests had.", status=409, code="engine_refused")
             await asyncio.sleep(POLL_S)
             state = await self._call("lifecycle")
 

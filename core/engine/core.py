@@ -107,8 +107,8 @@ class EngineCore:
     def add(self, requests: Iterable[EngineRequest]) -> None:
         """Queue sequences. One that the scheduler refuses comes back from the next step as an error output."""
         for request in requests:
-            if self.lifecycle.holds:
-                self.lifecycle.hold(request)
+            if self.lifecycle.halt.holds:
+                self.lifecycle.halt.hold(request)
             elif request.grammar is None or not self._held.hold(request):
                 self._schedule(request)
 
@@ -129,14 +129,14 @@ class EngineCore:
         """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
         request_ids = list(request_ids)
         self._held.abort(request_ids)
-        self.lifecycle.forget(request_ids)
+        self.lifecycle.halt.forget(request_ids)
         self._guard(lambda: self.scheduler.abort(request_ids))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
         """Forget single choices; unknown ones are ignored; nothing is reported."""
         keys = list(keys)
         self._held.abort_choices(keys)
-        self.lifecycle.forget_choices(keys)
+        self.lifecycle.halt.forget_choices(keys)
         self._guard(lambda: self.scheduler.abort_choices(keys))
 
     def has_work(self) -> bool:
@@ -144,7 +144,7 @@ class EngineCore:
         lifecycle = self.lifecycle
         if self._refused or lifecycle.has_news:
             return True
-        return not lifecycle.is_halted and self.has_requests()
+        return not lifecycle.halt.is_halted and self.has_requests()
 
     def has_requests(self) -> bool:
         """Whether any request has not ended, besides those that came while the engine was halted."""
@@ -166,6 +166,15 @@ class EngineCore:
         self._refused += self.scheduler.start_over().records
         for observer in self.kv_services.observers:
             observer.cleared()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes, in tiers too; False, and no change, while requests run.
+
+        reset_running_requests: whether those that run start over first, with the tokens that they have; then it is True.
+        """
+        if reset_running_requests:
+            self.start_over()
+        return self.scheduler.reset_prefix_cache()
 
     def drop_host_pages(self) -> None:
         """Forget what host memory has of the cache."""
@@ -200,7 +209,7 @@ class EngineCore:
             self._tell_lifecycle()
         if self._held:
             self._release()
-        outputs = StepOutputs() if self.lifecycle.is_halted else self._advance()
+        outputs = StepOutputs() if self.lifecycle.halt.is_halted else self._advance()
         if self._refused:
             outputs.records[:0] = self._refused
             self._refused = []
@@ -226,7 +235,7 @@ class EngineCore:
         """State of scheduler and KV cache now."""
         stats = self.scheduler.stats()
         self.kv_services.report(stats)
-        num_held = len(self._held) + len(self.lifecycle.arrivals)
+        num_held = len(self._held) + len(self.lifecycle.halt.arrivals)
         stats.num_waiting += num_held
         stats.num_deferred += num_held
         stats.step_sizes = list(self._step_counts.row)
@@ -241,7 +250,7 @@ class EngineCore:
         """
         utilities: dict[str, Callable[..., Any]] = {
             "ping": lambda: None,
-            "reset_prefix_cache": self.scheduler.reset_prefix_cache,
+            "reset_prefix_cache": self.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
             "check_params": self._check_params,
             "start_profile": lambda: self._queue.beside(self._profiler().start),
@@ -264,7 +273,7 @@ class EngineCore:
         """Have the next message say what the engine is now, as all later ones do."""
         lifecycle = self.lifecycle
         lifecycle.has_news = False
-        lifecycle.drained()
+        lifecycle.halt.drained()
         self.scheduler.describe(lifecycle.weights.version, lifecycle.level, is_paused=lifecycle.is_paused)
 
     def _profiler(self) -> Profiler:

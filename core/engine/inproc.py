@@ -56,9 +56,12 @@ class InprocClient:
         """State of the scheduler now."""
         return self.core.stats()
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False when running requests still hold blocks."""
-        return bool(self.core.call("reset_prefix_cache"))
+    def reset_prefix_cache(self, *, restart: bool = False) -> bool:
+        """Forget all cached prefixes; False when running requests still hold blocks.
+
+        restart: whether those requests start over first, with the tokens that they have.
+        """
+        return self.core.reset_prefix_cache(restart)
 
     @property
     def worker(self) -> Any:

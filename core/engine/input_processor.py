@@ -25,7 +25,7 @@ from core.api.sampling_params import MAX_SEED, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.asked import Asked, LengthLimit, asked_of
 from core.engine.pooling_input import PoolingInput
-from core.engine.prompt_parser import PromptInput, PromptParser, check_unicode, need_tokenizer
+from core.engine.prompt_parser import Prompt, PromptInput, PromptParser, check_unicode, need_tokenizer
 from core.engine.request_terms import LENIENT, RequestTerms
 from core.engine.token_ids import check_token_ids
 from core.tokens.tokenizer import Tokenizer
@@ -104,6 +104,8 @@ class InputProcessor:
         if parsed.second:
             raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
         check_unicode("cache_salt", parsed.cache_salt or "")
+        if parsed.embeds is not None:
+            _check_embedded(parsed, params)
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
         is_whole = len(token_ids) == len(parsed.token_ids)
@@ -111,10 +113,7 @@ class InputProcessor:
         resolved = msgspec.structs.replace(
             params, max_tokens=length.num_tokens, allowed_token_ids=None, structured_outputs=None
         )
-        # Where a grammar leaves nothing but the end, an answer ends even with ignore_eos.
-        ignores_eos = params.ignore_eos and grammar is None
-        eos = [] if ignores_eos else list(self.model.eos_token_ids)
-        stops = list(dict.fromkeys([*eos, *(params.stop_token_ids or ())]))
+        eos, stops = self._stops(params, has_grammar=grammar is not None)
         bad_words = self._bad_words(params)
         allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
         _check_possible(params, allowed, stops, bad_words)
@@ -140,6 +139,7 @@ class InputProcessor:
                 explain=terms.explain is not None,
                 tenant=terms.tenant,
                 num_public_tokens=terms.num_public_tokens if is_whole else 0,
+                prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
             )
             for choice in range(params.n)
         ]
@@ -185,6 +185,9 @@ class InputProcessor:
     def _length(self, prompt_len: int, params: SamplingParams, terms: RequestTerms) -> LengthLimit:
         """`max_tokens` as an integer that fits the context and the checkpoint's own limit, and which of them it is."""
         room = self.model.max_model_len - prompt_len
+        trace = params.trace_decode_token_ids
+        if trace is not None:
+            return _length_of_trace(len(trace), room)
         wanted = room if params.max_tokens is None else params.max_tokens
         if terms.strict_length and wanted > room:
             raise RequestError(
@@ -205,6 +208,16 @@ class InputProcessor:
         by_context = LengthLimit("max_model_len", room, "context")
         limits = [by_checkpoint, by_context] if params.max_tokens is None else [own, by_checkpoint, by_context]
         return min(limits, key=attrgetter("num_tokens"))
+
+    def _stops(self, params: SamplingParams, *, has_grammar: bool) -> tuple[list[int], list[int]]:
+        """The tokens that mean the end, and all tokens that end this answer."""
+        if params.trace_decode_token_ids is not None:
+            return [], []
+        # Where a grammar leaves nothing but the end, an answer ends even with ignore_eos.
+        ignores_eos = params.ignore_eos and not has_grammar
+        eos = [] if ignores_eos else list(self.model.eos_token_ids)
+        stops = list(dict.fromkeys([*eos, *(params.stop_token_ids or ())]))
+        return eos, stops
 
     def _check_params(self, params: SamplingParams) -> None:
         if not isinstance(params, SamplingParams):
@@ -231,6 +244,7 @@ class InputProcessor:
         check_token_ids("logit_bias", list(params.logit_bias or ()), self.model)
         for stop in params.stop_strings:
             check_unicode("stop", stop)
+        check_token_ids("trace_decode_token_ids", params.trace_decode_token_ids or (), self.model)
         if params.stop_strings:
             need_tokenizer(self.tokenizer, "a stop string", "stop")
 
@@ -262,6 +276,37 @@ class InputProcessor:
         if params.seed is not None:
             return params.seed & MAX_SEED
         return secrets.randbits(64) if self._random is None else self._random.getrandbits(64)
+
+
+def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:
+    """Raise RequestError for what needs a prompt of tokens."""
+    for name, is_given in (
+        ("truncate_prompt_tokens", params.truncate_prompt_tokens is not None),
+        ("prompt_logprobs", params.prompt_logprobs is not None),
+    ):
+        if is_given:
+            raise RequestError(
+                f"{name} is of a prompt of tokens, and this one has prompt_embeds; leave it out.", param=name
+            )
+    if params.repetition_penalty != 1.0 and not prompt.knows_tokens:
+        raise RequestError(
+            "repetition_penalty looks at the tokens of the prompt, which has prompt_embeds alone; give prompt_token_ids "
+            "beside them, or leave it out.",
+            param="repetition_penalty",
+        )
+
+
+def _length_of_trace(num_tokens: int, room: int) -> LengthLimit:
+    """What is replayed has its own length. Raises RequestError when the context has less room."""
+    param = "trace_decode_token_ids"
+    if num_tokens > room:
+        raise RequestError(
+            f"{param} has {num_tokens} tokens, but behind the prompt the context has room for {room}; give fewer, or raise "
+            "--max-model-len.",
+            param=param,
+            code="context_length_exceeded",
+        )
+    return LengthLimit(param, num_tokens, "request")
 
 
 def _check_possible(

@@ -31,6 +31,7 @@ MATTERS = (
     "bad_words",
     "structured_outputs",
     "extra_args",
+    "trace_decode_token_ids",
 )
 """Sampling parameters by which equal prompts are different requests: they decide what the engine computes. The others decide
 when it ends and how it is shown, or, as the seed, which of many answers it is."""
@@ -93,6 +94,6 @@ class Killers:
 def _digest(request: EngineRequest) -> bytes:
     """Of what the engine computes."""
     params = request.params
-    told = [request.prompt_token_ids, *(getattr(params, name) for name in MATTERS)]
+    told = [request.prompt_token_ids, request.prompt_embeds, *(getattr(params, name) for name in MATTERS)]
     whole = msgspec.msgpack.encode(told, enc_hook=repr, order="deterministic")
     return hashlib.sha256(whole).digest()

@@ -159,8 +159,10 @@ class PooledState(RequestState):
     def __init__(self, entry: ProcessedInput) -> None:
         super().__init__(entry, None)
         self._pooled = b""
-        pooling = entry.requests[0].pooling
-        self._tokenwise = pooling is not None and pooling.kind == "all"
+        request = entry.requests[0]
+        assert request.pooling is not None, "the request asks for vectors"
+        self._num_rows = request.pooling.num_rows(len(request.prompt_token_ids))
+        self._chunk = request.pooling.chunk
 
     def update(self, output: EngineOutput, now: float) -> bool:
         """As for others; the vectors come with the end."""
@@ -182,7 +184,8 @@ class PooledState(RequestState):
             metrics=last.metrics,
             num_cached_tokens=last.num_cached_tokens,
             pooled=self._pooled,
-            tokenwise=self._tokenwise,
+            num_rows=self._num_rows,
+            chunk=self._chunk,
         )
 
 

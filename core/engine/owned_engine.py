@@ -13,12 +13,12 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady, Shutdown
 from core.engine import wire
 from core.engine.child import LAST_WORDS_S, EngineProcess
-from core.engine.connection import EngineConnection
+from core.engine.connection import SocketConnection
 from core.engine.death import suspects_in
 from core.engine.wedge import Voice, WedgeWatch
 
 
-class OwnedEngine(EngineConnection):
+class OwnedEngine(SocketConnection):
     """The owner's connection. process: spawned already."""
 
     linger_ms = 0

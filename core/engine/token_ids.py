@@ -15,6 +15,7 @@ from core.api.errors import RequestError
 from core.api.messages import EngineRequest
 
 ALLOWED_ID_BYTES = 8
+EMBEDDING_BYTES = 4
 
 
 def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
@@ -36,6 +37,8 @@ def check_request(request: EngineRequest, model: ModelConfig) -> None:
     """
     check_token_ids("prompt_token_ids", request.prompt_token_ids, model)
     check_token_ids("stop_token_ids", request.stop_token_ids, model)
+    check_token_ids("trace_decode_token_ids", request.params.trace_decode_token_ids or (), model)
+    _check_embeds(request, model.embedding_size)
     check_token_ids("logit_bias", list(request.params.logit_bias or ()), model)
     if request.resume is not None:
         check_token_ids("resume", request.resume.output_token_ids, model)
@@ -51,3 +54,11 @@ def check_request(request: EngineRequest, model: ModelConfig) -> None:
     allowed = np.frombuffer(request.allowed_ids, np.int64)
     if len(allowed):
         check_token_ids("allowed_token_ids", [int(allowed.min()), int(allowed.max())], model)
+
+
+def _check_embeds(request: EngineRequest, size: int) -> None:
+    """Raises RequestError for embeddings that are not those of the prompt's positions."""
+    num_bytes = len(request.prompt_embeds)
+    expected = len(request.prompt_token_ids) * size * EMBEDDING_BYTES
+    if num_bytes and num_bytes != expected:
+        raise RequestError(f"prompt_embeds has {num_bytes} bytes; expected {expected}.", param="prompt_embeds")

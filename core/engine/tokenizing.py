@@ -25,6 +25,8 @@ def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | N
     if model.tokenizer is None and source.directory is None and source.vocabulary is None:
         return None
     tokenizer = Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
+    if model.pooling is not None and model.pooling.lower_case:
+        tokenizer.read_small_letters()
     said = tokens_beyond(tokenizer, model.vocab_size)
     if said:
         logger.warning("%s", said)

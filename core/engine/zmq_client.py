@@ -36,7 +36,7 @@ from core.api.step_plan import SequenceKey
 from core.engine import wire
 from core.engine.calls import OpenCalls
 from core.engine.child import EngineProcess
-from core.engine.connection import EngineConnection
+from core.engine.connection import EngineConnection, SocketConnection
 from core.engine.ledger import Ledger
 from core.engine.owned_engine import OwnedEngine
 from core.engine.shared_file import SharedFiles
@@ -111,7 +111,7 @@ class ZmqClient:
 
         Raises EngineDeadError when no engine answers within `timeout_s` seconds, or one with another version of the protocol.
         """
-        engine = engine or EngineConnection(address)
+        engine = engine or SocketConnection(address)
         try:
             ready = await asyncio.wait_for(engine.greet(), timeout_s)
         except BaseException as error:
@@ -143,7 +143,8 @@ class ZmqClient:
         self._note_question()
         self._ledger.admit(requests)
         try:
-            payloads = [wire.encode(message) for message in _messages(requests)]
+            payloads = [wire.encode(message) for message in _messages(requests, self._engine.clock_offset_s)]
+            _check_sizes(payloads, self._engine.max_message_bytes)
         except (TypeError, OverflowError, ValueError) as error:
             self._ledger.forget([request.request_id for request in requests])
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
@@ -313,8 +314,21 @@ def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
     return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)
 
 
-def _messages(requests: Sequence[EngineRequest]) -> list[AddRequest]:
-    """The choices of one request share a message, unless they are resumed: then each has tokens of its own."""
+def _messages(requests: Sequence[EngineRequest], offset_s: float) -> list[AddRequest]:
+    """The choices of one request share a message, unless they are resumed: then each has tokens of its own.
+
+    offset_s: what the engine's clock is ahead of the one that deadlines go by here.
+    """
+    if offset_s and requests[0].deadline:
+        deadline = requests[0].deadline + offset_s
+        requests = [msgspec.structs.replace(request, deadline=deadline) for request in requests]
     if any(request.resume is not None for request in requests):
         return [AddRequest(request, [request.handle]) for request in requests]
     return [AddRequest(requests[0], [request.handle for request in requests])]
+
+
+def _check_sizes(payloads: Sequence[bytes], most: int | None) -> None:
+    """Raises ValueError for a message that cannot be sent."""
+    largest = max(map(len, payloads))
+    if most is not None and largest > most:
+        raise ValueError(f"it is a message of {largest} bytes, and the engine takes at most {most}")

@@ -36,7 +36,7 @@ from core.serving.api_messages import (
     ToApi,
 )
 from core.serving.context import ServingContext
-from core.serving.engine_news import EngineNews, SharedEngineSource
+from core.serving.engine_news import EngineNews, SharedEngine, SharedEngineSource
 from core.serving.lifetime import close_engine, on_loop_error
 from core.serving.process_limits import raise_limits
 from core.serving.service import import_application, serve_requests
@@ -68,7 +68,7 @@ class ApiProcess:
         """Until the supervisor says stop. Raises EngineDeadError when there is no engine any more."""
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
-        source = SharedEngineSource(self._news, self._on_client, self._on_explained)
+        source = SharedEngineSource(self._news, self._connection, self._on_client, self._on_explained)
         client = await source.first()
         engine = AsyncEngine(begin.engine, tokenizer, client, source)
         try:
@@ -109,6 +109,9 @@ class ApiProcess:
             return {}
         finally:
             self._questions.pop(question, None)
+
+    def _connection(self, address: str) -> SharedEngine:
+        return SharedEngine(address, self._news)
 
     def _on_client(self, client: ZmqClient) -> None:
         if self._context is not None:

@@ -17,6 +17,11 @@ from core.serving.errors import ClientGone
 T = TypeVar("T")
 
 
+async def waited_for(mode: str, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which with mode `wait` may take as long as requests do: it is given up when the client goes."""
+    return await until_disconnect(receive, work) if mode == "wait" else await work
+
+
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`; when the client goes first, `work` is cancelled and ClientGone raised."""
     working = asyncio.ensure_future(work)

@@ -1,7 +1,7 @@
-"""The engine of an API process, which belongs to the supervisor.
+"""The engine of an API process, which belongs to the supervisor, or of a front, which belongs to another command.
 
-Owns: `EngineNews`, what the supervisor has told of the engine, and `SharedEngineSource`, which connects accordingly. Never
-does: start or end an engine. Called by: the API process (tells), `AsyncEngine` and its recovery (connect).
+Owns: `EngineNews`, what the owner has told of the engine, and `SharedEngineSource`, which connects accordingly. Never
+does: start or end an engine. Called by: the API process and the front (they tell), `AsyncEngine` and its recovery (connect).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from core.api.errors import EngineDeadError
-from core.engine.connection import EngineConnection
+from core.engine.connection import EngineConnection, SocketConnection
 from core.engine.wedge import Voice
 from core.engine.zmq_client import ZmqClient
 from core.serving.api_messages import EngineAt, EngineDied, EngineGone, News
@@ -22,7 +22,7 @@ OBITUARY_S = 2.0
 class EngineNews:
     """The latest news. address: of the engine that runs; None: there is none at the moment."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str | None = None) -> None:
         self.address: str | None = address
         self._death: EngineDeadError | None = None
         self._gone: EngineDeadError | None = None
@@ -51,10 +51,13 @@ class EngineNews:
         """Until there is further news."""
         await self._changed.wait()
 
-    async def obituary(self, address: str) -> EngineDeadError | None:
-        """What the engine at `address` died of, as soon as that is known; None when nobody says it in time."""
+    async def obituary(self, address: str, patience_s: float | None = OBITUARY_S) -> EngineDeadError | None:
+        """What the engine at `address` died of, as soon as that is known; None when nobody says it in time.
+
+        patience_s: None: there is no limit.
+        """
         try:
-            async with asyncio.timeout(OBITUARY_S):
+            async with asyncio.timeout(patience_s):
                 while self.address == address and self._gone is None:
                     await self.change()
         except TimeoutError:
@@ -62,7 +65,7 @@ class EngineNews:
         return self._death or self._gone
 
 
-class SharedEngine(EngineConnection):
+class SharedEngine(SocketConnection):
     """A connection to an engine of whose death the supervisor knows more."""
 
     def __init__(self, address: str, news: EngineNews) -> None:
@@ -76,16 +79,22 @@ class SharedEngine(EngineConnection):
 
 
 class SharedEngineSource:
-    """Connects to whichever engine the supervisor has.
+    """Connects to whichever engine its owner has.
 
+    connect:      makes a connection to an address.
     on_client:    called with each new client.
     on_explained: called with the number of deaths that one request was the cause of, as is known now.
     """
 
     def __init__(
-        self, news: EngineNews, on_client: Callable[[ZmqClient], None], on_explained: Callable[[int], None]
+        self,
+        news: EngineNews,
+        connect: Callable[[str], EngineConnection],
+        on_client: Callable[[ZmqClient], None],
+        on_explained: Callable[[int], None],
     ) -> None:
         self._news = news
+        self._connection = connect
         self._on_client = on_client
         self._on_explained = on_explained
 
@@ -113,7 +122,7 @@ class SharedEngineSource:
 
     async def _connect(self, address: str) -> ZmqClient | None:
         """A client; None when there is news before the engine answers."""
-        connecting = asyncio.ensure_future(ZmqClient.connect(address, engine=SharedEngine(address, self._news)))
+        connecting = asyncio.ensure_future(ZmqClient.connect(address, engine=self._connection(address)))
         changing = asyncio.ensure_future(self._news.change())
         try:
             await asyncio.wait({connecting, changing}, return_when=asyncio.FIRST_COMPLETED)

@@ -70,8 +70,8 @@ class ServingEngine(Protocol):
         """
         ...
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and no change, while requests run."""
+    async def reset_prefix_cache(self, *, restart: bool = False) -> bool:
+        """Forget all cached prefixes; False, and no change, while requests run that do not `restart`."""
         ...
 
     async def profile(self, method: str) -> str:

@@ -17,6 +17,7 @@ from core.serving.body import read_body
 from core.serving.context import context_of, tenant_of
 from core.serving.disconnect import until_disconnect
 from core.serving.preparer import SMALL_BODY
+from core.serving.protocol.decoding import too_deep
 
 T = TypeVar("T")
 
@@ -27,16 +28,20 @@ async def intake(
 ) -> AsyncIterator[tuple[T, Arrival]]:
     """The prepared body of a request, and the place in the queue that is kept for it.
 
-    Raises RequestError, with status 429 or 503 before anything is read, and ClientGone.
+    Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too deeply is
+    refused wherever that shows, in the answer's beginning too.
     """
     context = context_of(request)
     context.drain.check()
     key = tenant_of(request)
     context.engine.queue.check(key)
-    with ExitStack() as places:
-        with context.bodies.body() as body:
-            data = await read_body(request, body)
-            arrival = places.enter_context(context.engine.queue.arriving(key))
-            work = prepare(data)
-            prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
-        yield prepared, arrival
+    try:
+        with ExitStack() as places:
+            with context.bodies.body() as body:
+                data = await read_body(request, body)
+                arrival = places.enter_context(context.engine.queue.arriving(key))
+                work = prepare(data)
+                prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
+            yield prepared, arrival
+    except RecursionError:
+        raise too_deep() from None

@@ -28,6 +28,10 @@ class ApiProcessError(CoreError):
     """An API process died too often, or before it had ever served; the sentence says how."""
 
 
+class LinkError(CoreError):
+    """A front and its engine do not come together; the sentence says why."""
+
+
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Report an uncaught exception: a sentence when the system refused something, a traceback when the fault is ours."""
     error = context.get("exception")

@@ -32,18 +32,9 @@ from core.serving.protocol.operation import (
     StatusAnswer,
     VersionAnswer,
 )
-from core.serving.protocol.pooling import (
-    ClassifyAnswer,
-    ClassifyRequest,
-    EmbeddingAnswer,
-    EmbeddingRequest,
-    PoolingAnswer,
-    PoolingRequest,
-    RerankAnswer,
-    RerankRequest,
-    ScoreAnswer,
-    ScoreRequest,
-)
+from core.serving.protocol.pairs import RerankRequest, ScoreRequest
+from core.serving.protocol.pooled import ClassifyAnswer, EmbeddingAnswer, PoolingAnswer, RerankAnswer, ScoreAnswer
+from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest
 from core.serving.protocol.response_events import StreamedEvent
 from core.serving.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
 from core.serving.protocol.responses import ResponsesRequest

@@ -44,14 +44,8 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
 from core.serving.protocol.messages import Conversation
-from core.serving.protocol.pooling import (
-    ClassifyRequest,
-    EmbeddingRequest,
-    PoolingBody,
-    PoolingRequest,
-    RerankRequest,
-    ScoreRequest,
-)
+from core.serving.protocol.pairs import RerankRequest, ScoreRequest
+from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
 from core.serving.protocol.responses import ResponsesRequest, unknown_fields
 from core.serving.protocol.sampling import NEUTRAL
 from core.serving.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse

@@ -23,6 +23,7 @@ from core.helper_process import Refusal, header, peak_memory, read_message, writ
 from core.processes import end_with_parent
 from core.serving.preparation import Preparation
 from core.serving.prepared import RESULTS, PreparationSettings
+from core.serving.protocol.decoding import too_deep
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 KINDS = tuple(RESULTS)
@@ -74,6 +75,8 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
         return Answer(msgspec.msgpack.encode(result), None, False)
     except RequestError as error:
         return Answer(b"", Refusal.of(error), False)
+    except RecursionError:
+        return Answer(b"", Refusal.of(too_deep()), False)
     except MemoryError:
         refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
         return Answer(b"", refusal, True)

@@ -22,14 +22,8 @@ from core.formats.tool_spec import ToolSpec
 from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
-from core.serving.protocol.pooling import (
-    ClassifyRequest,
-    EmbeddingRequest,
-    PoolingBody,
-    PoolingRequest,
-    RerankRequest,
-    ScoreRequest,
-)
+from core.serving.protocol.pairs import RerankRequest, ScoreRequest
+from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.serving.responses.conversation import Item

@@ -1,7 +1,8 @@
 """A real AsyncEngine over a client that answers every request with a fixed text instead of running a model.
 
 Input and output processing, aborts and streams are the engine's own. Words in the prompt steer the client:
-`SLOW` waits between tokens, `FAIL` ends with an error after three tokens, `DIE` ends the engine after three tokens.
+`SLOW` waits between tokens, `STUCK` gives three and then none, `FAIL` ends with an error after three tokens, `DIE` ends the
+engine after three tokens.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class FakeClient:
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> bool | str:
         if "profile" in method:
             return self._profile(method)
-        return not self.live
+        wanted = arguments or {}
+        return not self.live or bool(wanted.get("reset_running_requests"))
 
     def _profile(self, method: str) -> str:
         """As an engine with a profiler that records already."""
@@ -126,6 +128,8 @@ class FakeClient:
             if start < num_given:
                 continue
             await asyncio.sleep(SLOW_SECONDS if "SLOW" in prompt else 0)
+            if start == 3 and "STUCK" in prompt:
+                await asyncio.Event().wait()
             if start == 3 and "DIE" in prompt:
                 self.die("The engine process ended with signal 9.")
                 return

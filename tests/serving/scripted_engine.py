@@ -66,7 +66,7 @@ class PoolingClient(FakeClient):
         assert request.pooling is not None
         vector = [float(text.count(chr(self.FIRST + index))) for index in range(self.SIZE)]
         numbers = np.array(vector[: request.pooling.dimensions or self.SIZE], np.float32)
-        if request.pooling.kind == "all":
+        if request.pooling.tokenwise:
             numbers = np.tile(numbers, len(request.prompt_token_ids))
         output = EngineOutput(request.request_id, 0, 0, [], finish_reason="stop", pooled=numbers.tobytes())
         if "BROKEN" in text:

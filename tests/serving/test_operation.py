@@ -93,6 +93,10 @@ def test_the_prefix_cache_is_reset_when_nobody_uses_it(start_server: Starter) ->
             next(iter(stream))
             answer = running.http.post("/reset_prefix_cache", headers=key)
             assert answer.status_code == 409 and "try again" in answer.json()["error"]["message"]
+            answer = running.http.post("/reset_prefix_cache?reset_running_requests=perhaps", headers=key)
+            assert answer.status_code == 400 and "expected true or false" in answer.json()["error"]["message"]
+            answer = running.http.post("/reset_prefix_cache?reset_running_requests=true", headers=key)
+            assert (answer.status_code, answer.json()) == (200, {"reset": True})
 
 
 def test_residency_is_a_histogram(server: RunningServer) -> None:

@@ -10,7 +10,7 @@ import pytest
 from core.serving.openapi import OPERATIONS
 from core.serving.protocol.chat import UNSERVED
 from core.serving.protocol.document import BODIES, document
-from core.serving.protocol.sampling import NEUTRAL
+from core.serving.protocol.sampling import NEUTRAL, NOT_SERVED
 from tests.serving.conftest import RunningServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "requests.md"
@@ -53,3 +53,21 @@ def test_fields_that_are_not_served_are_refused_by_name(server: RunningServer, n
     refused = server.http.post("/v1/chat/completions", json={"messages": HI, name: {"a": 1}})
     assert refused.status_code == 400 and refused.json()["error"]["param"] == name
     assert server.http.post("/v1/chat/completions", json={"messages": HI, name: None}).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_fields_of_other_servers_are_refused_unless_they_ask_for_nothing(server: RunningServer, path: str) -> None:
+    body: dict[str, Any] = {"messages": HI} if "chat" in path else {"prompt": "Hi"}
+    nothing = {name: values[0] for name, (values, _) in NOT_SERVED.items()}
+    assert server.http.post(path, json={**body, **nothing}).status_code == 200
+    for name, (_, reason) in NOT_SERVED.items():
+        refused = server.http.post(path, json={**body, name: 0.5})
+        assert refused.status_code == 400, name
+        told = refused.json()["error"]
+        assert told["param"] == name and reason in told["message"]
+
+
+def test_reasoning_without_a_limit_may_be_said(server: RunningServer) -> None:
+    assert (
+        server.http.post("/v1/chat/completions", json={"messages": HI, "thinking_token_budget": -1}).status_code == 200
+    )

@@ -69,6 +69,25 @@ def test_an_answer_tells_its_times_when_it_is_asked(scheduled: RunningServer) ->
     assert "explain" not in answer
 
 
+def test_responses_and_messages_tell_their_times_to_the_official_clients(scheduled: RunningServer) -> None:
+    asked: dict[str, Any] = {"model": "alias", "extra_body": {"timings": True, "ignore_eos": True}}
+    response: dict[str, Any] = {"input": "Times?", "max_output_tokens": 4, "store": False, **asked}
+    whole = scheduled.openai().responses.create(**response)
+    check_times(whole.model_extra["timings"], whole.usage.input_tokens, 4)
+    *before, last = scheduled.openai().responses.create(stream=True, **response)
+    check_times(last.response.model_extra["timings"], whole.usage.input_tokens, 4)
+    assert not any("timings" in event.to_json() for event in before)
+
+    message: dict[str, Any] = {"messages": HI, "max_tokens": 4, "model": "alias", "extra_body": {"timings": True}}
+    answer = scheduled.anthropic().messages.create(**message)
+    usage = answer.usage
+    check_times(answer.model_extra["timings"], usage.input_tokens + usage.cache_read_input_tokens, usage.output_tokens)
+    with scheduled.anthropic().messages.stream(**message) as events:
+        told = {event.type: event.model_extra for event in events if "timings" in (event.model_extra or {})}
+    assert list(told) == ["message_delta"]
+    assert told["message_delta"]["timings"]["predicted_n"] == usage.output_tokens
+
+
 def test_several_prompts_have_times_of_their_own(scheduled: RunningServer) -> None:
     body = {"prompt": ["One", "The second"], "max_tokens": 3, "ignore_eos": True, "timings": True}
     answer = scheduled.http.post("/v1/completions", json=body).json()

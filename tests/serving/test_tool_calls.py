@@ -298,7 +298,7 @@ REFUSED = [
     ({"functions": [{"name": "f"}]}, "functions", "write tools"),
     ({"function_call": "auto"}, "function_call", "tool_choice"),
     ({"reasoning_effort": "extreme"}, "reasoning_effort", "medium"),
-    ({"thinking_token_budget": -1}, "thinking_token_budget", "-1"),
+    ({"thinking_token_budget": -2}, "thinking_token_budget", "-2"),
 ]
 
 

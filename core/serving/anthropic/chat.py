@@ -28,7 +28,7 @@ from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.messages import Message
 from core.tokens.chat_template import ChatTemplate
 
-PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream", "explain")
+PASSED_ON = ("temperature", "top_p", "top_k", "max_tokens", "stream", "explain", "timings")
 """Fields of the same name and meaning in both shapes."""
 
 FIELD_NAMES: Mapping[str, str] = MappingProxyType(

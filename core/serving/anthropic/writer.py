@@ -27,6 +27,7 @@ from core.serving.protocol.anthropic_answer import (
     MessagesUsage,
     OutputTokens,
 )
+from core.serving.protocol.timings import timings_of
 
 STOP_REASONS: Mapping[str, str] = MappingProxyType(
     {
@@ -76,8 +77,7 @@ class MessagesWriter:
         events += self._blocks.close()
         ending = self._ended(completion)
         last = MessageDelta(ending, self._usage(output))
-        if output.explain is not None:
-            last.explain = output.explain
+        self._tell(last, output)
         events.append(last)
         events.append(MessageStop())
         return events
@@ -87,9 +87,15 @@ class MessagesWriter:
         (completion,) = output.outputs
         events = self.news(output)
         answer = self._answer(output, whole_blocks(events), self._ended(completion))
+        self._tell(answer, output)
+        return answer
+
+    def _tell(self, answer: MessagesAnswer | MessageDelta, output: RequestOutput) -> None:
+        """What was asked for besides. output: the last one."""
         if output.explain is not None:
             answer.explain = output.explain
-        return answer
+        if self.prepared.chat.body.timings:
+            answer.timings = timings_of(output, num_choices=1)
 
     def _answer(self, output: RequestOutput, content: list[AnswerBlock], ending: Ending | None) -> MessagesAnswer:
         answer = MessagesAnswer(

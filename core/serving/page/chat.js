@@ -5,7 +5,7 @@ import { Message } from "./message.js";
 import { stream } from "./server.js";
 
 const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
-const NEAR_END = 200; // pixels
+const NEAR_END = 40; // pixels
 
 let turns = []; // {message: as the API wants it, element: that shows it}; a new chat is a new list
 let running = null; // the AbortController of the answer that is being written
@@ -47,10 +47,15 @@ function show(message, element) {
   find("conversation").append(element);
 }
 
-// Keeps the end in view, unless the reader has scrolled up.
-function follow(element) {
-  const isAtEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
-  if (isAtEnd) element.scrollIntoView({ block: "end" });
+function showEnd() {
+  scrollTo(0, document.documentElement.scrollHeight);
+}
+
+// Makes a change of the conversation, and keeps the end in view unless the reader has scrolled up.
+function follow(change) {
+  const wasAtEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
+  change();
+  if (wasAtEnd) showEnd();
 }
 
 function fail(error) {
@@ -83,7 +88,7 @@ async function answer() {
   busy(true);
   const message = new Message("assistant");
   find("conversation").append(message.element);
-  message.element.scrollIntoView({ block: "end" });
+  showEnd();
   const begin = performance.now();
   let first = null;
   let usage = null;
@@ -91,15 +96,14 @@ async function answer() {
     await stream("v1/chat/completions", body, running.signal, (event) => {
       first ??= performance.now();
       usage = event.usage ?? usage;
-      for (const choice of event.choices ?? []) message.add(choice);
-      follow(message.element);
+      follow(() => (event.choices ?? []).forEach((choice) => message.add(choice)));
     });
   } catch (error) {
     if (error.name !== "AbortError") fail(error);
   }
   running = null;
   if (chat !== turns) return; // a new chat has begun
-  message.end();
+  follow(() => message.end());
   if (usage && first !== null) showUsage(usage, begin, first);
   const said = message.said();
   if (said) turns.push({ message: said, element: message.element });

@@ -20,7 +20,7 @@ function argumentRows() {
   const all = find("all").checked;
   return Object.entries(explained.arguments)
     .filter(([, row]) => all || row.origin !== "default")
-    .map(([name, row]) => [name, text(row.value), row.origin, row.reason])
+    .map(([name, row]) => [name, size(name, row.value), row.origin, row.reason])
     .filter((row) => row.join(" ").toLowerCase().includes(wanted));
 }
 

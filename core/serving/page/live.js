@@ -57,7 +57,7 @@ function makeTiles() {
     const number = make("div", { class: "number" }, "–");
     const picture = make("div", { class: "picture" });
     const card = make("div", { class: "card tile" }, make("div", { class: "dim" }, tile.name), number, picture);
-    return { tile, number, picture, card, history: [], latest: 0 };
+    return { tile, number, picture, card, history: [], latest: null };
   });
   find("tiles").replaceChildren(...shown.map((each) => each.card));
 }
@@ -73,6 +73,7 @@ function showMetrics(values, at) {
     for (const each of shown) {
       const value = each.tile.value(values, last.values, seconds);
       if (value !== null) each.latest = value;
+      if (each.latest === null) continue; // nothing was measured yet
       each.history.push(each.latest);
       if (each.history.length > KEPT) each.history.shift();
       each.number.textContent = words(each.latest, each.tile.unit);

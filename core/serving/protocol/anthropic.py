@@ -143,7 +143,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     """A conversation to continue.
 
     max_tokens: may be more than the context has room for.
-    explain: whether the answer tells how it came about; a field of ours.
+    explain, timings: whether the answer tells how it came about, and how long it took; fields of ours.
     """
 
     max_tokens: Int32
@@ -154,6 +154,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     stream: bool | None = None
     metadata: Metadata | None = None
     explain: bool | None = None
+    timings: bool | None = None
 
 
 class TextBlock(msgspec.Struct):

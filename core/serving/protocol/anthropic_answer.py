@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from core.api.explanation import Explanation
+from core.serving.protocol.timings import Timings
 
 
 class TokenCount(msgspec.Struct):
@@ -69,7 +70,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
 
     stop_reason: `end_turn`, `max_tokens`, `stop_sequence`, `tool_use`, `model_context_window_exceeded`, or None at first.
     stop_sequence: the one that ended it.
-    explain: of a whole answer, where that was asked for.
+    explain, timings: of a whole answer, where that was asked for.
     """
 
     id: str
@@ -80,6 +81,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
     stop_sequence: str | None = None
     usage: MessagesUsage
     explain: Explanation | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class MessageStart(msgspec.Struct, tag="message_start"):
@@ -147,14 +149,15 @@ class Ending(msgspec.Struct):
 
 
 class MessageDelta(msgspec.Struct, tag="message_delta"):
-    """The ending, the usage in all, and where it was asked for the explanation.
+    """The ending, the usage in all, and where they were asked for the explanation and the times.
 
-    That is here and not in the very last event because Anthropic's own client rebuilds that one from what it knows.
+    These are here and not in the very last event because Anthropic's own client rebuilds that one from what it knows.
     """
 
     delta: Ending
     usage: MessagesUsage
     explain: Explanation | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class MessageStop(msgspec.Struct, tag="message_stop"):

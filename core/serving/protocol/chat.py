@@ -30,6 +30,7 @@ UNSERVED: Mapping[str, str] = {
 
 BUDGETS = ("thinking_token_budget", "max_thinking_tokens", "thinking_budget")
 """Names of one limit, in the order in which they count."""
+NO_LIMIT = -1
 
 
 class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, kw_only=True):
@@ -76,7 +77,8 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
     def reasoning_limit(self) -> int | None:
         """Most tokens of reasoning, or None."""
         name = self.reasoning_limit_name
-        return int(getattr(self, name)) if name else None
+        limit: int | None = getattr(self, name) if name else None
+        return None if limit == NO_LIMIT else limit
 
     def check(self, max_logprobs: int, limits: ServerLimits) -> ToolUse:
         """Refuse what cannot be served, before the template runs. Returns the tools that the request offers.
@@ -90,8 +92,10 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
                 raise RequestError(f"{name} is not served; {way_out}.", param=name)
         for name in BUDGETS:
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise RequestError(f"{name} is {value}; expected a number of tokens, or null for no limit.", param=name)
+            if value is not None and value < NO_LIMIT:
+                raise RequestError(
+                    f"{name} is {value}; expected a number of tokens, or null or -1 for no limit.", param=name
+                )
         if self.modalities and self.modalities != ["text"]:
             raise RequestError(f"modalities is {self.modalities!r}; only ['text'] is served.", param="modalities")
         self._check_logprobs(max_logprobs)
@@ -102,11 +106,14 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
             return
         if not self.logprobs and self.top_logprobs:
             raise RequestError("top_logprobs needs logprobs to be true.", param="top_logprobs")
-        if self.top_logprobs < -1 or -1 < max_logprobs < self.top_logprobs:
-            raise RequestError(
-                f"top_logprobs is {self.top_logprobs}; expected 0 to {max_logprobs} (the server's --max-logprobs).",
-                param="top_logprobs",
-            )
+        is_unlimited = max_logprobs == -1
+        is_given = 0 <= self.top_logprobs <= max_logprobs
+        if is_given or (is_unlimited and self.top_logprobs >= -1):
+            return
+        expected = (
+            "an integer from -1 (all) on" if is_unlimited else f"0 to {max_logprobs} (the server's --max-logprobs)"
+        )
+        raise RequestError(f"top_logprobs is {self.top_logprobs}; expected {expected}.", param="top_logprobs")
 
     def params(self, defaults: dict[str, Any]) -> SamplingParams:
         """Sampling parameters; without a limit of its own the answer may fill the context."""

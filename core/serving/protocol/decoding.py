@@ -1,7 +1,7 @@
 """From the bytes of a request body to a Struct, with errors that name the field.
 
 Owns: the translation of msgspec's errors into `RequestError`. Never does: read the network.
-Called by: `core.serving.body`.
+Called by: `core.serving.preparation`; the intake and the helper process, for bodies that are too deep.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | memo
     except UnicodeDecodeError as error:
         raise RequestError(f"The request body is not valid UTF-8: {error}.", code="invalid_json") from None
     except RecursionError:
-        raise RequestError("The request body is nested too deeply; send a flatter one.", code="invalid_json") from None
+        raise too_deep() from None
+
+
+def too_deep() -> RequestError:
+    """The refusal of a body that nests too deep for some step: what can be decoded may be too deep to be written again."""
+    return RequestError("The request body is nested too deeply; send a flatter one.", code="invalid_json")
 
 
 def _invalid(message: str, decoder: msgspec.json.Decoder[T]) -> RequestError:

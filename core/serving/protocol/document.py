@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from core.serving.protocol import anthropic, chat, pooling, responses, sampling
+from core.serving.protocol import anthropic, chat, pairs, pooling, responses, sampling
 from core.serving.protocol.completions import CompletionRequest
 
 _INTRO = """# Fields of requests
@@ -49,18 +49,19 @@ class Body:
 
 
 ALL_NEUTRAL = {**sampling.NEUTRAL, **sampling.NEUTRAL_HERE}
+NOT_SERVED = {name: reason for name, (_, reason) in sampling.NOT_SERVED.items()}
 METADATA = {"metadata": sampling.NEUTRAL["metadata"]}
 
 BODIES: tuple[Body, ...] = (
-    Body(["/v1/chat/completions"], chat.ChatRequest, ALL_NEUTRAL, {**chat.UNSERVED, **_TEMPLATE}),
-    Body(["/v1/completions"], CompletionRequest, ALL_NEUTRAL, _SUFFIX),
+    Body(["/v1/chat/completions"], chat.ChatRequest, ALL_NEUTRAL, {**chat.UNSERVED, **_TEMPLATE, **NOT_SERVED}),
+    Body(["/v1/completions"], CompletionRequest, ALL_NEUTRAL, {**_SUFFIX, **NOT_SERVED}),
     Body(["/v1/responses"], responses.ResponsesRequest, responses.NEUTRAL, responses.REFUSED),
     Body(["/v1/messages"], anthropic.MessagesRequest, anthropic.NEUTRAL, anthropic.REFUSED),
     Body(["/v1/embeddings"], pooling.EmbeddingRequest, METADATA),
     Body(["/classify", "/v1/classify"], pooling.ClassifyRequest, METADATA),
     Body(["/pooling"], pooling.PoolingRequest, METADATA),
-    Body(["/score", "/v1/score"], pooling.ScoreRequest, METADATA),
-    Body(["/rerank", "/v1/rerank", "/v2/rerank"], pooling.RerankRequest, METADATA),
+    Body(["/score", "/v1/score"], pairs.ScoreRequest, METADATA),
+    Body(["/rerank", "/v1/rerank", "/v2/rerank"], pairs.RerankRequest, METADATA),
 )
 
 

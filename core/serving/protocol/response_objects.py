@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from core.api.explanation import Explanation
 from core.serving.protocol.chat import TokenLogprob
+from core.serving.protocol.timings import Timings
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
@@ -126,7 +127,7 @@ class ResponseUsage(msgspec.Struct):
 class ResponseObject(msgspec.Struct, kw_only=True):
     """A response, whole or under way; what the request set is repeated. Times are seconds since the epoch.
 
-    explain: once it has ended, where that was asked for.
+    explain, timings: once it has ended, where that was asked for.
     """
 
     id: str
@@ -140,6 +141,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     output: list[OutputItem] = []
     usage: ResponseUsage | None = None
     explain: Explanation | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
     background: bool = False
     instructions: str | None = None

@@ -60,6 +60,7 @@ PASSED_ON = (
     "stop_token_ids",
     "temperature",
     "timeout",
+    "timings",
     "top_k",
     "top_p",
     "user",
@@ -108,7 +109,7 @@ class TextOptions(msgspec.Struct):
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's, then ours (`explain`). None always means: not given."""
+    """Fields under OpenAI's names, then vLLM's, then ours (`explain`, `timings`). None always means: not given."""
 
     model: str | None = None
     input: str | list[dict[str, Any]] | None = None
@@ -149,6 +150,7 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
     top_k: Int32 | None = None
     explain: bool | None = None
+    timings: bool | None = None
 
     client_metadata: Any = None
     max_tool_calls: Any = None

@@ -75,6 +75,25 @@ NEUTRAL_HERE: Mapping[str, str] = MappingProxyType(
 )
 """Fields that change nothing in an answer, or only on some servers, with the reason."""
 
+NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
+    {
+        "use_beam_search": ((False,), "`LLM.beam_search` of the Python package searches beams"),
+        "length_penalty": ((1.0,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
+        "early_stopping": ((False,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
+        "mm_processor_kwargs": (({},), "prompts carry no media"),
+        "media_io_kwargs": (({},), "prompts carry no media"),
+        "prompt_embeds": (
+            ([],),
+            "prompts of requests are text or token ids; `LLM` of the Python package takes embeddings",
+        ),
+        "kv_transfer_params": (({},), "a server does not exchange keys and values with others"),
+        "data_parallel_rank": ((0,), "one engine answers"),
+        "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
+        "repetition_detection": (({},), "penalties make repetition unlikely"),
+    }
+)
+"""Fields that vLLM's clients send, with the values that ask for nothing, and why any other is refused."""
+
 CHARACTERS_PER_ENTRY = 16
 """The texts of a list may be as long on average when it has as many entries as it may; shorter lists have longer ones."""
 
@@ -93,7 +112,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Fields under OpenAI's names, then vLLM's, then ours (`explain`, `timings`). None always means: not given.
 
-    The last group holds those of `NEUTRAL`, and `user`.
+    The last two groups hold those of `NEUTRAL`, and `user`, and those of `NOT_SERVED`.
     """
 
     model: str | None = None
@@ -147,8 +166,23 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     safety_identifier: Any = None
     prompt_cache_key: Any = None
 
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    early_stopping: Any = None
+    mm_processor_kwargs: Any = None
+    media_io_kwargs: Any = None
+    prompt_embeds: Any = None
+    kv_transfer_params: Any = None
+    data_parallel_rank: Any = None
+    logprob_token_ids: Any = None
+    repetition_detection: Any = None
+
     def check_shared(self, limits: ServerLimits) -> None:
         """Refuse combinations of shared fields that cannot be served, and lists that are too long."""
+        for name, (neutral, reason) in NOT_SERVED.items():
+            wanted = getattr(self, name)
+            if wanted is not None and wanted not in neutral:
+                raise RequestError(f"{name} is not served: {reason}; leave it out.", param=name)
         for name in LISTS:
             check_list(name, getattr(self, name), limits.max_list_length)
         for name in NAMES:

@@ -47,7 +47,7 @@ def response_run(
         sealed=body.includes(ENCRYPTED_REASONING),
         logprobs=logprobs,
     )
-    writer = ResponseWriter(head, AnswerParser(prepared.chat), items, logprobs)
+    writer = ResponseWriter(head, AnswerParser(prepared.chat), items, logprobs, times=bool(body.timings))
     if not body.stored:
         return ResponseRun(writer, outputs, context.responses, None)
     entry = StoredResponse.of(tenant, head, prepared.items, EventLog() if body.stream else None)

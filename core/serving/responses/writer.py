@@ -28,6 +28,7 @@ from core.serving.protocol.response_objects import (
     ResponseUsage,
     Status,
 )
+from core.serving.protocol.timings import timings_of
 from core.serving.protocol.usage import UsageCounter
 from core.serving.responses.message_logprobs import MessageLogprobs
 from core.serving.responses.output_items import OutputItems
@@ -46,15 +47,23 @@ class ResponseWriter:
 
     response: as it is now, without the item under way.
     logprobs: of messages, where they are wanted.
+    times:    whether the response tells how long it took.
     """
 
     def __init__(
-        self, response: ResponseObject, parser: AnswerParser, items: OutputItems, logprobs: MessageLogprobs | None
+        self,
+        response: ResponseObject,
+        parser: AnswerParser,
+        items: OutputItems,
+        logprobs: MessageLogprobs | None,
+        *,
+        times: bool = False,
     ) -> None:
         self.response = response
         self._parser = parser
         self._items = items
         self._logprobs = logprobs
+        self._times = times
         self._usage = UsageCounter(details=True)
         self._number = 0
         response.output = items.whole
@@ -77,6 +86,8 @@ class ResponseWriter:
         self._usage.add(0, output)
         if output.explain is not None:
             self.response.explain = output.explain
+        if self._times and output.finished:
+            self.response.timings = timings_of(output, num_choices=1)
         events: list[bytes] = []
         for completion in output.outputs:
             if self._logprobs is not None:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import context_of
+from core.serving.disconnect import waited_for
 from core.serving.protocol.operation import PausedAnswer, StatusAnswer
 from core.serving.query import flag_of, mode_of
 
@@ -16,11 +17,15 @@ router = APIRouter(tags=["operation"])
 async def pause(
     request: Request, mode: str = "abort", clear_cache: str = "true", wait_for_inflight_requests: str = "false"
 ) -> Response:
-    """Compute nothing until /resume; requests that come wait. mode: what becomes of those that are there, see /sleep."""
+    """Compute nothing until /resume; requests that come wait. mode: what becomes of those that are there, see /sleep.
+
+    Whoever hangs up while it waits for them takes the pause back.
+    """
     waits = flag_of("wait_for_inflight_requests", wait_for_inflight_requests)
     wanted = "wait" if waits else mode_of(mode)
     clears = flag_of("clear_cache", clear_cache)
-    await context_of(request).engine.control.pause(wanted, clear_cache=clears)
+    pausing = context_of(request).engine.control.pause(wanted, clear_cache=clears)
+    await waited_for(wanted, request.receive, pausing)
     return json_response(StatusAnswer("paused"))
 
 

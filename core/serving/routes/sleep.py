@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import context_of
+from core.serving.disconnect import waited_for
 from core.serving.protocol.operation import SleepingAnswer, StatusAnswer
 from core.serving.query import level_of, mode_of
 
@@ -21,7 +22,9 @@ async def sleep(request: Request, level: str = "1", mode: str = "abort") -> Resp
     level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
     mode: of requests that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
     """
-    await context_of(request).engine.control.sleep(level_of(level), mode_of(mode))
+    wanted = mode_of(mode)
+    sleeping = context_of(request).engine.control.sleep(level_of(level), wanted)
+    await waited_for(wanted, request.receive, sleeping)
     return json_response(StatusAnswer("asleep"))
 
 
