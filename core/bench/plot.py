@@ -21,13 +21,16 @@ from core.args.own_files import own_path
 COLOURS = ("#1f6fb4", "#d4622a", "#2a7f62", "#8a4fa3", "#b03a48", "#6b6b2a", "#3aa0a0", "#555555")
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 20, 40, 50
+LEGEND = 20
+"""Height of a line's name below the charts."""
 NUM_MARKS = 5
 SMALLEST_SPAN = 1e-9
 """Smaller ones are nothing: axes have ten digits behind the point."""
 MOST_LINES = 24
 
 Row = Mapping[str, Any]
-Lines = Mapping[str, Sequence[tuple[float, float]]]
+Point = tuple[float, float]
+Lines = Mapping[str, Sequence[Point]]
 
 
 def read_rows(paths: Sequence[str]) -> list[Row]:
@@ -47,14 +50,15 @@ def read_rows(paths: Sequence[str]) -> list[Row]:
     return rows
 
 
-def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str, list[tuple[float, float]]]:
+def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str, list[Point]]:
     """The points of each line, ascending; runs with one x are their median. Raises UserError for an unknown field."""
     for field in (x, y, *by):
         _check_field(rows, field)
     values: dict[str, dict[float, list[float]]] = {}
     for row in rows:
         name = ", ".join(f"{field}={row.get(field, 'unset')}" for field in by)
-        at, value = _number(row, x), _number(row, y)
+        at = _number(row, x)
+        value = _number(row, y)
         if at is not None and value is not None:
             values.setdefault(name, {}).setdefault(at, []).append(value)
     if not values:
@@ -63,17 +67,19 @@ def lines_of(rows: Sequence[Row], x: str, y: str, by: Sequence[str]) -> dict[str
         )
     if len(values) > MOST_LINES:
         raise UserError(f"--by {','.join(by)} makes {len(values)} lines; at most {MOST_LINES} can be told apart.")
-    lines: dict[str, list[tuple[float, float]]] = {}
+    lines: dict[str, list[Point]] = {}
     for name, points in values.items():
-        lines[name] = sorted((at, statistics.median(found)) for at, found in points.items())
+        medians = [(at, statistics.median(found)) for at, found in points.items()]
+        lines[name] = sorted(medians)
     return lines
 
 
 def svg(charts: Mapping[str, Lines], x: str) -> str:
     """One chart below the other. charts: lines by the name of what is drawn."""
     names = list(dict.fromkeys(name for lines in charts.values() for name in lines))
-    legend = 20 * len(names) if names != [""] else 0
-    height = HEIGHT * len(charts) + legend
+    named = [] if names == [""] else names
+    below = HEIGHT * len(charts)
+    height = below + LEGEND * len(named)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         'font-family="sans-serif" font-size="12">',
@@ -81,16 +87,16 @@ def svg(charts: Mapping[str, Lines], x: str) -> str:
     ]
     for index, (y, lines) in enumerate(charts.items()):
         parts += _chart(lines, x, y, HEIGHT * index, names)
-    for index, name in enumerate(names if legend else ()):
-        at = HEIGHT * len(charts) + 20 * index
-        colour = COLOURS[index % len(COLOURS)]
-        parts.append(f'<rect x="{LEFT}" y="{at}" width="12" height="12" fill="{colour}"/>')
+    for index, name in enumerate(named):
+        at = below + LEGEND * index
+        parts.append(f'<rect x="{LEFT}" y="{at}" width="12" height="12" fill="{_colour(index)}"/>')
         parts.append(f'<text x="{LEFT + 20}" y="{at + 11}">{escape(name)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    parts.append("</svg>")
+    return "\n".join(parts) + "\n"
 
 
 def _chart(lines: Lines, x: str, y: str, top: float, names: Sequence[str]) -> list[str]:
-    """One chart with its axes."""
+    """One chart with its axes. top: where it begins. names: of all lines, whose order gives the colours."""
     points = [point for line in lines.values() for point in line]
     across = marks(0.0, max(at for at, _ in points))
     up = marks(0.0, max(value for _, value in points))
@@ -99,21 +105,32 @@ def _chart(lines: Lines, x: str, y: str, top: float, names: Sequence[str]) -> li
     floor = top + HEIGHT - BOTTOM
     parts = [f'<text x="{LEFT}" y="{top + 22}" font-size="14" font-weight="bold">{escape(y)}</text>']
     for mark in across:
-        at = LEFT + mark * wide
-        parts.append(f'<text x="{at:.1f}" y="{floor + 18}" text-anchor="middle" fill="#555">{mark:g}</text>')
+        right = LEFT + mark * wide
+        parts.append(f'<text x="{right:.1f}" y="{floor + 18}" text-anchor="middle" fill="#555">{mark:g}</text>')
     for mark in up:
-        at = floor - mark * tall
-        parts.append(f'<line x1="{LEFT}" y1="{at:.1f}" x2="{WIDTH - RIGHT}" y2="{at:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{at + 4:.1f}" text-anchor="end" fill="#555">{mark:g}</text>')
+        down = floor - mark * tall
+        parts.append(f'<line x1="{LEFT}" y1="{down:.1f}" x2="{WIDTH - RIGHT}" y2="{down:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{down + 4:.1f}" text-anchor="end" fill="#555">{mark:g}</text>')
     middle = (LEFT + WIDTH - RIGHT) / 2
     parts.append(f'<text x="{middle:.0f}" y="{floor + 38}" text-anchor="middle">{escape(x)}</text>')
     for name, line in lines.items():
-        colour = COLOURS[names.index(name) % len(COLOURS)]
         places = [(LEFT + at * wide, floor - value * tall) for at, value in line]
-        path = " ".join(f"{right:.1f},{down:.1f}" for right, down in places)
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{right:.1f}" cy="{down:.1f}" r="3.5" fill="{colour}"/>' for right, down in places]
+        parts += _line(places, _colour(names.index(name)))
     return parts
+
+
+def _line(places: Sequence[Point], colour: str) -> list[str]:
+    """One line with its points. places: (right, down) in the drawing."""
+    path = " ".join(f"{right:.1f},{down:.1f}" for right, down in places)
+    parts = [f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>']
+    for right, down in places:
+        parts.append(f'<circle cx="{right:.1f}" cy="{down:.1f}" r="3.5" fill="{colour}"/>')
+    return parts
+
+
+def _colour(index: int) -> str:
+    """Of a line; they come again where there are many."""
+    return COLOURS[index % len(COLOURS)]
 
 
 def marks(low: float, high: float) -> list[float]:
@@ -123,8 +140,10 @@ def marks(low: float, high: float) -> list[float]:
         span = 1.0
     step = 10.0 ** math.floor(math.log10(span / NUM_MARKS))
     while span / step > NUM_MARKS:
-        step *= 2 if round(step / 10 ** math.floor(math.log10(step))) != 2 else 2.5
-    count = math.ceil(span / step - 1e-9)
+        power = 10 ** math.floor(math.log10(step))
+        leading = round(step / power)
+        step *= 2.5 if leading == 2 else 2  # 1, 2, 5, 10, ...
+    count = math.ceil(span / step - 1e-9)  # a whole number of steps may come out a little larger
     return [round(low + step * number, 10) for number in range(count + 1)]
 
 

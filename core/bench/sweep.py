@@ -21,6 +21,8 @@ from core.bench.sweep_options import SweepOptions
 from core.bench.sweep_runs import NAME, Params, Run, run_all
 
 LONGEST_NAME = 120
+NOT_IN_TABLE = frozenset({*DETAILS, "errors"})
+"""Of a result: lists with an entry for each request."""
 
 
 def sweep(options: SweepOptions) -> list[dict[str, Any]]:
@@ -61,23 +63,25 @@ def read_params(path: str | None, flag: str) -> list[Params]:
 def combinations(serve: Sequence[Params], bench: Sequence[Params], num_runs: int, directory: Path) -> list[Run]:
     """Every run, servers outermost. Raises UserError for two with one name."""
     runs: list[Run] = []
+    folders: set[Path] = set()
     for server, given in enumerate(serve):
         for params in bench:
             names = [name for name in (name_of(given), name_of(params)) if name]
             folder = directory / ("--".join(names) or "run")
+            if folder in folders:
+                raise UserError(f"{folder.name}: two sets of parameters have this name; give them a '{NAME}' each.")
+            folders.add(folder)
             for number in range(num_runs):
-                runs.append(Run(server, given, params, number, folder / f"run{number}.json"))
-    paths = [run.path for run in runs]
-    double = next((path for path in paths if paths.count(path) > 1), None)
-    if double is not None:
-        raise UserError(f"{double.parent.name}: two sets of parameters have this name; give them a '{NAME}' each.")
+                path = folder / f"run{number}.json"
+                runs.append(Run(server, given, params, number, path))
     return runs
 
 
 def name_of(params: Params) -> str:
     """What a set of parameters is called: its own name, or its values."""
     given = params.get(NAME) or ",".join(f"{key}={value}" for key, value in params.items())
-    return "".join(c if c.isalnum() or c in "=,._-" else "_" for c in str(given))[:LONGEST_NAME]
+    letters = [letter if letter.isalnum() or letter in "=,._-" else "_" for letter in str(given)]
+    return "".join(letters[:LONGEST_NAME])
 
 
 def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
@@ -85,16 +89,22 @@ def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for run in runs:
         result = _result(run.path)
-        kept = {name: value for name, value in result.items() if name not in (*DETAILS, "errors")}
-        rows.append({**run.serve, **kept, **run.bench, "run_number": run.number})
+        figures = {name: value for name, value in result.items() if name not in NOT_IN_TABLE}
+        rows.append({**run.serve, **figures, **run.bench, "run_number": run.number})
+    as_json = msgspec.json.format(msgspec.json.encode(rows))
+    write_whole(directory / "summary.json", as_json + b"\n")
+    write_whole(directory / "summary.csv", _as_csv(rows).encode())
+    return rows
+
+
+def _as_csv(rows: Sequence[Params]) -> str:
+    """A column for each name that any row has."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     table = io.StringIO(newline="")
     writer = csv.DictWriter(table, names)
     writer.writeheader()
     writer.writerows(rows)
-    write_whole(directory / "summary.json", msgspec.json.format(msgspec.json.encode(rows)) + b"\n")
-    write_whole(directory / "summary.csv", table.getvalue().encode())
-    return rows
+    return table.getvalue()
 
 
 def _result(path: Path) -> dict[str, Any]:

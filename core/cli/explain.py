@@ -71,7 +71,11 @@ def print_explanation(resolution: Resolution) -> None:
     parts = [name for name, part in (("reasoning", found.row.reasoning), ("tool calls", found.row.calls)) if part]
     print(f"  {found.row.name}: {' and '.join(parts) or 'all of an answer is text'} ({found.reason})")
     _heading("Memory, by shapes")
-    _print_memory(resolution.memory)
+    remote = resolution.server.remote
+    if remote is not None and remote.role == "front":
+        print("  none here: the engine's command explains its own, and its values are what the front goes by")
+    else:
+        _print_memory(resolution.memory)
 
 
 def _print_memory(plan: MemoryPlan) -> None:

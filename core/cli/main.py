@@ -111,6 +111,8 @@ def _overview() -> Section:
         "Commands",
         (
             ("serve [MODEL]", "Start the server; without MODEL the embedded one."),
+            ("chat [MODEL]", "Talk to a model in the terminal: to the running server's, or one of its own."),
+            ("complete [MODEL]", "Have a model continue texts, in the same way."),
             (
                 "run-batch -i IN -o OUT",
                 "Run every request of a batch file, without a server; goes on where it was interrupted.",
@@ -130,7 +132,11 @@ def _overview() -> Section:
             ("convert MODEL OUT", "Write a model's kernels to files that start without packing."),
             ("save-sharded MODEL OUT", "Write a model's tensors to files for --load-format sharded_state."),
             ("build-kernels", "Compile native kernels again."),
-            ("kernels build", "Compile the kernels for GPUs ahead, so that a start waits for no compiler."),
+            ("kernels build [MODEL]", "Compile the kernels for GPUs ahead, so that a start waits for no compiler."),
+            (
+                "kernels tune MODEL",
+                "Measure how a model's products are computed best on a GPU; prints lines for a table.",
+            ),
             ("dashboard", "Print a Grafana dashboard for the server's metrics."),
             ("completion bash|zsh|fish", "Print a script that completes commands, flags and plugin names."),
             ("--version", "The version."),

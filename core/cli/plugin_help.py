@@ -60,7 +60,7 @@ def own_arguments(manifest: Manifest) -> list[tuple[str, str, str]]:
     if struct is None or kind.config_argument is None:
         return []
     prefix = flag_of(kind.config_argument)
-    if kind.name == "attention":
+    if kind.by_name:
         prefix += f".{manifest.row.name}"
     hints = typing.get_type_hints(struct, include_extras=True)
     found = []

@@ -48,6 +48,11 @@ def _serve(words: list[str], signals: StopSignals) -> int:
         with signals.held():
             process = EngineProcess.spawn()  # it imports what it needs while the arguments are read here
         resolution = _resolve(words)
+        remote = resolution.server.remote
+        if remote is not None and remote.role == "engine":
+            from core.serving.remote.headless import serve_headless
+
+            return serve_headless(resolution, process, signals)
         from core.serving.launch import serve as launch
 
         return launch(resolution, process, signals)

@@ -7,6 +7,7 @@ Called by: `http_endpoint`.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -98,4 +99,6 @@ def reason(error: OSError) -> str:
     """In the system's words, without numbers and addresses."""
     if isinstance(error, ssl.SSLError):
         return str(error.reason or error)
+    if error.errno is not None and error.errno > 0:  # those of looking up a name are negative
+        return os.strerror(error.errno)
     return error.strerror or str(error) or type(error).__name__

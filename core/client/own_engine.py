@@ -54,6 +54,8 @@ WITHOUT_MEANING = {
     "max_header_size": "no port is opened",
     "request_read_timeout": "no port is opened",
     "keep_alive_timeout": "no port is opened",
+    "headless": "the command has an engine of its own",
+    "data_parallel_size_local": "the command has an engine of its own",
 }
 """Arguments of `core serve` that such a command refuses, with the reason."""
 
@@ -80,6 +82,7 @@ def resolved(parsed: Parsed) -> Resolution:
 
     Raises ConfigError with every problem, UserError where traces are wanted and what sends them is not installed.
     """
+    from core.config.remote import refuse_remote
     from core.config.resolve import resolve
     from core.observe.tracing import check_tracing
 
@@ -88,6 +91,7 @@ def resolved(parsed: Parsed) -> Resolution:
     for warning in [*parsed.warnings, *resolution.warnings]:
         print(f"core: warning: {warning}", file=sys.stderr)
     check_tracing(resolution.server.traces)
+    refuse_remote(resolution.server)
     return resolution
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.terminal.conversation import Conversation, Snapshot
-from core.terminal.slash import Leave, run_slash
+from core.terminal.slash import COMMANDS, Leave, run_slash
 from core.terminal.teller import Teller
 
 PATH = "/v1/chat/completions"
@@ -25,7 +25,8 @@ class Chat:
 
     def run(self) -> int:
         """Turns until the person leaves; returns the exit code."""
-        return self._teller.converse("chat", "/help for help, Ctrl-D to leave.", self._handle)
+        commands = [f"/{name}" for name in COMMANDS]
+        return self._teller.converse("chat", "/help for help, Ctrl-D to leave.", self._handle, commands)
 
     def turn(self, text: str) -> bool:
         """Ask, and show the answer as it comes; whether it is whole. What there is of one that Ctrl-C ended stays.

@@ -7,7 +7,7 @@ choose a server. Called by: chat, complete.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,13 +66,14 @@ class Teller:
             self.screen.note(counts.line)
         return Told("".join(parts), is_whole=True)
 
-    def converse(self, command: str, hint: str, take: Callable[[str], bool]) -> int:
+    def converse(self, command: str, hint: str, take: Callable[[str], bool], commands: Sequence[str] = ()) -> int:
         """Have `take` handle what a person types until it says False, or input ends; returns the exit code.
 
         command: whose errors are told.
         hint: what a person has to know at the beginning.
+        commands: that the tab key completes.
         """
-        edit_lines()
+        edit_lines(commands)
         self.screen.note(f"{self._target.model}, {self._target.place}. {hint}")
         while True:
             try:

@@ -5,8 +5,11 @@ Owns: reading standard input. Never does: know commands. Called by: chat, comple
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from glob import escape, glob
 
 from core.api.errors import UserError
 
@@ -50,10 +53,32 @@ def unicode(text: str, name: str) -> str:
     return text
 
 
-def edit_lines() -> None:
-    """Arrow keys and earlier lines, where the system has readline."""
+def edit_lines(commands: Sequence[str] = ()) -> None:
+    """Arrow keys, earlier lines, and the tab key for `commands` and the paths behind them, where the system has readline.
+
+    commands: such as `/file`.
+    """
     with suppress(ImportError):
-        import readline  # noqa: F401
+        import readline
+
+        def complete(word: str, number: int) -> str | None:
+            found = completions(readline.get_line_buffer(), word, commands)
+            return found[number] if number < len(found) else None
+
+        if commands:
+            readline.set_completer(complete)
+            readline.set_completer_delims(" ")
+            readline.parse_and_bind("tab: complete")
+
+
+def completions(line: str, word: str, commands: Sequence[str]) -> list[str]:
+    """What the last word of a line may become: a command at its beginning, a path behind one, nothing in a message."""
+    if not line.startswith("/"):
+        return []
+    if " " not in line:
+        return [command for command in commands if command.startswith(word)]
+    found = glob(escape(os.path.expanduser(word)) + "*")
+    return sorted(path + os.sep if os.path.isdir(path) else path for path in found)
 
 
 def _no_unicode(name: str) -> UserError:

@@ -124,8 +124,8 @@ def test_no_name_is_cut_however_narrow_the_terminal(columns):
         (["serve", "--swap-space", "4"], "use --kv-offloading-size"),
         (["serve", "--tensor-parallel-size", "2"], "--tensor-parallel-size 2: this engine does not serve it yet"),
         (["serve", "--max-model-len", "1.5K"], "1.5k is 1500"),
-        (["serve", "-O3"], "--optimization-level 3: this engine does not serve it yet"),
-        (["serve", "-cc.mode=3"], "--compilation-config.mode 3: this engine does not serve it yet"),
+        (["serve", "-O4"], "-O 4: expected an integer from 0 to 3"),
+        (["serve", "-cc.compile_sizes=3"], "'compile_sizes': this engine does not serve it yet"),
         (["serve", "--config", "/nowhere.yaml"], "cannot be read"),
     ],
 )
