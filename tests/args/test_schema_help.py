@@ -50,7 +50,8 @@ def test_help_can_be_narrowed():
     assert names("port")[0] == "--port N"
     assert names("CacheConfig") == names("cache") and names("SchedulerConfig") == names("scheduler")
     assert names("-tp") == ["--tensor-parallel-size, -tp"]
-    assert "--compilation-config.mode" in names("compilation-config")
+    assert "--compilation-config.mode N" in names("compilation-config")
+    assert "--compilation-config.pass_config" in names("compilation-config")
     assert "--kv-events-config.hwm N" in names("kv-events-config")
     assert "--max-loras" in names("LoRAConfig") and "--mm-processor-cache-gb" in names("multimodal")
     assert names("swap-space") == ["--swap-space"]

@@ -110,3 +110,9 @@ def test_secrets_are_in_no_sentence(tmp_path):
         merge({}, {"CORE_API_KEY": "[hidden-word"}),
     ):
         assert merged.problems and "hidden-word" not in str(merged.problems + merged.warnings)
+
+
+def test_a_variable_that_is_nearly_one_of_ours_is_told():
+    merged = merge({}, {"CORE_PLUGIN": "a", "CORE_DUMPS": "/var", "PATH": "/bin"})
+    assert merged.problems == []
+    assert merged.warnings == ["environment: CORE_PLUGIN is not read. Did you mean 'CORE_PLUGINS'?"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.attack import rows_http, rows_keys, rows_lists, rows_shapes, rows_texts
+from tests.attack import rows_http, rows_items, rows_keys, rows_lists, rows_shapes, rows_texts, rows_vectors
 from tests.attack.row import Row
 
 THEMES: dict[str, list[Row]] = {
@@ -10,6 +10,8 @@ THEMES: dict[str, list[Row]] = {
     "texts": rows_texts.rows(),
     "lists": rows_lists.rows(),
     "shapes": rows_shapes.rows(),
+    "items": rows_items.rows(),
+    "vectors": rows_vectors.rows(),
     "http": rows_http.rows(),
 }
 ROWS: list[Row] = [row for theme in THEMES.values() for row in theme]

@@ -24,6 +24,11 @@ def message(content: Any, **fields: Any) -> bytes:
     return _json({"messages": [{"role": "user", "content": content, **fields}], "max_tokens": 2})
 
 
+def given(fields: dict[str, Any]) -> bytes:
+    """A body of the fields that are not None."""
+    return _json({name: value for name, value in fields.items() if value is not None})
+
+
 def with_raw(field: str, value: str, *, of: dict[str, Any] = COMPLETION) -> bytes:
     """A request whose `field` is the text `value`, JSON or not."""
     others = {name: known for name, known in of.items() if name != field}

@@ -13,7 +13,8 @@ from tests.attack.server import HEALTH, Server
 
 ROW_LIMIT_S = 15.0
 HEALTH_LIMIT_S = 10.0
-ORDER = [*((False, setup) for setup in SETUPS), (True, "plain")]  # large ones last: they may take all the time
+# Large ones come last: they may take all the time.
+ORDER = [(is_large, setup) for is_large in (False, True) for setup in SETUPS]
 
 
 def run(arena: Arena, phase: Phase, seconds: float) -> None:
@@ -28,10 +29,11 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
             for row in of_theme
             if (row.large, row.setup) == (large, setup)
         ]
+        gives_text = "runner" not in SETUPS[setup]
         while rows and clock.left:
             with arena.target(**SETUPS[setup]) as (target, server):
                 sent = attack(arena, phase, target, server, rows, clock)
-                if sent == len(rows):
+                if sent == len(rows) and gives_text:
                     arena.check_tokens(phase, target, f"after the rows on the server '{setup}'")
             rows = rows[sent:]
         phase.notes += [f"No time was left for: {row.name}" for _, row in rows]

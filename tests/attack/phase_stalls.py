@@ -56,10 +56,12 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
 
 
 def volley(arena: Arena) -> Sequence[Row]:
-    """Rows that a server should answer without work: all large ones, and some of the others."""
+    """Rows that a server should answer without work: as many large ones as others."""
     mine = [row for row in ROWS if row.setup == "plain" and not row.work]
-    large, small = [row for row in mine if row.large], [row for row in mine if not row.large]
-    chosen = [*large[:VOLLEY], *arena.random.sample(small, max(0, VOLLEY - len(large)))]
+    half = VOLLEY // 2
+    large = arena.random.sample([row for row in mine if row.large], half)
+    small = arena.random.sample([row for row in mine if not row.large], VOLLEY - half)
+    chosen = [*large, *small]
     arena.random.shuffle(chosen)
     return chosen
 

@@ -17,6 +17,10 @@ CLOSED = 0
 UNANSWERED = -1
 """The status of one that was still open, without an answer, when the time was over."""
 
+OPENAI_FIELDS = frozenset({"message", "type", "param", "code"})
+ANTHROPIC_FIELDS = frozenset({"message", "type"})
+"""Of error objects, on the paths of either API."""
+
 Body = bytes | Iterator[bytes]
 Headers = tuple[tuple[str, bytes], ...]
 
@@ -27,6 +31,7 @@ SETUPS: dict[str, dict[str, Any]] = {
     "root /api": {"root_path": "/api"},
     "key ü": {"api_key": UMLAUT_KEY},
     "queue of 32": {"max_num_queued_reqs": 32},
+    "vectors": {"runner": "pooling"},
 }
 """Arguments of the servers that rows want, besides those of all of them."""
 
@@ -99,12 +104,13 @@ def problems(row: Row, answer: Answer, *, timed: bool = True) -> list[str]:
 def _error_problems(row: Row, body: bytes) -> list[str]:
     if row.method == "HEAD":
         return []
+    fields = ANTHROPIC_FIELDS if row.target.startswith("/v1/messages") else OPENAI_FIELDS
     try:
         error = json.loads(body)["error"]
-        message, param = error["message"], error["param"]
-    except (ValueError, LookupError, TypeError):
+        message, param = error["message"], error.get("param")
+    except (ValueError, LookupError, TypeError, AttributeError):
         return [f"no error object: {body[:200].decode(errors='replace')}"]
-    if set(error) != {"message", "type", "param", "code"} or not isinstance(message, str) or not message:
+    if set(error) != fields or not isinstance(message, str) or not message:
         return [f"an error object of another form: {error}"]
     if "Traceback" in message or "object at 0x" in message:
         return [f"an error that shows internals: {message[:200]}"]

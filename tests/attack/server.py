@@ -22,7 +22,7 @@ from tests.attack.row import KEY, SETUPS, Answer, Row
 from tests.attack.send import Target, send
 
 ROOT = Path(__file__).parents[2]
-START_LIMIT_S = 60.0
+START_LIMIT_S = 180.0
 END_LIMIT_S = 25.0
 MAX_MODEL_LEN = 2048
 ARGUMENTS = {

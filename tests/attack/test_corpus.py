@@ -10,14 +10,19 @@ import httpx
 import pytest
 
 from core.api.config import SchedulerConfig, ServerConfig
+from core.api.pooling import PoolingConfig
 from tests.attack.corpus import ROWS
+from tests.attack.make import nested, with_raw
 from tests.attack.row import KEY, SETUPS, UNANSWERED, Answer, Row, problems
 from tests.attack.send import Target, send
 from tests.serving.conftest import run_server
+from tests.serving.scripted_engine import PoolingClient
 
 HEALTH = Row("health", "/health", method="GET", allowed=frozenset({200}))
 SMALL = [row for row in ROWS if not row.large]
 SCHEDULER_FIELDS = frozenset(SchedulerConfig.__struct_fields__)
+POOLING = {"client": PoolingClient, "pooling": PoolingConfig(kinds=("mean",), normalize=False, size=PoolingClient.SIZE)}
+PARAMETERS = '[{"type": "function", "name": "f", "parameters": %s}]'
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,8 @@ def target_of() -> Iterator[Callable[[str], Target]]:
                 key = given.get("api_key", KEY)
                 config = ServerConfig(api_keys=(key,), uvicorn_log_level="critical", **own)
                 scheduler = SchedulerConfig(**{name: given[name] for name in SCHEDULER_FIELDS & given.keys()})
-                running = stack.enter_context(run_server(config, scheduler=scheduler))
+                pools = POOLING if given.get("runner") == "pooling" else {}
+                running = stack.enter_context(run_server(config, scheduler=scheduler, **pools))
                 port = httpx.URL(running.url).port
                 assert port is not None
                 targets[setup] = Target("127.0.0.1", port, key)
@@ -47,6 +53,25 @@ def test_row(row: Row, target_of: Callable[[str], Target]) -> None:
     target = target_of(row.setup)
     assert problems(row, send(target, row, limit_s=5.0), timed=False) == []
     assert send(target, HEALTH).status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "around", "kind", "depths", "padding"),
+    [
+        ("/v1/responses", "tools", PARAMETERS, "object", range(925, 965), 0),
+        ("/v1/embeddings", "user", "%s", "list", range(970, 995), 20_000),  # in the helper process
+    ],
+)
+def test_whatever_can_be_read_can_be_refused(
+    path: str, field: str, around: str, kind: str, depths: range, padding: int, target_of: Callable[[str], Target]
+) -> None:
+    """Somewhere among these depths a body is just flat enough to be decoded, and too deep for what comes next."""
+    request = {"input": "Hi", "model": None}
+    target = target_of("vectors" if field == "user" else "plain")
+    for depth in depths:
+        body = with_raw(field, around % nested(depth, kind), of=request) + b" " * padding
+        row = Row(f"{depth}", path, body, allowed=frozenset({200, 400}))
+        assert problems(row, send(target, row, limit_s=20.0), timed=False) == []
 
 
 def test_names_say_one_thing_each() -> None:
@@ -78,6 +103,6 @@ def test_only_this_machine_is_attacked() -> None:
 
 
 def test_setups_are_arguments_of_a_server() -> None:
-    known = {*ServerConfig.__struct_fields__, *SCHEDULER_FIELDS, "api_key"}
+    known = {*ServerConfig.__struct_fields__, *SCHEDULER_FIELDS, "api_key", "runner"}
     assert all(set(setup) <= known for setup in SETUPS.values())
     assert {row.setup for row in ROWS} <= set(SETUPS)

@@ -76,7 +76,7 @@ async def test_vectors_and_scores_of_texts(tmp_path):
     for line in (embedded, ranked):
         del line["body"]["prompt"], line["body"]["max_tokens"]
     source = write(tmp_path / "in", embedded, ranked)
-    config = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE)
+    config = PoolingConfig(kinds=("mean",), normalize=False, size=PoolingClient.SIZE)
     assert await run(source, tmp_path / "out", engine=make_engine(client=PoolingClient, pooling=config)) == 0
     vectors, documents = (row["response"]["body"] for row in read(tmp_path / "out"))
     assert [entry["embedding"] for entry in vectors["data"]] == [[2.0, 2.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]
@@ -239,7 +239,7 @@ async def test_a_thousand_lines_have_one_result_each_whatever_they_ask(tmp_path)
 
 
 async def test_texts_are_embedded_and_ranked(tmp_path):
-    engine = make_engine(client=PoolingClient, pooling=PoolingConfig(kind="mean", normalize=False, size=4))
+    engine = make_engine(client=PoolingClient, pooling=PoolingConfig(kinds=("mean",), normalize=False, size=4))
     texts = {"custom_id": "e", "url": "/v1/embeddings", "body": {"input": ["abba", "cd"]}}
     ranked = {"custom_id": "r", "url": "/v1/rerank", "body": {"query": "a", "documents": ["b", "a"]}}
     wrong = {"custom_id": "w", "url": "/v1/embeddings", "body": {"input": []}}

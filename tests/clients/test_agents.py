@@ -20,8 +20,8 @@ from tests.clients.agents import AGENTS, DONE, NOTE, RIGHT, SHOWN, TASK, WRONG, 
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / ".venv" / "clients" / "node_modules" / ".bin"
-START_SECONDS = 30
-AGENT_SECONDS = 60
+START_SECONDS = 60
+AGENT_SECONDS = 200
 
 pytestmark = pytest.mark.clients
 

@@ -31,10 +31,12 @@ FURTHER = {
     ],
     "kernels": [
         *(contracts.LinearKernel, contracts.RaceKernel, contracts.LogprobsKernel, contracts.RouteKernel),
-        *(contracts.ExpertsKernel, contracts.HeadsKernel, contracts.GatedLinear, contracts.HasSoftCap),
-        *(contracts.HasTakeRows, contracts.HasExperts, contracts.HasHeads),
+        *(contracts.ExpertsKernel, contracts.HeadsKernel, contracts.ActivatedLinear, contracts.HasSoftCap),
+        *(contracts.HasTakeRows, contracts.HasAddNorm, contracts.HasExperts, contracts.HasHeads),
     ],
-    "attention": [contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState],
+    "attention": [
+        *(contracts.LatentBackend, contracts.StateBackend, contracts.HasExampleState, contracts.TurnsHeads),
+    ],
     "speculative": [contracts.DraftHeads, contracts.HearsResults],
 }
 """Contracts of objects that a kind's own object hands out, and those that it may have beside its own."""
@@ -44,7 +46,7 @@ STRUCTS = {
     "quantization": [specs.LayerSpec, specs.DensePlan, specs.PartPlan, specs.Unsupported],
     "attention": [
         *(specs.AttentionSpec, specs.LatentSpec, specs.StateSpec, specs.AttentionQuery, specs.StateQuery),
-        *(specs.KVLayout, contracts.BatchView),
+        *(specs.KVLayout, contracts.BatchView, contracts.HeadTurn),
     ],
     "kernels": [specs.KernelQuery],
     "speculative": [contracts.ProposerInput, contracts.RequestFacts, contracts.DraftView, hookspecs.DraftContext],

@@ -10,10 +10,11 @@ from core.api.specs import KernelQuery
 from core.layers.kernels import KernelSet
 from core.sampling.bitmask import bitmask_of
 from core.sampling.filters import survivors
-from core.sampling.kernel import masked_race, native_logprobs, numpy_race
+from core.sampling.kernel import masked_race, numpy_race
 from core.sampling.noise import NoiseKey
 from core.sampling.race import Entrant, winners
 from core.sampling.sampler import Sampler
+from core.sampling.told import native_logprobs
 
 ROWS = 16
 

@@ -164,7 +164,7 @@ def test_the_death_of_an_engine_is_an_error_of_its_requests() -> None:
 def test_each_text_that_is_pooled_is_a_span() -> None:
     with collector() as (endpoint, bodies):
         config = ServerConfig(uvicorn_log_level="warning", traces=TraceSettings(endpoint=endpoint))
-        pooling = PoolingConfig(kind="mean", normalize=False, size=PoolingClient.SIZE)
+        pooling = PoolingConfig(kinds=("mean",), normalize=False, size=PoolingClient.SIZE)
         with run_server(config, client=PoolingClient, pooling=pooling) as running:
             headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
             answer = running.http.post("/v1/embeddings", json={"input": ["abba", "cd"]}, headers=headers)

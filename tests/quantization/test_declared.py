@@ -13,11 +13,15 @@ import torch
 from core.api.checkpoint import CheckpointFacts
 from core.api.declaration import find_declaration
 from core.api.errors import UserError
+from core.api.specs import ACTIVATIONS
+from core.plugin.capabilities import roundings_of
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
 from core_plugins.loaders.directory import read_directory
+from core_plugins.platforms.cuda import manifest as cuda
 from core_plugins.quantization.declared.arguments import activation_for
 from core_plugins.quantization.declared.bits import to_nibbles, unpack_stream, unpack_words
+from core_plugins.quantization.declared.held import OFFERED
 from core_plugins.quantization.declared.patterns import any_means, is_meant
 
 
@@ -116,6 +120,15 @@ def test_an_order_moves_the_integers_of_each_word() -> None:
 
 
 def test_inputs_have_the_precision_that_is_asked_for_where_a_format_has_it() -> None:
-    assert activation_for("auto", ("int8", "none"), "bfloat16") == "int8"
-    assert activation_for("auto", ("int8", "none"), "float32") == "none"
-    assert activation_for("bf16", ("int8", "none"), "bfloat16") is None
+    assert activation_for("auto", ("int8", "none"), "bfloat16", ACTIVATIONS) == "int8"
+    assert activation_for("auto", ("int8", "none"), "float32", ACTIVATIONS) == "none"
+    assert activation_for("bf16", ("int8", "none"), "bfloat16", ACTIVATIONS) is None
+
+
+def test_inputs_are_rounded_by_themselves_only_where_a_device_gains() -> None:
+    """A GPU multiplies integers of two rows, and has nothing of groups of inputs; whoever asks for them gets them."""
+    on_gpu = roundings_of(cuda.core_spec().capabilities)
+    assert activation_for("auto", OFFERED["int4_groups"], "bfloat16", on_gpu) == "none"
+    assert activation_for("auto", OFFERED["int8_channel"], "bfloat16", on_gpu) == "int8_row"
+    assert activation_for("auto", OFFERED["mxfp4"], "bfloat16", on_gpu) == "bf16"
+    assert activation_for("int8", OFFERED["int4_groups"], "bfloat16", on_gpu) == "int8"

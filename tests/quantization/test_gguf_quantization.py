@@ -155,6 +155,8 @@ def test_activation_follows_the_dtype_unless_given() -> None:
         return method.plan(SPEC).activation
 
     assert activation("bfloat16") == "int8" and activation("float32") == "none"
+    on_gpu = gguf_manifest.core_load(LoadContext(manifest=manifest, roundings=("none", "bf16")))
+    assert on_gpu.plan(SPEC).activation == "none"
     assert activation("float32", activation="int8") == "int8" and activation("bfloat16", activation="none") == "none"
 
 

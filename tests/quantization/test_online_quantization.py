@@ -7,7 +7,7 @@ import torch
 from core.api.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
 from core.api.sampling_params import SamplingParams
-from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
+from core.api.specs import ACTIVATIONS, DensePlan, LayerSpec, PartPlan, Unsupported
 from core.llm import LLM
 from core.plugin.hookspecs import LoadContext
 from core.plugin.registry import PluginRegistry
@@ -35,9 +35,10 @@ def manifest(dtype="BF16", shape=(64, 128)):
     return CheckpointManifest("m", "safetensors", ["m"], {"layer.weight": info}, {}, TokenizerSource())
 
 
-def method(scheme, found=None, dtype="bfloat16", **arguments):
+def method(scheme, found=None, dtype="bfloat16", roundings=ACTIVATIONS, **arguments):
     hooks = getattr(manifests, scheme.upper())
-    context = LoadContext(manifest=found or manifest(), dtype=dtype, arguments=OnlineArguments(**arguments))
+    given = OnlineArguments(**arguments)
+    context = LoadContext(manifest=found or manifest(), dtype=dtype, arguments=given, roundings=roundings)
     return hooks.core_load(context)
 
 
@@ -78,6 +79,8 @@ def test_the_plan_names_what_each_role_becomes():
     assert isinstance(method("int8", ignore=["lay"]).plan(spec), DensePlan)
     assert method("int8").plan(spec).activation == "int8"
     assert method("int8", dtype="float32").plan(spec).activation == "none"
+    on_gpu = method("int8", roundings=("none", "bf16", "int8_row")).plan(spec)
+    assert (on_gpu.format, on_gpu.activation) == ("int8_groups", "none")
     assert method("mxfp4", activation="bf16").plan(spec).activation == "bf16"
 
 

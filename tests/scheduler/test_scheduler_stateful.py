@@ -333,5 +333,6 @@ TestSchedulerMachine.settings = machine_settings(120, 60)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_tens_of_thousands_of_actions():
     run_state_machine_as_test(SchedulerMachine, settings=machine_settings(600, 80))

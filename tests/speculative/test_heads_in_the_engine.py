@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
+from core.config.resolve import resolve
 from core.executor.heads_pass import HeadsPass
 from tests.speculative.checkpoints import save_medusa, save_speculator
 from tests.speculative.test_draft_heads import Speculator, medusa_oracle
@@ -90,3 +91,15 @@ def test_more_drafts_than_heads_are_refused_at_the_start(
     path, _ = medusa
     with pytest.raises(ConfigError, match="the draft has 3 heads"):
         LLM(model=str(tiny_llama), use_tqdm_on_load=False, **drafting("medusa", path, 5))
+
+
+@pytest.mark.parametrize("method", ["medusa", "mlp_speculator"])
+def test_there_are_as_many_drafts_as_heads_unless_told(
+    method: str,
+    medusa: tuple[Path, dict[str, Tensor]],
+    speculator: tuple[Path, Speculator],
+    tiny_llama: Path,
+) -> None:
+    path = medusa[0] if method == "medusa" else speculator[0]
+    arguments = {"model": str(tiny_llama), "speculative_config": {"method": method, "model": str(path)}}
+    assert resolve(arguments, context="llm").engine.scheduler.num_speculative_tokens == 3
