@@ -28,6 +28,8 @@ T_95 = {5: 2.57, 10: 2.23, 15: 2.13, 20: 2.09, 30: 2.04}
 """Student's t for a 95% interval, by degrees of freedom; of the next smaller one that is listed."""
 SAMPLED = {"sampled": 1, "sampled16": 16}
 """Requests at once, by scenario at temperature 1."""
+PROMPT_TOKENS = 128
+ANSWER_TOKENS = 256
 
 Figures = dict[str, float]
 
@@ -48,13 +50,16 @@ class Side:
 
     def measure(self, scenario: str) -> Figures:
         """One repetition."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(scenario + "\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("{"):
+        asked = self._process.stdin
+        told = self._process.stdout
+        assert asked is not None and told is not None, "both are pipes"
+        asked.write(scenario + "\n")
+        asked.flush()
+        for line in told:
+            if line.startswith("{"):  # the engine's own lines are none of figures
                 return dict(json.loads(line))
-        raise SystemExit(f"Side {self.name} ended with {self._process.wait()}; what it said stands above.")
+        code = self._process.wait()
+        raise SystemExit(f"Side {self.name} ended with {code}; what it said stands above.")
 
     def close(self) -> None:
         """End the process."""
@@ -72,23 +77,31 @@ def serve(arguments: dict[str, Any]) -> None:
     prompts = PromptMaker(engine.encode)
     for line in sys.stdin:
         name = line.strip()
-        batch = SAMPLED.get(name)
-        figures = SCENARIOS[name](engine, prompts) if batch is None else sampled(engine, prompts.batch(batch, 128))
+        num_sampled = SAMPLED.get(name)
+        if num_sampled is None:
+            figures = SCENARIOS[name](engine, prompts)
+        else:
+            batch = prompts.batch(num_sampled, PROMPT_TOKENS)
+            figures = sampled(engine, batch)
         print(json.dumps(figures), flush=True)
 
 
 def sampled(engine: Any, prompts: list[list[int]]) -> Figures:
-    """Answers of 256 tokens at temperature 1, a seed for each prompt; the whole run."""
+    """Answers of `ANSWER_TOKENS` at temperature 1, a seed for each prompt; the whole run."""
     from core import SamplingParams
 
-    params = [
-        SamplingParams(temperature=1.0, seed=sum(ids), max_tokens=256, ignore_eos=True, detokenize=False)
-        for ids in prompts
-    ]
+    params: list[SamplingParams] = []
+    for ids in prompts:
+        one = SamplingParams(
+            temperature=1.0, seed=sum(ids), max_tokens=ANSWER_TOKENS, ignore_eos=True, detokenize=False
+        )
+        params.append(one)
     inputs = [{"prompt_token_ids": ids} for ids in prompts]
     start = time.perf_counter()
     engine._llm.generate(inputs, params, use_tqdm=False)
-    return {"output tok/s": 256 * len(prompts) / (time.perf_counter() - start)}
+    elapsed = time.perf_counter() - start
+    num_tokens = ANSWER_TOKENS * len(prompts)
+    return {"output tok/s": num_tokens / elapsed}
 
 
 def interval(ratios: list[float]) -> str:
@@ -99,24 +112,41 @@ def interval(ratios: list[float]) -> str:
     listed = [degrees for degrees in T_95 if degrees <= freedom]
     if not listed:
         return f"{math.exp(middle):.3f} (too few pairs for an interval)"
-    width = T_95[max(listed)] * statistics.stdev(logs) / math.sqrt(len(logs))
-    return f"{math.exp(middle):.3f} [{math.exp(middle - width):.3f}, {math.exp(middle + width):.3f}]"
+    error = statistics.stdev(logs) / math.sqrt(len(logs))
+    width = T_95[max(listed)] * error
+    low = math.exp(middle - width)
+    high = math.exp(middle + width)
+    return f"{math.exp(middle):.3f} [{low:.3f}, {high:.3f}]"
 
 
 def compare(sides: list[Side], scenario: str, pairs: int) -> None:
     """Print each figure of a scenario: the median of both sides, and A over B."""
-    rows: list[list[Figures]] = [[], []]
+    ours, theirs = measured(sides, scenario, pairs)
+    for figure in ours[0]:
+        own = [row[figure] for row in ours]
+        other = [row[figure] for row in theirs]
+        ratios = [mine / yours for mine, yours in zip(own, other, strict=True)]
+        told = {
+            "scenario": scenario,
+            "figure": figure,
+            "A": statistics.median(own),
+            "B": statistics.median(other),
+            "A/B": interval(ratios),
+            "pairs": pairs,
+        }
+        print(json.dumps(told), flush=True)
+
+
+def measured(sides: list[Side], scenario: str, pairs: int) -> tuple[list[Figures], list[Figures]]:
+    """The figures of both sides, in pairs one after the other; which side comes first changes."""
+    rows: tuple[list[Figures], list[Figures]] = ([], [])
     for number in range(pairs + 1):
         order = (0, 1) if number % 2 else (1, 0)
         for side in order:
             figures = sides[side].measure(scenario)
             if number:  # the first pair warms up
                 rows[side].append(figures)
-    for figure in rows[0][0]:
-        own, other = ([row[figure] for row in side] for side in rows)
-        ratios = [mine / theirs for mine, theirs in zip(own, other, strict=True)]
-        result = {"scenario": scenario, "figure": figure, "A": statistics.median(own), "B": statistics.median(other)}
-        print(json.dumps(result | {"A/B": interval(ratios), "pairs": pairs}), flush=True)
+    return rows
 
 
 def main() -> None:
@@ -133,7 +163,9 @@ def main() -> None:
     if options.serve is not None:
         serve(json.loads(options.serve))
         return
-    sides = [Side("A", options.a_checkout.resolve(), options.a), Side("B", options.b_checkout.resolve(), options.b)]
+    first = Side("A", options.a_checkout.resolve(), options.a)
+    second = Side("B", options.b_checkout.resolve(), options.b)
+    sides = [first, second]
     try:
         for scenario in options.scenarios:
             compare(sides, scenario, options.pairs)

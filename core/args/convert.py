@@ -88,7 +88,7 @@ def _is_unset(field: Field, value: Any) -> bool:
 
 def _noun(field: Field) -> str:
     if field.is_list:
-        return "a list of texts"
+        return f"a list of {'integers' if field.item is int else 'texts'}"
     return _NOUNS.get(field.base, "a JSON object")
 
 
@@ -152,20 +152,23 @@ def _text(value: Any, expected: str) -> str:
     raise ValueError(expected)
 
 
-def _list(field: Field, value: Any, expected: str) -> list[str]:
-    """A list of texts: a JSON list, one text, or with `commas` several in one text."""
+def _list(field: Field, value: Any, expected: str) -> list[Any]:
+    """A list of texts or integers: a JSON list, one text, or with `commas` several in one text."""
     if isinstance(value, str):
         text = value.strip()
         value = loose(text) if text.startswith("[") else [value]
     if not isinstance(value, (list, tuple)):
         raise ValueError(expected)
-    if not all(isinstance(item, str) for item in value):
-        raise ValueError(expected)
-    if not field.arg.commas:
-        return list(value)
-    parts: list[str] = []
+    parts: list[Any] = []
     for item in value:
-        parts += [part.strip() for part in item.split(",")]
+        if isinstance(item, str) and field.arg.commas:
+            parts += [part.strip() for part in item.split(",")]
+        else:
+            parts.append(item)
+    if field.item is int:
+        return [_integer(part, field.arg.human, expected) for part in parts]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(expected)
     return parts
 
 
@@ -231,8 +234,9 @@ def _check_choices(field: Field, value: Any) -> None:
 def _check_range(field: Field, value: Any) -> None:
     """Raises ValueError for a number outside of the limits."""
     arg = field.arg
-    low = arg.ge is not None and value < arg.ge
-    too_low = arg.gt is not None and value <= arg.gt
-    too_high = arg.le is not None and value > arg.le
-    if low or too_low or too_high:
-        raise ValueError(f"expected {describe(field)}")
+    for number in value if field.is_list else [value]:
+        low = arg.ge is not None and number < arg.ge
+        too_low = arg.gt is not None and number <= arg.gt
+        too_high = arg.le is not None and number > arg.le
+        if low or too_low or too_high:
+            raise ValueError(f"expected {describe(field)}")

@@ -38,8 +38,7 @@ together.
 _APPENDIX = """## Names that are not served
 
 Other engines, and older versions of them, have more arguments. Each of these names is an error that says why it is not
-here, unless its value asks for what holds anyway: those in brackets, and for a switch to be off. A value may also say the
-same as a switch of ours: `-O0` and `-cc.cudagraph_mode NONE` mean `--enforce-eager`."""
+here, unless its value asks for what holds anyway: those in brackets, and for a switch to be off."""
 
 
 def document() -> str:

@@ -153,6 +153,9 @@ def _one(known: Schema, field: Field) -> list[Section]:
     sections = [Section(known.titles[field.group], tuple(rows))]
     if field.keys:
         sections.append(Section("Keys", tuple(_key_rows(field.flag, field))))
+    others = [(_names(row), told(row)) for row in keys_of(field.name)]
+    if others:
+        sections.append(Section(ELSEWHERE, tuple(others)))
     return sections
 
 
@@ -178,7 +181,7 @@ def _metavar(field: Field) -> str:
         choices = ",".join(map(str, field.arg.choices))
         return f"{{{choices}}}"
     if field.is_list:
-        return "TEXT..."
+        return "N..." if field.item is int else "TEXT..."
     if field.is_mapping:
         return "JSON"
     return {int: "N", float: "X"}.get(field.base, "TEXT")
@@ -192,7 +195,7 @@ def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
         return [exact], []
     row = foreign_named(plain.lower()) or with_short(word.lstrip("-"))
     if row is not None:
-        return [], [row, *keys_of(row)]
+        return [], [row, *keys_of(row.name)]
     group = [field for field in known.fields.values() if field.group == group_key(plain)]
     if group:
         return group, []

@@ -23,6 +23,14 @@ class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
     load_format: Annotated[
         str, Arg("Loader of the checkpoint; auto asks which loader knows the files.", plugin="loader")
     ] = "auto"
+    config_format: Annotated[
+        str,
+        Arg(
+            "Form that the model's configuration must have: mistral is params.json, which the loader of that name reads, hf any"
+            " other; auto takes what the loader reads.",
+            choices=("auto", "hf", "mistral"),
+        ),
+    ] = "auto"
     model_loader_extra_config: Annotated[dict[str, Any], Arg("The loader's own arguments.")] = {}
     download_dir: Annotated[str | None, Arg("Directory for downloads. Unset: the hub's cache.")] = None
     ignore_patterns: Annotated[

@@ -68,6 +68,10 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
             choices=("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits"),
         ),
     ] = "raw_logprobs"
+    enable_prompt_embeds: Annotated[
+        bool,
+        Arg("Prompts of LLM, LLMEngine and AsyncLLM may be embeddings: {'prompt_embeds': a tensor [tokens, hidden]}."),
+    ] = False
     logits_processors: Annotated[
         list[str] | None,
         Arg(
@@ -76,6 +80,14 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
             plugin="logits_processor",
         ),
     ] = None
+    logits_processor_timeout: Annotated[
+        float,
+        Arg(
+            "Seconds that a call of a logits processor may take, while all others in the batch wait; the requests that asked "
+            "for one that hangs then end with an error.",
+            gt=0,
+        ),
+    ] = 5.0
     quantization: Annotated[
         str | None,
         Arg("Quantization method. Unset: what the checkpoint declares.", short=("q",), plugin="quantization"),

@@ -25,6 +25,7 @@ from core.args.answers import AnswersArgs
 from core.args.arg import Arg
 from core.args.attention import AttentionArgs
 from core.args.cache import CacheArgs
+from core.args.compilation import CompilationArgs
 from core.args.engine import EngineArgs
 from core.args.frontend import FrontendArgs
 from core.args.journal import JournalArgs
@@ -35,6 +36,7 @@ from core.args.model import ModelArgs
 from core.args.observe import ObserveArgs
 from core.args.plugins import PluginsArgs
 from core.args.pooling import PoolingArgs
+from core.args.remote import RemoteArgs
 from core.args.scheduler import SchedulerArgs
 from core.args.speculative import SpeculativeArgs
 from core.args.structured_outputs import StructuredOutputsArgs
@@ -47,6 +49,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     SchedulerArgs,
     AttentionArgs,
     KernelArgs,
+    CompilationArgs,
     SpeculativeArgs,
     StructuredOutputsArgs,
     PluginsArgs,
@@ -56,6 +59,7 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
     AnswersArgs,
     LimitsArgs,
     JournalArgs,
+    RemoteArgs,
 )
 
 
@@ -99,6 +103,12 @@ class Field:
     def is_list(self) -> bool:
         """Whether the value is a list."""
         return typing.get_origin(self.base) is list
+
+    @property
+    def item(self) -> type:
+        """The type of a list's items: `str`, or `int`."""
+        (item,) = typing.get_args(self.base)
+        return item if isinstance(item, type) else str
 
     @property
     def is_mapping(self) -> bool:

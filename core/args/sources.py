@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ ENVIRONMENT = {
     "HF_TOKEN": "hf_token",
     "HF_ENDPOINT": "hf_endpoint",
 }
+PREFIX = "CORE_"
+LIKENESS = 0.8
+"""From 0 to 1: of a variable that is likely to be one of ours, misspelled; the prefix that all share counts."""
 LONGEST_VALUE = 200
 
 Layer = dict[str, Given]
@@ -73,7 +77,6 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
         out.values[name] = given
     for name, given in winners.items():
         _refuse(name, given, out)
-        _adopt(name, given, out)
     return out
 
 
@@ -90,15 +93,6 @@ def _refuse(name: str, given: Given, out: Merged) -> None:
             shown = f"{given.origin.removeprefix('config file ')}: {shown}"
         end = "" if reason.endswith("?") else "."
         out.problems.append(f"{shown}: {reason}{end}")
-
-
-def _adopt(name: str, given: Given, out: Merged) -> None:
-    """A foreign name's value may say the same as a switch of ours, which holds unless the user gave that one, too."""
-    from core.args import foreign
-
-    for switch in foreign.meant(foreign.table()[name], given.value):
-        if not out.is_set(switch):
-            out.values[switch] = Given(True, given.origin)
 
 
 def _as_on_the_command_line(path: str, value: Any) -> str:
@@ -127,6 +121,12 @@ def _environment(environ: Mapping[str, str], out: Merged) -> Layer:
         if value:
             given = Given(value, f"environment {variable}")
             _take(layer, name, given, variable, out)
+    for variable in environ:
+        if not variable.startswith(PREFIX) or variable in ENVIRONMENT:
+            continue
+        meant = get_close_matches(variable, ENVIRONMENT, n=1, cutoff=LIKENESS)
+        if meant:
+            out.warnings.append(f"environment: {variable} is not read. Did you mean '{meant[0]}'?")
     return layer
 
 

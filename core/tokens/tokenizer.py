@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import tokenizers
-from tokenizers import models
+from tokenizers import models, normalizers
 
 from core.api.checkpoint import TokenizerSource
 from core.api.errors import CheckpointError, RequestError
@@ -168,6 +168,12 @@ class Tokenizer:
             refusal=snapshot.refusal,
         )
 
+    def read_small_letters(self) -> None:
+        """From now on, texts are read in small letters, but for special tokens written out in them."""
+        lower = normalizers.Lowercase()
+        own = self.backend.normalizer
+        self.backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])
+
     @cached_property
     def snapshot(self) -> TokenizerSnapshot:
         """The message from which another process makes the same tokenizer. The first time takes 30 ms for 50,000 tokens."""
@@ -224,6 +230,10 @@ class Tokenizer:
         """As `encode_pair`, for several pairs."""
         batch = self._encodings(list(pairs), add_special_tokens)
         return [PairEncoding(encoding.ids, encoding.type_ids) for encoding in batch]
+
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Of each token that `encode` gives, its first character and the one behind its last; equal for special tokens."""
+        return list(self.backend.encode(text).offsets)
 
     def _encodings(self, texts: list[str] | list[tuple[str, str]], special: bool) -> list[tokenizers.Encoding]:
         if self.refusal:

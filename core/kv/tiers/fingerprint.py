@@ -1,6 +1,7 @@
 """One name for everything besides tokens that the values of a KV block depend on.
 
-Owns: `fingerprint`. Never does: read whole weights. Called by: `KVServices`.
+Owns: `fingerprint`, and the digest of weight files in it. Never does: read whole weights. Called by: `KVServices`, a front's
+engine.
 """
 
 from __future__ import annotations
@@ -47,6 +48,19 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
     return digest.hexdigest()[:32]
 
 
+def weights_digest(model: str) -> str:
+    """Hex digits over the sizes and samples of the weight files alone, wherever and since whenever they lie there.
+
+    model: a path; without files the digest is that of nothing.
+    """
+    digest = hashlib.sha256()
+    for path in _weight_files(Path(model)):
+        size = path.stat().st_size
+        digest.update(f"{path.suffix}:{size}".encode())
+        _add_samples(digest, path, size)
+    return digest.hexdigest()[:32]
+
+
 def _weight_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
@@ -58,8 +72,12 @@ def _weight_files(path: Path) -> list[Path]:
 def _add_file(digest: hashlib._Hash, path: Path) -> None:
     status = path.stat()
     digest.update(f"{path.name}:{status.st_size}:{status.st_mtime_ns}".encode())
+    _add_samples(digest, path, status.st_size)
+
+
+def _add_samples(digest: hashlib._Hash, path: Path, size: int) -> None:
     with path.open("rb") as file:
         for index in range(NUM_SAMPLES):
-            start = status.st_size * index // NUM_SAMPLES
+            start = size * index // NUM_SAMPLES
             file.seek(start)
             digest.update(file.read(SAMPLE_BYTES))

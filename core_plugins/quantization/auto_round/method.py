@@ -27,7 +27,7 @@ def auto_round_method(context: LoadContext) -> DeclaredMethod:
     declaration = Declaration.read(manifest.facts().declaration)
     packing = declaration.packing
     arguments = context.arguments or DeclaredArguments()
-    run = Run(arguments.activation, context.dtype)
+    run = Run.of(arguments.activation, context)
 
     def choose(part: StoredPart) -> Layout | Unsupported | None:
         if PACKED not in part.tensors:

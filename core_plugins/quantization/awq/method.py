@@ -23,7 +23,7 @@ def awq_method(context: LoadContext) -> DeclaredMethod:
     manifest = declaring(context, "awq")
     declaration = Declaration.read(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
-    run = Run(arguments.activation, context.dtype)
+    run = Run.of(arguments.activation, context)
     layout = AWQLayout(run, declaration.group_size, declaration.version)
 
     def choose(part: StoredPart) -> AWQLayout | None:

@@ -50,4 +50,4 @@ def core_load(context: LoadContext) -> Any:
     check_declaration(facts.declaration)
     arguments = context.arguments or OnlineArguments()
     NF4.refuse_online(arguments)
-    return bitsandbytes_method(manifest, Run(arguments.activation, context.dtype))
+    return bitsandbytes_method(manifest, Run.of(arguments.activation, context))

@@ -44,5 +44,5 @@ def core_load(context: LoadContext) -> Any:
     manifest = declaring(context, "compressed-tensors")
     arguments = context.arguments or DeclaredArguments()
     groups = read_groups(manifest.facts().declaration)
-    choice = Choice(groups, Run(arguments.activation, context.dtype))
+    choice = Choice(groups, Run.of(arguments.activation, context))
     return DeclaredMethod(manifest, choice)

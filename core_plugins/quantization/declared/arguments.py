@@ -5,6 +5,7 @@ Called by: their manifests.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import msgspec
@@ -18,19 +19,23 @@ class DeclaredArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     activation: Annotated[
         Literal["auto", "none", "bf16", "int8", "int8_row"],
         msgspec.Meta(
-            description="Precision to which inputs of packed layers are rounded; auto: int8 for integer weights, bf16 for "
-            "floats, none when the dtype is float32."
+            description="Precision to which inputs of packed layers are rounded; auto: on a CPU int8 for integer weights and "
+            "bf16 for floats, on a GPU int8_row where weights have one scale a row; none when the dtype is not bfloat16."
         ),
     ] = "auto"
 
 
-def activation_for(asked: str, offered: tuple[Activation, ...], dtype: str) -> Activation | None:
+def activation_for(
+    asked: str, offered: tuple[Activation, ...], dtype: str, roundings: Collection[str]
+) -> Activation | None:
     """The precision of one format's inputs; None where the format does not have the one that is asked for.
 
     asked: the argument. offered: all that the format has, its own choice first. dtype: of the run.
+    roundings: those by which the device gains.
     """
     if asked == "auto":
-        return offered[0] if dtype == "bfloat16" else "none"
+        gainful = (one for one in offered if one in roundings and dtype == "bfloat16")
+        return next(gainful, "none")
     for one in offered:
         if one == asked:
             return one

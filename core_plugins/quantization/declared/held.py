@@ -5,12 +5,14 @@ Owns: what a plan says about each format. Never does: read a tensor. Torch-free.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from core.api.specs import Activation, PartPlan, Unsupported
+from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.declared.arguments import activation_for
 from core_plugins.quantization.declared.part import StoredPart
 
@@ -42,11 +44,17 @@ OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
 class Run:
     """What the user wants of all packed layers.
 
-    activation: the argument. dtype: of the run.
+    activation: the argument. dtype: of the run. roundings: of inputs, by which the device gains.
     """
 
     activation: str
     dtype: str
+    roundings: Sequence[str]
+
+    @classmethod
+    def of(cls, activation: str, context: LoadContext) -> Run:
+        """What the argument says, on the device of a context."""
+        return cls(activation, context.dtype, context.roundings)
 
     def plan(
         self, part: StoredPart, reads: tuple[str, ...], form: str, key: str, nbytes: int, multiple: int
@@ -58,7 +66,7 @@ class Run:
         multiple: inputs that cannot be divided.
         """
         offered = OFFERED[form]
-        activation = activation_for(self.activation, offered, self.dtype)
+        activation = activation_for(self.activation, offered, self.dtype, self.roundings)
         if activation is None:
             choices = " or ".join(offered)
             return Unsupported(

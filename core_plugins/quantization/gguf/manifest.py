@@ -19,7 +19,8 @@ class GGUFArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     activation: Annotated[
         Literal["auto", "none", "int8"],
         msgspec.Meta(
-            description="Precision to which inputs of packed layers are rounded; auto: int8, or none when the dtype is float32."
+            description="Precision to which inputs of packed layers are rounded; auto: int8, or none on a GPU and "
+            "when the dtype is float32."
         ),
     ] = "auto"
 
@@ -51,5 +52,6 @@ def core_load(context: LoadContext) -> Any:
     arguments = context.arguments or GGUFArguments()
     activation = arguments.activation
     if activation == "auto":
-        activation = "none" if context.dtype == "float32" else "int8"
+        gains = context.dtype != "float32" and "int8" in context.roundings
+        activation = "int8" if gains else "none"
     return GGUFMethod(context.manifest, activation)

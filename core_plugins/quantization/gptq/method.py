@@ -24,7 +24,7 @@ def gptq_method(context: LoadContext) -> DeclaredMethod:
     manifest = declaring(context, "gptq")
     declaration = Declaration.read(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
-    run = Run(arguments.activation, context.dtype)
+    run = Run.of(arguments.activation, context)
 
     def choose(part: StoredPart) -> GPTQLayout | Unsupported | None:
         if PACKED not in part.tensors:

@@ -20,7 +20,7 @@ def hqq_method(context: LoadContext) -> DeclaredMethod:
     manifest = declaring(context, "hqq")
     check_declaration(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
-    layout = HQQLayout(Run(arguments.activation, context.dtype))
+    layout = HQQLayout(Run.of(arguments.activation, context))
 
     def choose(part: StoredPart) -> HQQLayout | None:
         return layout if PACKED in part.tensors else None

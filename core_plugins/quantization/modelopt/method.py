@@ -72,7 +72,7 @@ def modelopt_method(context: LoadContext, asked: str) -> DeclaredMethod:
     if isinstance(inner, Mapping):
         declaration.update(inner)
     _check(declaration)
-    layouts = scaled_layouts(Run(asked, context.dtype), BLOCK)
+    layouts = scaled_layouts(Run.of(asked, context), BLOCK)
 
     def served(part: StoredPart) -> Layout | Unsupported | None:
         if SMOOTHED in part.tensors:

@@ -75,9 +75,9 @@ class OnlineManifest:
             self.refuse_online(arguments)
             return scaled_method(context, arguments.activation)
         head = self._head(arguments.head)
-        activations = {self.scheme.name: self._activation(arguments.activation, context.dtype)}
+        activations = {self.scheme.name: self._activation(arguments.activation, context)}
         if head is not None and head.name not in activations:
-            activations[head.name] = _default(head, context.dtype)
+            activations[head.name] = _default(head, context)
         return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
 
     def _is_declared(self, facts: CheckpointFacts) -> bool:
@@ -100,9 +100,9 @@ class OnlineManifest:
         names = {"auto": self.scheme.head, "same": self.scheme.name}
         return SCHEMES[names.get(asked, asked)]
 
-    def _activation(self, asked: str, dtype: str) -> Activation:
+    def _activation(self, asked: str, context: LoadContext) -> Activation:
         if asked == "auto":
-            return _default(self.scheme, dtype)
+            return _default(self.scheme, context)
         for offered in self.scheme.activations:
             if offered == asked:
                 return offered
@@ -112,8 +112,10 @@ class OnlineManifest:
         )
 
 
-def _default(scheme: Scheme, dtype: str) -> Activation:
-    return scheme.activations[0] if dtype == "bfloat16" else "none"
+def _default(scheme: Scheme, context: LoadContext) -> Activation:
+    """The scheme's own, which decides on the form of the weights as well, where the device gains by it."""
+    own = scheme.activations[0]
+    return own if context.dtype == "bfloat16" and own in context.roundings else "none"
 
 
 INT8 = OnlineManifest(SCHEMES["int8"])

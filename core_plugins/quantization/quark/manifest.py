@@ -44,5 +44,5 @@ def core_load(context: LoadContext) -> Any:
     manifest = declaring(context, "quark")
     arguments = context.arguments or DeclaredArguments()
     declaration = read_declaration(manifest.facts().declaration)
-    choice = Choice(declaration, Run(arguments.activation, context.dtype))
+    choice = Choice(declaration, Run.of(arguments.activation, context))
     return DeclaredMethod(manifest, choice)

@@ -57,7 +57,7 @@ def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
     declaration = context.facts.declaration
     method = str(context.facts.quantization)
     block = _read_keys(declaration, method)
-    layouts = scaled_layouts(Run(asked, context.dtype), block)
+    layouts = scaled_layouts(Run.of(asked, context), block)
     return DeclaredMethod(context.manifest, lambda part: choose(part, layouts))
 
 

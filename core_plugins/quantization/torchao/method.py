@@ -71,7 +71,7 @@ def torchao_method(context: LoadContext) -> DeclaredMethod:
         raise UserError("quantization 'torchao' was given no checkpoint; leave --quantization out.")
     check_declaration(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
-    run = Run(arguments.activation, context.dtype)
+    run = Run.of(arguments.activation, context)
 
     def choose(part: StoredPart) -> Layout | Unsupported | None:
         found = described(part, manifest.metadata)

@@ -29,7 +29,7 @@ def core_draft_spec(context: DraftContext) -> DraftSpec | None:
     shape = mlp_shape(context)
     if context.arguments is not None:
         check_count(context.arguments.num_speculative_tokens, len(shape.stages), "stages")
-    return DraftSpec(taps=(BEHIND_NORM,))
+    return DraftSpec(taps=(BEHIND_NORM,), num_drafts=len(shape.stages))
 
 
 @hookimpl
