@@ -15,6 +15,7 @@ from core.api.decoder_spec import DecoderSpec
 from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.module_spec import ModelSpec
 from core.executor.batch import PersistentBatch
+from core.executor.checkpoint import Checkpoint, open_checkpoint
 from core.executor.device import Device
 from core.executor.draft_pass import DraftPass
 from core.executor.draft_progress import DraftProgress
@@ -22,15 +23,8 @@ from core.executor.draft_states import HiddenStates
 from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.heads_pass import HeadsPass
-from core.executor.instance import (
-    Checkpoint,
-    ModelInstance,
-    build,
-    load_plugin,
-    max_step_tokens,
-    open_checkpoint,
-    shared_parts,
-)
+from core.executor.instance import ModelInstance, build, max_step_tokens, shared_parts
+from core.executor.plugin_loading import load_plugin
 from core.executor.step_buffers import StepBuffers
 from core.models.borrowing import borrow, borrowing_spec
 from core.models.decoder import Decoder, DecoderWeights
