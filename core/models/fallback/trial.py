@@ -234,10 +234,11 @@ def _spec(
     scale = given.get("scaling")
     cap = given.get("softcap")
     batch, heads, length, size = query.shape
-    kv_heads = key.shape[1]
-    if (batch, length, key.shape[2]) != (1, NUM_TOKENS, NUM_TOKENS) or value.shape[1:3] != key.shape[1:3]:
+    _, kv_heads, num_keys, key_size = key.shape
+    is_step = (batch, length, num_keys) == (1, NUM_TOKENS, NUM_TOKENS)
+    if not is_step or value.shape[1:3] != key.shape[1:3]:
         raise CannotServe("gives attention other tokens than those of the step")
-    if key.shape[3] != size or heads % kv_heads:
+    if key_size != size or heads % kv_heads:
         raise CannotServe("has queries and keys that do not fit")
     window = _window(mask, given.get("sliding_window"))
     scale = 1.0 / math.sqrt(size) if scale is None else float(scale)
