@@ -230,6 +230,7 @@ static void test_attention(int half, long block_size) { // three sequences: a pr
         w.v = values[s].data(), w.v_row_stride = heads_kv * dim, w.v_head_stride = dim;
         w.cache = cache.data(), w.slots = slots.data(), w.rows = count, w.heads_kv = heads_kv, w.dim = w.dim_v = dim;
         w.block_size = block_size, w.block_bytes = bytes, w.element = half ? kCacheBF16 : kCacheF32;
+        w.k_scale = w.v_scale = 1;
         run_cache_write(w);
     }
     Floats q = random(39 * heads_q * dim), out(q.size());
@@ -238,7 +239,8 @@ static void test_attention(int half, long block_size) { // three sequences: a pr
     c.out = out.data(), c.out_row_stride = heads_q * dim, c.out_head_stride = dim;
     c.cache = cache.data(), c.cu_seqlens = starts.data(), c.seq_lens = lens.data(), c.block_table = table.data();
     c.table_stride = width, c.batch = batch, c.heads_q = heads_q, c.heads_kv = heads_kv, c.dim = c.dim_v = dim;
-    c.block_size = block_size, c.block_bytes = bytes, c.element = half ? kCacheBF16 : kCacheF32, c.scale = 0.3f, c.window = window;
+    c.block_size = block_size, c.block_bytes = bytes, c.element = half ? kCacheBF16 : kCacheF32, c.k_scale = c.v_scale = 1;
+    c.scale = 0.3f, c.window = window;
     run_attention(c);
     std::vector<double> want(q.size());
     for (long s = 0, row = 0; s < batch; s++)
