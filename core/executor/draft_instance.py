@@ -142,17 +142,22 @@ def draft_pass(
         keeps_drafts=states is None and shape.parallel_token_id is None,
         takes_states=states is not None,
     )
-    widths = config.draft.tree if config.draft is not None else ()
-    tree = None
-    if widths and verifies_trees:
-        tree = DraftTree(widths)
-    elif widths:
-        logger.warning(
-            "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
-            "or the rule of acceptance takes no trees."
-        )
+    tree = _tree(config.draft.tree, verifies_trees=verifies_trees)
     spread = _spread(draft.model)
     return DraftPass(forward, batch, sampler, progress, states, spread, shape.parallel_token_id, tree)
+
+
+def _tree(widths: tuple[int, ...], *, verifies_trees: bool) -> DraftTree | None:
+    """The tree that was asked for; None: drafts are chains."""
+    if not widths:
+        return None
+    if verifies_trees:
+        return DraftTree(widths)
+    logger.warning(
+        "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
+        "or the rule of acceptance takes no trees."
+    )
+    return None
 
 
 def heads_pass(
