@@ -14,7 +14,6 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.explanation import Source
-from core.api.logprobs_mode import shows_logits
 from core.api.outputs import RequestOutput
 from core.api.pooling import PoolingConfig
 from core.api.pooling_outputs import PooledOutput
@@ -27,7 +26,10 @@ from core.engine.late_chunks import Span
 from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.engine.text_pairs import TextPairs
+from core.engine.tokenizing import tokenized_together
+from core.library.beam_batch import advance_all, begin_search, next_step
 from core.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
+from core.library.chat_batch import ChatBatch, Conversation, as_conversations
 from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
 from core.library.named_calls import CALLS, named_call
@@ -36,11 +38,7 @@ from core.tokens.chat_template import has_answers
 from core.tokens.script_tokenizer import chat_template_of
 
 if TYPE_CHECKING:
-    from core.formats.answer_plan import AnswerPlan
     from core.formats.selection import AnswerFormat
-
-Message = Mapping[str, Any]
-Conversation = Sequence[Message]
 
 
 class LLM(PoolingMethods, LLMEngine):
@@ -77,11 +75,9 @@ class LLM(PoolingMethods, LLMEngine):
         refuse_keywords(options)
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
-        _check_count("priority", priority, len(batch))
-        if priority is None:
-            priority = [0] * len(batch)
+        priority = _priorities(priority, len(batch))
         told = self._explain_terms(params, given=sampling_params is not None) if explain else None
-        return self._run(self._tokenize(batch), params, priority, use_tqdm, told)
+        return self._run(tokenized_together(batch, self._tokenizer), params, priority, use_tqdm, told)
 
     def enqueue(
         self,
@@ -99,8 +95,8 @@ class LLM(PoolingMethods, LLMEngine):
         refuse_keywords(options)
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
-        _check_count("priority", priority, len(batch))
-        entries = self._checked(self._tokenize(batch), params, priority or [0] * len(batch))
+        priority = _priorities(priority, len(batch))
+        entries = self._checked(tokenized_together(batch, self._tokenizer), params, priority)
         return begin_batch(self._live_client(), self._output, entries)
 
     def wait_for_completion(
@@ -149,36 +145,21 @@ class LLM(PoolingMethods, LLMEngine):
         tokenizer = self._need_tokenizer()
         chat_template = chat_template or self._chat_template
         template = chat_template_of(tokenizer, chat_template)
-        prompts: list[PromptInput] = []
-        plans: list[AnswerPlan] = []
         plan = None
         if tools or tool_choice is not None:
-            from core.formats.whole_answer import take_apart, tool_plan
+            from core.formats.whole_answer import tool_plan
 
             served = self._answer_format(chat_template)
             plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
-        for index, conversation in enumerate(conversations):
-            text = template.render(
-                list(conversation),
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                tools=None if plan is None else plan.use.shown,
-                **(chat_template_kwargs or {}),
-            )
-            ids = tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
-            prompts.append({"prompt": text, "prompt_token_ids": ids})
-            if plan is not None and plan.format is not None:
-                own_plan = plan.resuming(conversation[-1]) if continue_final_message else plan
-                params[index] = own_plan.held(params[index], text)
-                plans.append(own_plan)
+        batch = ChatBatch(tokenizer, template, plan, chat_template_kwargs or {})
+        for conversation, wanted in zip(conversations, params, strict=True):
+            batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
         told: list[ExplainTerms] | None = None
         if explain:
-            told = self._explain_terms(params, given=sampling_params is not None, conversations=conversations)
-        outputs = self._run(prompts, params, [0] * len(prompts), use_tqdm, told, marks_specials=bool(plans))
-        for index, own_plan in enumerate(plans):
-            prompt = str(outputs[index].prompt)
-            for completion in outputs[index].outputs:
-                take_apart(completion, own_plan, prompt, keeps_specials=not params[index].skip_special_tokens)
+            told = self._explain_terms(batch.params, given=sampling_params is not None, conversations=conversations)
+        priority = [0] * len(conversations)
+        outputs = self._run(batch.prompts, batch.params, priority, use_tqdm, told, marks_specials=batch.is_parsed)
+        batch.take_apart(outputs)
         return outputs
 
     def beam_search(
@@ -198,11 +179,10 @@ class LLM(PoolingMethods, LLMEngine):
         refuse_keywords(options)
         batch = as_batch(prompts)
         searches = [self._search(index, batch, params) for index in range(len(batch))]
-        while True:
-            open_ones = [search for search in searches if not search.is_over]
-            if not open_ones:
-                break
-            self._advance(open_ones, use_tqdm)
+        while open_ones := [search for search in searches if not search.is_over]:
+            step_prompts, step_params = next_step(open_ones)
+            found = self._run(step_prompts, step_params, [0] * len(step_prompts), use_tqdm, None)
+            advance_all(open_ones, found)
         outputs = [search.output() for search in searches]
         if self._tokenizer is not None:
             for output in outputs:
@@ -256,8 +236,8 @@ class LLM(PoolingMethods, LLMEngine):
         if not isinstance(params, Sequence):
             params = [params or PoolingParams()] * len(batch)
         _check_count("pooling_params", params, len(batch))
-        _check_count("priority", priority, len(batch))
-        outputs = self._run(self._tokenize(batch), params, priority or [0] * len(batch), use_tqdm, None)
+        priority = _priorities(priority, len(batch))
+        outputs = self._run(tokenized_together(batch, self._tokenizer), params, priority, use_tqdm, None)
         return [output for output in outputs if isinstance(output, PooledOutput)]
 
     @property
@@ -311,68 +291,12 @@ class LLM(PoolingMethods, LLMEngine):
             )
         return list(params)
 
-    def _tokenize(self, batch: list[PromptInput]) -> list[PromptInput]:
-        """Texts are tokenized together, which uses all threads of the tokenizer; other prompts stay as they are."""
-        texts = [prompt for prompt in batch if isinstance(prompt, str)]
-        if self._tokenizer is None or len(texts) < 2:
-            return batch
-        encoded = iter(self._tokenizer.encode_batch(texts))
-        tokenized: list[PromptInput] = []
-        for prompt in batch:
-            if isinstance(prompt, str):
-                tokenized.append({"prompt": prompt, "prompt_token_ids": next(encoded)})
-            else:
-                tokenized.append(prompt)
-        return tokenized
-
     def _search(self, index: int, batch: list[PromptInput], params: BeamSearchParams) -> BeamSearch:
         """A search that has not begun. Raises RequestError."""
         if not isinstance(params, BeamSearchParams):
             raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
         entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
-        first = entry.requests[0]
-        if first.prompt_embeds:
-            raise RequestError(
-                "Beam search needs a prompt of text or token ids; leave prompt_embeds out.", param="prompts"
-            )
-        model = self._config.model
-        room = model.max_model_len - len(first.prompt_token_ids)
-        num_tokens = min(params.max_tokens, room)
-        if shows_logits(model.logprobs_mode):
-            raise RequestError(
-                f"Beam search adds up log-probabilities, and logprobs_mode is {model.logprobs_mode}; use raw_logprobs.",
-                param="params",
-            )
-        search = BeamSearch(first.prompt_token_ids, params, num_tokens, model.eos_token_ids, first.cache_salt)
-        most = model.max_logprobs
-        if most != -1 and search.num_candidates > most:
-            raise RequestError(
-                f"beam_width is {params.beam_width}, which needs {search.num_candidates} log-probabilities a token; this "
-                f"engine gives at most {most}. Use fewer beams, or raise max_logprobs.",
-                param="beam_width",
-            )
-        return search
-
-    def _advance(self, searches: Sequence[BeamSearch], use_tqdm: Progress) -> None:
-        """One token more for all beams."""
-        prompts: list[PromptInput] = []
-        params: list[SamplingParams] = []
-        for search in searches:
-            asked = SamplingParams(
-                temperature=0.0, max_tokens=1, logprobs=search.num_candidates, detokenize=False, ignore_eos=True
-            )
-            for beam in search.running:
-                prompts.append({"prompt_token_ids": beam.tokens, "cache_salt": search.cache_salt})
-                params.append(asked)
-        outputs = iter(self._run(prompts, params, [0] * len(prompts), use_tqdm, None))
-        for search in searches:
-            found = []
-            for _ in search.running:
-                completion = next(outputs).outputs[0]
-                if not completion.logprobs:
-                    raise RequestError(f"The beam search failed: {completion.stop_reason}", status=500)
-                found.append(completion.logprobs[0])
-            search.advance(found)
+        return begin_search(entry.requests[0], params, self._config.model)
 
     def _explain_terms(
         self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
@@ -459,27 +383,13 @@ class LLM(PoolingMethods, LLMEngine):
             ) from error
 
 
+def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
+    """One for each prompt. Raises RequestError."""
+    _check_count("priority", given, count)
+    return given or [0] * count
+
+
 def _check_count(name: str, given: Sequence[Any] | None, count: int) -> None:
     """Raises RequestError unless there is one entry for each prompt."""
     if given is not None and len(given) != count:
         raise RequestError(f"{name} has {len(given)} entries for {count} prompts; pass one for each.", param=name)
-
-
-def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
-    """A single conversation as a list of one."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str):
-        raise RequestError(
-            f"messages is a {type(messages).__name__}; expected a list of messages with 'role' and 'content', or a list of "
-            "such lists.",
-            param="messages",
-        )
-    single = bool(messages) and isinstance(messages[0], Mapping)
-    conversations: list[Any] = [messages] if single else list(messages)
-    for index, conversation in enumerate(conversations):
-        is_list = isinstance(conversation, Sequence) and not isinstance(conversation, str)
-        if not is_list or not conversation or not all(isinstance(message, Mapping) for message in conversation):
-            raise RequestError(
-                f"Conversation {index} is not a list of messages; expected [{{'role': ..., 'content': ...}}, ...].",
-                param="messages",
-            )
-    return conversations

@@ -1,7 +1,7 @@
 """The shape of a decoder, resolved from a configuration and its family row. Torch-free.
 
-Owns: `DecoderSpec`, and what follows from it without weights (tensor shapes, layer specs).
-Never does: read configurations (`core.models.families` does) or hold weights.
+Owns: `DecoderSpec`, and what follows from it without weights: the matrices, tensors and buffers of the whole model.
+Never does: read configurations (`core.models.families` does), name what is in a block (`block_parts` does) or hold weights.
 Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 """
 
@@ -12,6 +12,15 @@ from collections.abc import Iterator
 
 import msgspec
 
+from core.api.block_parts import (
+    ExpertLinears,
+    block_buffers,
+    correction_tensor,
+    expert_linears,
+    mixer_parts,
+    mlp_linears,
+    norms_around,
+)
 from core.api.block_spec import (
     BlockOrder,
     BlockSpec,
@@ -25,33 +34,23 @@ from core.api.block_spec import (
 )
 from core.api.draft_input import DRAFT_TOKENS, DraftInput
 from core.api.local_spec import local_spec
-from core.api.mixer_parts import MixerParts, NormTensor, attention_parts, latent_parts, merged, state_parts
+from core.api.mixer_parts import NormTensor
 from core.api.model_part import Part
 from core.api.pooling_head import PoolingHead
-from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
+from core.api.specs import LayerSpec, MixerSpec
 
 __all__ = [
     "BlockOrder",
     "BlockSpec",
     "DecoderSpec",
-    "ExpertLinears",
     "ExpertsSpec",
     "HeadNormSpec",
     "HeadsSpec",
     "MLPSpec",
     "NormSpec",
-    "NormTensor",
     "PositionsSpec",
     "TemperatureSpec",
-    "mixer_parts",
 ]
-
-
-class ExpertLinears(msgspec.Struct, frozen=True):
-    """The matrices of one expert: gate and up side by side (or up alone), and down."""
-
-    gate_up: tuple[LayerSpec, ...]
-    down: tuple[LayerSpec, ...]
 
 
 class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,27 +149,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
         Parts of one entry share their input and may be fused.
         """
-        return {**mixer_parts(self, index).linears, **self._mlp_linears(index)}
-
-    def _mlp_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-        """The matrices of the MLP, or the router and the shared expert."""
-        experts = self.blocks[index].experts
-        mlp = self.block_mlp(index)
-        if mlp is not None:
-            return self._dense_linears(f"{self.block_name(index)}.mlp", mlp)
-        if experts is None:
-            return {}
-        prefix = f"{self.block_name(index)}.{experts.names[0]}"
-        h = self.hidden_size
-        router = LayerSpec(f"{prefix}.gate", "linear", (experts.count, h), experts.router_bias)
-        found: dict[str, tuple[LayerSpec, ...]] = {"router": (router,)}
-        shared = self.shared_mlp(index)
-        if shared is not None:
-            for role, parts in self._dense_linears(f"{prefix}.shared_experts", shared).items():
-                found[f"shared_{role}"] = parts
-        if experts.shared_gate:
-            found["shared_gate"] = (LayerSpec(f"{prefix}.shared_expert_gate", "linear", (1, h)),)
-        return found
+        return {**mixer_parts(self, index).linears, **mlp_linears(self, index)}
 
     def shared_mlp(self, index: int) -> MLPSpec | None:
         """The expert of a block that every token takes, or None."""
@@ -182,21 +161,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def expert_linears(self, index: int) -> list[ExpertLinears]:
         """The experts of one block that are held, in the order of their ids; none without experts."""
-        experts = self.blocks[index].experts
-        if experts is None:
-            return []
-        module, gate, up, down = experts.names
-        h = self.hidden_size
-        inner = experts.intermediate_size
-        found = []
-        for e in experts.held_ids:
-            expert = f"{self.block_name(index)}.{module}.experts.{e}"
-            first = LayerSpec(f"{expert}.{gate}", "experts", (inner, h), experts.bias)
-            second = LayerSpec(f"{expert}.{up}", "experts", (inner, h), experts.bias)
-            last = LayerSpec(f"{expert}.{down}", "experts", (h, inner), experts.bias, summed=True)
-            inputs = (first, second) if experts.gated else (second,)
-            found.append(ExpertLinears(inputs, (last,)))
-        return found
+        return expert_linears(self, index)
 
     def fused_linears(self, index: int) -> list[tuple[LayerSpec, ...]]:
         """All matrices of one block; parts of one entry share their input and may be fused."""
@@ -204,21 +169,6 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         for expert in self.expert_linears(index):
             found += (expert.gate_up, expert.down)
         return found
-
-    def _dense_linears(self, module: str, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
-        """The matrices of an MLP in the module of that name."""
-        h = self.hidden_size
-        size = mlp.size
-        down = LayerSpec(f"{module}.down_proj", "linear", (h, size), mlp.down_bias, summed=True)
-        gate = LayerSpec(f"{module}.gate_proj", "linear", (size, h), mlp.bias)
-        up = LayerSpec(f"{module}.up_proj", "linear", (size, h), mlp.bias)
-        inputs: tuple[LayerSpec, ...] = (gate, up)
-        if not mlp.gated:
-            inputs = (up,)
-        elif mlp.fused:
-            both = LayerSpec(f"{module}.gate_up_proj", "linear", (2 * size, h), mlp.bias, sections=(size, size))
-            inputs = (both,)
-        return {"gate_up": inputs, "down": (down,)}
 
     def router_widths(self) -> tuple[int, int]:
         """Most experts and most choices of a token in any block; 0 without experts."""
@@ -229,34 +179,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def block_norms(self, index: int) -> dict[str, NormTensor]:
         """The norms of one block by role: around mixer and MLP, and those of the mixer itself."""
-        prefix = self.block_name(index)
-        norms: dict[str, NormTensor] = {}
-        for role, name in self._norm_names(index).items():
-            norms[role] = NormTensor(f"{prefix}.{name}", (self.hidden_size,), self.norm)
-        mlp = self.block_mlp(index)
-        if mlp is not None and mlp.inner_norm is not None:
-            norms["mlp_inner"] = NormTensor(f"{prefix}.mlp.inner_norm", (mlp.size,), mlp.inner_norm)
-        return {**norms, **mixer_parts(self, index).norms}
-
-    def _norm_names(self, index: int) -> dict[str, str]:
-        """The norms around mixer and MLP: role and name in the block."""
-        block = self.blocks[index]
-        mixes = bool(block.mixers)
-        thinks = block.has_mlp
-        order = block.order or self.order
-        names: dict[str, str] = {}
-        if mixes and block.input_norm and order not in ("post", "residual_post"):
-            names["input"] = "input_layernorm"
-        if mixes and order in ("sandwich", "post", "residual_post"):
-            names["post_attention"] = "post_attention_layernorm"
-        if thinks and order in ("pre", "parallel_two"):
-            names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
-        if thinks and order == "sandwich":
-            names["pre_mlp"] = "pre_feedforward_layernorm"
-        behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
-        if thinks and behind:
-            names["post_mlp"] = "post_feedforward_layernorm"
-        return names
+        return {**norms_around(self, index), **mixer_parts(self, index).norms}
 
     def activation_tensors(self, index: int) -> dict[str, tuple[int, ...]]:
         """Name and shape of the tensors that the numbers of the MLP's activation are made from."""
@@ -267,11 +190,7 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def correction(self, index: int) -> tuple[str, int] | None:
         """Tensor name and size of a router's bias that counts in the choice alone, or None."""
-        experts = self.blocks[index].experts
-        if experts is None or not experts.correction:
-            return None
-        router = f"{self.block_name(index)}.{experts.names[0]}.gate"
-        return f"{router}.e_score_correction_bias", experts.count
+        return correction_tensor(self, index)
 
     def buffers(self) -> dict[str, int]:
         """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
@@ -291,24 +210,8 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.draft_input is not None:
             widths.update(self.draft_input.buffers(self.hidden_size))
         for index in range(len(self.blocks)):
-            for name, width in self._block_buffers(index).items():
+            for name, width in block_buffers(self, index).items():
                 widths[name] = max(width, widths.get(name, 0))
-        return widths
-
-    def _block_buffers(self, index: int) -> dict[str, int]:
-        """Width of each buffer that one block works on."""
-        widths = dict(mixer_parts(self, index).buffers)
-        block = self.blocks[index]
-        if len(block.mixers) > 1:
-            widths["beside"] = self.hidden_size
-        mlps = (self.block_mlp(index), self.shared_mlp(index))
-        sizes = [mlp.size for mlp in mlps if mlp is not None]
-        inner = max(sizes, default=0)
-        widths["gate_up"] = 2 * inner
-        widths["mlp"] = inner
-        if block.experts is not None and block.experts.shared_gate:
-            widths["shared_gate"] = 1
-            widths["shared_out"] = self.hidden_size
         return widths
 
     def embedding(self) -> LayerSpec:
@@ -444,24 +347,3 @@ class DecoderSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.pooling_head is not None:
             shapes.update(self.pooling_head.tensors())
         return shapes
-
-
-def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
-    """What the mixers of one block are made of; of two, both."""
-    parts = [_mixer_parts(spec, index, mixer) for mixer in spec.blocks[index].mixers]
-    return merged(parts)
-
-
-def _mixer_parts(spec: DecoderSpec, index: int, mixer: MixerSpec) -> MixerParts:
-    block = spec.blocks[index]
-    hidden = spec.hidden_size
-    width = 2 * hidden if block.wide else hidden
-    layer = spec.block_name(index)
-    if isinstance(mixer, StateSpec):
-        return state_parts(mixer, f"{layer}.mixer", hidden)
-    prefix = f"{layer}.self_attn"
-    heads = spec.block_heads(index)
-    pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
-    if isinstance(mixer, LatentSpec):
-        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0, width=width)
-    return attention_parts(mixer, prefix, hidden, heads, pairs, width)

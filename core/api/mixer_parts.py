@@ -138,7 +138,9 @@ def _orders(a: AttentionSpec, prefix: str, heads: HeadsSpec, pairs: int) -> dict
             group = q // a.num_kv_heads
             inner.append(Groups(a.num_kv_heads, (group, a.head_size, a.head_size_v)))
         if heads.fused == "quarters":
-            inner.append(Groups(4, (q // 4, a.num_kv_heads * a.head_size_v // 4, k // 4), order=(0, 2, 1)))
+            v = a.num_kv_heads * a.head_size_v
+            quarter = (q // 4, v // 4, k // 4)
+            inner.append(Groups(4, quarter, order=(0, 2, 1)))
         if pairs:
             inner.append(RotaryPairs(a.head_size, 0, pairs, 0, q + k))
         orders[f"{prefix}.qkv_proj"] = tuple(inner)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from core.client.endpoint import Answer, EndpointError
 
 LONGEST_EVENT = 64 * 1024 * 1024
-"""Bytes without a line break, after which a stream is taken for a mistake."""
+"""A stream with so many bytes and no line break is refused: it is no stream of events."""
 DONE = b"[DONE]"
 REST_SECONDS = 2.0
 """How long the end of an answer may take to follow its last event."""

@@ -12,7 +12,8 @@ from core.api.errors import UserError
 from core.tokens.tokenizer import Tokenizer
 
 NUM_COMPARED: Final = 256
-"""Tokens whose bytes are compared, all over the vocabulary: another tokenizer agrees in the first few at most."""
+"""How many tokens, spread over the whole vocabulary, are compared by their bytes: different tokenizers often agree on the first
+few."""
 
 
 def check_vocabulary(draft: TokenizerSource, target: TokenizerSource, where: str) -> None:

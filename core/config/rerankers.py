@@ -1,4 +1,4 @@
-"""Models that rank documents with their head for the next token, known by their names.
+"""Models that rank documents by what their head says of the next token, such as "yes" or "no"; they are known by their names.
 
 Owns: what each of them is asked, and in which words. Never does: read weights, render a template.
 Called by: the choice of a model's classes, rules.

@@ -31,7 +31,7 @@ from core.config.family import find_family, text_alone
 from core.config.files import magic_of, own_config
 from core.config.isolation import left_out
 from core.config.numerics import planned_numerics
-from core.config.platform import choose_platform
+from core.config.platform import ChosenPlatform, choose_platform
 from core.config.pooling import find_pooling
 from core.config.resolution import Resolution
 from core.config.rules import Facts
@@ -57,6 +57,21 @@ class _Inputs:
     context: Context
     environ: Mapping[str, str]
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the checkpoint is.
+
+    located:    as its loader found it.
+    checkpoint: the same under canonical names.
+    family:     the plugin that told its shape; None: the table of families.
+    """
+
+    located: Checkpoint
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    family: Choice | None
 
 
 def resolve(
@@ -110,29 +125,17 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.run_rules("arguments")
     discover(attempt)
     server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
-    located = attempt.answer_of(lambda: find_model(attempt))
-    model = None
-    checkpoint = located
-    if located is not None:
-        model = attempt.answer_of(lambda: _find_family(attempt, located))
-    if model is not None:
-        checkpoint, _, _ = model
-    if located is not None:
-        said = text_alone(located.manifest.config, located.manifest.tensors)
-        attempt.warnings += [said] if said else []
-    platform = attempt.answer_of(lambda: choose_platform(attempt, checkpoint))
-    if model is None or platform is None:
-        choose_proposer(attempt, checkpoint)
-        raise ConfigError(attempt.problems)
-    checkpoint, spec, family = model
+    model, platform = _model_and_platform(attempt)
+    checkpoint = model.checkpoint
+    spec = model.spec
     attempt.facts.spec = spec
     attempt.facts.manifest = checkpoint.manifest
     attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
     if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
         spec = without_head(spec, checkpoint.manifest)
     mixers = list(spec.mixers)
-    choose_plugins(attempt, checkpoint, family, mixers, platform)
-    attempt.draft = attempt.answer_of(lambda: find_draft(attempt, located or checkpoint, spec, platform))
+    choose_plugins(attempt, checkpoint, model.family, mixers, platform)
+    attempt.draft = attempt.answer_of(lambda: find_draft(attempt, model.located, spec, platform))
     plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
     settings = attempt.settings
     chosen = attempt.chosen
@@ -169,6 +172,24 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     )
 
 
+def _model_and_platform(attempt: Attempt) -> tuple[_Model, ChosenPlatform]:
+    """The stages that look at the checkpoint alone. Raises ConfigError with every problem where one of the two is not found."""
+    located = attempt.answer_of(lambda: find_model(attempt))
+    checkpoint = located
+    model = None
+    if located is not None:
+        model = attempt.answer_of(lambda: _find_family(attempt, located))
+        said = text_alone(located.manifest.config, located.manifest.tensors)
+        attempt.warnings += [said] if said else []
+    if model is not None:
+        checkpoint = model.checkpoint
+    platform = attempt.answer_of(lambda: choose_platform(attempt, checkpoint))
+    if model is None or platform is None:
+        choose_proposer(attempt, checkpoint)
+        raise ConfigError(attempt.problems)
+    return model, platform
+
+
 def discover(attempt: Attempt) -> None:
     """The plugins that the arguments leave. Raises ConfigError when they cannot be discovered."""
     if attempt.registry is None:
@@ -193,18 +214,17 @@ def find_model(attempt: Attempt) -> Checkpoint:
     return find_checkpoint(attempt.settings, attempt.plugins, facts)
 
 
-def _find_family(attempt: Attempt, located: Checkpoint) -> tuple[Checkpoint, ModelSpec, Choice | None]:
+def _find_family(attempt: Attempt, located: Checkpoint) -> _Model:
     """The model's shape, and who told it."""
     settings = attempt.settings
-    found = find_family(
+    checkpoint, spec, family = find_family(
         attempt.plugins, located, settings["model_impl"], trust_remote_code=settings["trust_remote_code"]
     )
-    _, spec, _ = found
     if isinstance(spec, ModuleSpec):
         settings.derive("model_impl", "transformers", "no row of the table of families and no plugin serves the model")
     else:
         settings.derive("model_impl", "core", "the engine has its own implementation")
-    return found
+    return _Model(located, checkpoint, spec, family)
 
 
 def _warn_of_plugins(attempt: Attempt) -> None:

@@ -23,7 +23,7 @@ from core.config.weights import heads_weights, planned_weights, proposer_weights
 from core.models.logit_rows import logit_rows
 
 STEPS_HELD = 2
-"""Steps whose sequences hold blocks: one is planned while the other is computed."""
+"""How many steps hold blocks at a time: one is planned while the other is computed."""
 
 
 def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
@@ -49,7 +49,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     facts.workspace_bytes = workspace
-    if facts.is_front:  # where the engine runs, there its plan is made
+    if facts.is_front:  # the plan is made where the engine runs
         return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, settings["max_model_len"], groups)
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
@@ -77,7 +77,7 @@ def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:
 
 
 def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
-    """All that an encoder's sequences can hold, each of which fills its last block in part; and the padding."""
+    """Blocks for all the sequences of an encoder, whose last ones may be filled in part, and for the padding."""
     settings = attempt.settings
     block_size: int = settings["block_size"]
     full = -(-max_step_tokens // block_size)
@@ -88,8 +88,8 @@ def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
 def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0, extra_tokens: int = 0) -> int:
     """Bytes of the largest step's buffers.
 
-    num_drafts: most of a sequence that a step verifies.
-    extra_tokens: that a pass of a draft has more than a step.
+    num_drafts: the most drafts of a sequence that a step verifies.
+    extra_tokens: by how many tokens a pass of a draft is longer than a step.
     """
     settings = attempt.settings
     tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"]) + extra_tokens

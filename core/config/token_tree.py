@@ -31,20 +31,26 @@ def token_tree(text: str | None, count: Any) -> tuple[int, ...]:
     paths = sorted(_paths(text), key=lambda path: (len(path), path))
     if len(paths) != count:
         raise UserError(f"{KEY} {text!r}: {len(paths)} drafts; num_speculative_tokens says {count}.")
+    _check_guesses(text, paths)
     places = {path: index for index, path in enumerate(paths)}
+    parents = tuple(places[path[:-1]] if len(path) > 1 else -1 for path in paths)
+    is_chain = parents == tuple(range(-1, len(paths) - 1))
+    return () if is_chain else parents
+
+
+def _check_guesses(text: str, paths: list[Path]) -> None:
+    """Raises UserError where a guess does not follow the first one of its level. paths: sorted, by length first."""
+    known = set(paths)
     for length, guesses in groupby(paths, key=len):
         expected = [(0,) * (length - 1) + (nth,) for nth in range(len(paths))]
         for path, wanted in zip(guesses, expected, strict=False):
             first = wanted[:-1]
-            if first and first not in places:
+            if first and first not in known:
                 raise UserError(f"{KEY} {text!r}: {path} is there, but {first} is not, behind which it comes.")
             if path != wanted:
                 raise UserError(
                     f"{KEY} {text!r}: {path} is there, but {wanted} is not; guesses follow the first one only."
                 )
-    parents = tuple(places[path[:-1]] if len(path) > 1 else -1 for path in paths)
-    is_chain = parents == tuple(range(-1, len(paths) - 1))
-    return () if is_chain else parents
 
 
 def _paths(text: str) -> list[Path]:

@@ -11,15 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-import msgspec
-
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, PluginError, UtilityError
+from core.api.errors import CoreError, PluginError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
-from core.api.sampling_params import SamplingParams
 from core.api.step_plan import SequenceKey, StepResult
 from core.engine.canary import Canary
-from core.engine.executor import CheckingExecutor, Executor, ProfiledExecutor, Profiler
+from core.engine.executor import Executor
+from core.engine.executor_calls import ExecutorCalls
 from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
 from core.engine.lasting import Lasting
@@ -76,6 +74,7 @@ class EngineCore:
         self.kv_services = KVServices.open(config, executor.numerics, executor.page_bytes)
         self._plugins = PluginTable(config.plugins.table)
         self._queue = step_queue(executor, ahead=config.scheduler.async_scheduling, trace=trace)
+        self._executor_calls = ExecutorCalls(executor, self._queue)
         self.scheduler = build_scheduler(config, self._queue, self.kv_services, self._plugins)
         pools = config.model.pooling
         self._faults = Faults(None if pools is None else pools.usual)
@@ -242,9 +241,8 @@ class EngineCore:
         return stats
 
     def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None),
-        `check_params` (what is wrong with a request's), `start_profile`, `stop_profile` and `written_profile` (see `Profiler`),
-        and those of the lifecycle.
+        """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None), and those of
+        `ExecutorCalls` and of the lifecycle.
 
         Raises UtilityError for an unknown method or argument.
         """
@@ -252,22 +250,10 @@ class EngineCore:
             "ping": lambda: None,
             "reset_prefix_cache": self.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
-            "check_params": self._check_params,
-            "start_profile": lambda: self._queue.beside(self._profiler().start),
-            "stop_profile": lambda: self._queue.beside(self._profiler().stop),
-            "written_profile": lambda: self._profiler().written(),
+            **self._executor_calls.utilities(),
             **self.lifecycle.utilities(),
         }
         return call_utility(utilities, method, arguments or {})
-
-    def _check_params(self, params: SamplingParams | Mapping[str, Any]) -> str:
-        """What is wrong with a request's parameters, for whatever reads them here. Other processes send plain values."""
-        executor = self.executor
-        if not isinstance(executor, CheckingExecutor):
-            return ""
-        wanted = params if isinstance(params, SamplingParams) else msgspec.convert(params, SamplingParams)
-        found = self._queue.beside(lambda: executor.check_params(wanted))
-        return str(found)
 
     def _tell_lifecycle(self) -> None:
         """Have the next message say what the engine is now, as all later ones do."""
@@ -275,14 +261,6 @@ class EngineCore:
         lifecycle.has_news = False
         lifecycle.halt.drained()
         self.scheduler.describe(lifecycle.weights.version, lifecycle.level, is_paused=lifecycle.is_paused)
-
-    def _profiler(self) -> Profiler:
-        """Raises UtilityError where there is none."""
-        executor = self.executor
-        profiler = executor.profiler if isinstance(executor, ProfiledExecutor) else None
-        if profiler is None:
-            raise UtilityError("This engine has no profiler; start it with --profiler-config.profiler torch.")
-        return profiler
 
     def close(self) -> None:
         """Save what is cached to disk if asked for, wait for a step under way, and close the executor."""

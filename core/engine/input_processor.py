@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
 import msgspec
 
@@ -48,6 +49,21 @@ class ProcessedInput:
     requests: list[EngineRequest]
     marks_specials: bool = False
     asked: Asked | None = None
+
+
+class TokenRules(NamedTuple):
+    """Which tokens an answer ends with, and which it may not have.
+
+    eos:       those that mean the end.
+    stops:     all that end it.
+    bad_words: sequences that do not come.
+    allowed:   the only ones that come, as int64; empty: any.
+    """
+
+    eos: list[int]
+    stops: list[int]
+    bad_words: list[list[int]]
+    allowed: bytes
 
 
 class InputProcessor:
@@ -90,64 +106,52 @@ class InputProcessor:
         check_unicode("user", terms.user)
         self._check_explain(terms)
         if isinstance(params, PoolingParams):
-            parsed = self._prompts.parse(prompt)
-            check_unicode("cache_salt", parsed.cache_salt or "")
+            parsed = self._parse(prompt)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
             return ProcessedInput(parsed.text, [request])
         self._check_params(params)
-        if params.structured_outputs is not None and grammar is None:
-            raise RequestError(
-                "structured_outputs cannot be used here: nothing compiles grammars; leave it out.",
-                param="structured_outputs",
-            )
-        parsed = self._prompts.parse(prompt)
-        if parsed.second:
-            raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
-        check_unicode("cache_salt", parsed.cache_salt or "")
-        if parsed.embeds is not None:
-            _check_embedded(parsed, params)
+        _check_compiled(params, grammar)
+        parsed = self._parse(prompt)
+        _check_continued(parsed, params)
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
-        is_whole = len(token_ids) == len(parsed.token_ids)
+        num_cut = len(parsed.token_ids) - len(token_ids)
         length = self._length(len(token_ids), params, terms)
-        resolved = msgspec.structs.replace(
-            params, max_tokens=length.num_tokens, allowed_token_ids=None, structured_outputs=None
-        )
-        eos, stops = self._stops(params, has_grammar=grammar is not None)
-        bad_words = self._bad_words(params)
-        allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
-        _check_possible(params, allowed, stops, bad_words)
-        allowed_ids = array("q", allowed).tobytes()
+        rules = self._token_rules(params, has_grammar=grammar is not None)
         seed = self._seed(params)
-        requests = [
-            EngineRequest(
-                request_id=request_id,
-                choice=choice,
-                prompt_token_ids=token_ids,
-                params=resolved,
-                seed=seed,
-                stop_token_ids=stops,
-                eos_token_ids=eos,
-                bad_words_ids=bad_words,
-                allowed_ids=allowed_ids,
-                arrival_time=arrival,
-                priority=terms.priority,
-                cache_salt=parsed.cache_salt,
-                user=terms.user,
-                deadline=deadline,
-                grammar=grammar,
-                explain=terms.explain is not None,
-                tenant=terms.tenant,
-                num_public_tokens=terms.num_public_tokens if is_whole else 0,
-                prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
-            )
-            for choice in range(params.n)
-        ]
-        processed = ProcessedInput(parsed.text, requests, terms.marks_specials)
+        first = EngineRequest(
+            request_id=request_id,
+            choice=0,
+            prompt_token_ids=token_ids,
+            params=msgspec.structs.replace(
+                params, max_tokens=length.num_tokens, allowed_token_ids=None, structured_outputs=None
+            ),
+            seed=seed,
+            stop_token_ids=rules.stops,
+            eos_token_ids=rules.eos,
+            bad_words_ids=rules.bad_words,
+            allowed_ids=rules.allowed,
+            arrival_time=arrival,
+            priority=terms.priority,
+            cache_salt=parsed.cache_salt,
+            user=terms.user,
+            deadline=deadline,
+            grammar=grammar,
+            explain=terms.explain is not None,
+            tenant=terms.tenant,
+            num_public_tokens=0 if num_cut else terms.num_public_tokens,
+            prompt_embeds=b"" if parsed.embeds is None else parsed.embeds.data,
+        )
+        others = [msgspec.structs.replace(first, choice=choice) for choice in range(1, params.n)]
+        processed = ProcessedInput(parsed.text, [first, *others], terms.marks_specials)
         if terms.explain is not None:
-            num_cut = len(parsed.token_ids) - len(token_ids)
             processed.asked = asked_of(params, terms, terms.explain, length, seed, num_cut, deadline)
         return processed
+
+    def _parse(self, prompt: PromptInput) -> Prompt:
+        parsed = self._prompts.parse(prompt)
+        check_unicode("cache_salt", parsed.cache_salt or "")
+        return parsed
 
     def _check_explain(self, terms: RequestTerms) -> None:
         if terms.explain is not None and self._explains == "off":
@@ -208,6 +212,14 @@ class InputProcessor:
         by_context = LengthLimit("max_model_len", room, "context")
         limits = [by_checkpoint, by_context] if params.max_tokens is None else [own, by_checkpoint, by_context]
         return min(limits, key=attrgetter("num_tokens"))
+
+    def _token_rules(self, params: SamplingParams, *, has_grammar: bool) -> TokenRules:
+        """Raises RequestError when they rule out every token."""
+        eos, stops = self._stops(params, has_grammar=has_grammar)
+        bad_words = self._bad_words(params)
+        allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
+        _check_possible(params, allowed, stops, bad_words)
+        return TokenRules(eos, stops, bad_words, array("q", allowed).tobytes())
 
     def _stops(self, params: SamplingParams, *, has_grammar: bool) -> tuple[list[int], list[int]]:
         """The tokens that mean the end, and all tokens that end this answer."""
@@ -276,6 +288,22 @@ class InputProcessor:
         if params.seed is not None:
             return params.seed & MAX_SEED
         return secrets.randbits(64) if self._random is None else self._random.getrandbits(64)
+
+
+def _check_compiled(params: SamplingParams, grammar: CompiledGrammar | None) -> None:
+    if params.structured_outputs is not None and grammar is None:
+        raise RequestError(
+            "structured_outputs cannot be used here: nothing compiles grammars; leave it out.",
+            param="structured_outputs",
+        )
+
+
+def _check_continued(prompt: Prompt, params: SamplingParams) -> None:
+    """Raise RequestError for a prompt that no text can follow."""
+    if prompt.second:
+        raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
+    if prompt.embeds is not None:
+        _check_embedded(prompt, params)
 
 
 def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:

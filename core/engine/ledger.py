@@ -77,11 +77,21 @@ class Ledger:
         """
         if message.epoch != self.epoch:
             return []
-        accepted: list[EngineOutput] = []
         for begun in message.begun:
             expected = self._by_handle.get(begun.handle)
             if expected is not None:
                 expected.begin_time = begun.time
+        accepted = self._of_columns(message)
+        for output in message.outputs:
+            expected = self._by_handle.get(output.handle)
+            if expected is not None:
+                self._continue(expected, output)
+                accepted.append(output)
+        return accepted
+
+    def _of_columns(self, message: EngineOutputs) -> list[EngineOutput]:
+        """One token each, for most sequences of a step."""
+        accepted: list[EngineOutput] = []
         for handle, start, token_id in message.tokens:
             expected = self._by_handle.get(handle)
             if expected is not None:
@@ -91,20 +101,17 @@ class Ledger:
                 accepted.append(EngineOutput(*expected.key, start, [token_id]))
                 if expected.begin_time:
                     _tell_begin(expected, accepted[-1])
-        for output in message.outputs:
-            expected = self._by_handle.get(output.handle)
-            if expected is None:
-                continue
-            if not _is_refusal(output):
-                self._check(expected, output.start)
-            expected.next_start += len(output.token_ids)
-            output.request_id, output.choice = expected.key
-            if expected.begin_time:
-                _tell_begin(expected, output)
-            accepted.append(output)
-            if output.finish_reason is not None:
-                self._drop(expected)
         return accepted
+
+    def _continue(self, expected: Expected, output: EngineOutput) -> None:
+        if not _is_refusal(output):
+            self._check(expected, output.start)
+        expected.next_start += len(output.token_ids)
+        output.request_id, output.choice = expected.key
+        if expected.begin_time:
+            _tell_begin(expected, output)
+        if output.finish_reason is not None:
+            self._drop(expected)
 
     def _drop(self, expected: Expected) -> None:
         del self._by_handle[expected.handle]

@@ -64,15 +64,7 @@ class PromptParser:
         )
 
     def _parse_mapping(self, prompt: Mapping[str, Any]) -> Prompt:
-        for key, value in prompt.items():
-            if key in MEDIA_KEYS:
-                _refuse_media(key, value)
-            elif key not in PROMPT_KEYS:
-                raise RequestError(
-                    f"The prompt has the key {key!r}; expected one of {', '.join(PROMPT_KEYS)}."
-                    f"{nearest(str(key), PROMPT_KEYS)}",
-                    param="prompt",
-                )
+        _check_keys(prompt)
         text = prompt.get("prompt")
         token_ids = prompt.get("prompt_token_ids")
         salt = prompt.get("cache_salt")
@@ -122,6 +114,18 @@ class PromptParser:
                 raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)
         check_token_ids(param, ids, self._model)
         return ids
+
+
+def _check_keys(prompt: Mapping[str, Any]) -> None:
+    for key, value in prompt.items():
+        if key in MEDIA_KEYS:
+            _refuse_media(key, value)
+        elif key not in PROMPT_KEYS:
+            raise RequestError(
+                f"The prompt has the key {key!r}; expected one of {', '.join(PROMPT_KEYS)}."
+                f"{nearest(str(key), PROMPT_KEYS)}",
+                param="prompt",
+            )
 
 
 def _refuse_media(key: str, value: Any) -> None:

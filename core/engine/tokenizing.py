@@ -1,6 +1,7 @@
 """The tokenizer of a resolved configuration.
 
-Owns: the choice between the checkpoint's tokenizer, another one, and none. Called by: `LLM` and `AsyncEngine`.
+Owns: the choice between the checkpoint's tokenizer, another one, and none; texts that are tokenized together.
+Called by: `LLM` and `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from core.api.checkpoint import TokenizerSource
 from core.api.config import ModelConfig
 from core.api.errors import UserError
+from core.engine.prompt_parser import PromptInput
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -57,3 +59,18 @@ def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokeni
         )
     _ = tokenizer.snapshot
     return tokenizer
+
+
+def tokenized_together(batch: list[PromptInput], tokenizer: Tokenizer | None) -> list[PromptInput]:
+    """Texts as their tokens, which uses all threads of the tokenizer; other prompts stay as they are."""
+    texts = [prompt for prompt in batch if isinstance(prompt, str)]
+    if tokenizer is None or len(texts) < 2:
+        return batch
+    encoded = iter(tokenizer.encode_batch(texts))
+    tokenized: list[PromptInput] = []
+    for prompt in batch:
+        if isinstance(prompt, str):
+            tokenized.append({"prompt": prompt, "prompt_token_ids": next(encoded)})
+        else:
+            tokenized.append(prompt)
+    return tokenized

@@ -18,8 +18,10 @@ from core.api.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
 from core.api.config import EngineConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
+from core.executor.checkpoint import Checkpoint, made_for, open_checkpoint
 from core.executor.device import Device
-from core.executor.instance import Checkpoint, made_for, open_checkpoint, open_runtime, weight_loading
+from core.executor.instance import weight_loading
+from core.executor.plugin_loading import open_runtime
 from core.executor.prepared_writer import TYPES, PreparedWriter
 from core.models import prepared as files
 from core.models.new_directory import describe, new_directory

@@ -15,6 +15,7 @@ from core.api.decoder_spec import DecoderSpec
 from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.module_spec import ModelSpec
 from core.executor.batch import PersistentBatch
+from core.executor.checkpoint import Checkpoint, open_checkpoint
 from core.executor.device import Device
 from core.executor.draft_pass import DraftPass
 from core.executor.draft_progress import DraftProgress
@@ -22,15 +23,8 @@ from core.executor.draft_states import HiddenStates
 from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.heads_pass import HeadsPass
-from core.executor.instance import (
-    Checkpoint,
-    ModelInstance,
-    build,
-    load_plugin,
-    max_step_tokens,
-    open_checkpoint,
-    shared_parts,
-)
+from core.executor.instance import ModelInstance, build, max_step_tokens, shared_parts
+from core.executor.plugin_loading import load_plugin
 from core.executor.step_buffers import StepBuffers
 from core.models.borrowing import borrow, borrowing_spec
 from core.models.decoder import Decoder, DecoderWeights
@@ -148,17 +142,22 @@ def draft_pass(
         keeps_drafts=states is None and shape.parallel_token_id is None,
         takes_states=states is not None,
     )
-    widths = config.draft.tree if config.draft is not None else ()
-    tree = None
-    if widths and verifies_trees:
-        tree = DraftTree(widths)
-    elif widths:
-        logger.warning(
-            "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
-            "or the rule of acceptance takes no trees."
-        )
+    tree = _tree(config.draft.tree, verifies_trees=verifies_trees)
     spread = _spread(draft.model)
     return DraftPass(forward, batch, sampler, progress, states, spread, shape.parallel_token_id, tree)
+
+
+def _tree(widths: tuple[int, ...], *, verifies_trees: bool) -> DraftTree | None:
+    """The tree that was asked for; None: drafts are chains."""
+    if not widths:
+        return None
+    if verifies_trees:
+        return DraftTree(widths)
+    logger.warning(
+        "--speculative-config.speculative_token_tree: drafts are verified as chains, because the attention of some layers "
+        "or the rule of acceptance takes no trees."
+    )
+    return None
 
 
 def heads_pass(

@@ -14,16 +14,11 @@ from torch import Tensor
 
 from core.api.config import EngineConfig
 from core.api.errors import UserError
+from core.executor.checkpoint import open_checkpoint
 from core.executor.device import Device
-from core.executor.instance import (
-    ModelInstance,
-    build,
-    load_plugin,
-    max_step_tokens,
-    open_checkpoint,
-    share_cache,
-)
+from core.executor.instance import ModelInstance, build, max_step_tokens, share_cache
 from core.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
+from core.executor.plugin_loading import load_plugin
 from core.layers.kernels import KernelSet
 from core.models.decoder import Decoder
 from core.models.logit_rows import logit_rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 
 from core.api.config import EngineConfig
-from core.executor.instance import load_plugin
+from core.executor.plugin_loading import load_plugin
 from core.grammars.vocabulary import grammar_vocabulary
 from core.plugin.contracts import GrammarBackend, GrammarVocabulary, Loader
 from core.plugin.table import PluginTable

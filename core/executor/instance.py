@@ -7,62 +7,35 @@ Never does: choose plugins (the configuration did), run a step. Called by: the w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-import torch
 from torch import Tensor
 
-from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig, EngineConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.model_part import Part
 from core.api.module_spec import ModelSpec, ModuleSpec
+from core.executor.checkpoint import Checkpoint
 from core.executor.device import Device
 from core.executor.kv_memory import KVMemory, num_blocks_of
+from core.executor.plugin_loading import attention_backends, quantization_method
 from core.kv.groups import single_group
 from core.layers.kernels import KernelSet
-from core.layers.rows import RowKernels
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core.models.embedding import lengthened
-from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
 from core.models.part_store import PartStore
-from core.models.prepared import HasPrepared, MadeFor, PreparedWeights, Recorder
-from core.models.weight_map import WeightMap
-from core.plugin.capabilities import roundings_of
-from core.plugin.contracts import AttentionParams, HasRow, Loader, ModelFamily, Platform, QuantizationMethod, Runtime
-from core.plugin.hookspecs import LoadContext
+from core.models.prepared import Recorder
+from core.plugin.contracts import AttentionParams, QuantizationMethod, Runtime
 from core.plugin.table import PluginTable
 
 if TYPE_CHECKING:
     from core.models.fallback.model import ModuleModel, ModuleWeights
-    from core.models.fallback.shape import Shaped
 
 Finish = Callable[[DecoderSpec, DecoderWeights], tuple[DecoderSpec, DecoderWeights]]
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A model on disk.
-
-    loader: reads its tensors.
-    manifest: its tensors, under canonical names.
-    spec: the shape of the model.
-    shaped: its modules without weights, where those of transformers run.
-    prepared: its kernels, where they were saved.
-    names: the way from its files' names to canonical ones; None where transformers' modules run.
-    """
-
-    loader: Loader
-    manifest: CheckpointManifest
-    spec: ModelSpec
-    shaped: Shaped | None = None
-    prepared: PreparedWeights | None = None
-    names: WeightMap | None = None
 
 
 @dataclass(slots=True)
@@ -118,89 +91,6 @@ class ModelInstance:
             self.groups.append(memory.group_of_layer(layer))
 
 
-def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
-    """The configured device, with its kernels."""
-    choices = config.plugins
-    platform: Platform = load_plugin(config, plugins, "platform", choices.platform)
-    threads = {"num_threads": platform.num_threads}
-    providers = [load_plugin(config, plugins, "kernels", name, options=threads) for name in choices.kernels]
-    if config.model.numerics == "reference":
-        providers.append(RowKernels())
-    return platform.open(config.device, providers)
-
-
-def open_checkpoint(
-    config: EngineConfig,
-    plugins: PluginTable,
-    activation_dtype: torch.dtype = torch.float32,
-    wrap: Callable[[Loader], Loader] | None = None,
-) -> Checkpoint:
-    """The configured checkpoint; no tensor is read yet.
-
-    activation_dtype: of tensors between layers.
-    wrap: puts a loader around the checkpoint's own, below canonical names.
-    """
-    loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
-    if wrap is not None and not isinstance(loader, HasPrepared):
-        loader = wrap(loader)
-    manifest = loader.resolve(config.model.model)
-    prepared = loader.prepared(manifest) if isinstance(loader, HasPrepared) else None
-    if prepared is not None:
-        prepared.check(made_for(config))
-    if config.model.implementation == "transformers":
-        return _open_modules(config, loader, manifest, activation_dtype)
-    opened = _open_decoder(config, plugins, loader, manifest, prepared)
-    if config.draft is None:
-        return opened
-    assert isinstance(opened.spec, DecoderSpec), "the layers are the engine's own"
-    spec = msgspec.structs.replace(opened.spec, taps=config.draft.spec.taps)
-    return replace(opened, spec=spec)
-
-
-def _open_decoder(
-    config: EngineConfig,
-    plugins: PluginTable,
-    loader: Loader,
-    manifest: CheckpointManifest,
-    prepared: PreparedWeights | None,
-) -> Checkpoint:
-    """A checkpoint that the engine's own layers run."""
-    name = config.plugins.model
-    hf_config = config.model.hf_config
-    overridden = msgspec.structs.replace(manifest, config=hf_config)
-    if name is None:
-        spec = decoder_spec(hf_config)
-        names = weight_map(overridden, spec)
-    else:
-        facts = manifest.facts()
-        family: ModelFamily | HasRow = load_plugin(config, plugins, "model", name, facts=facts, manifest=manifest)
-        spec = plugin_spec(family, hf_config)
-        names = plugin_names(family, overridden, spec)
-    if config.model.pooling is not None:
-        spec = without_head(spec, names.manifest)
-    return Checkpoint(names.loader(loader), names.manifest, spec, prepared=prepared, names=names)
-
-
-def made_for(config: EngineConfig) -> MadeFor:
-    """The settings that prepared kernels depend on."""
-    method = config.plugins.quantization
-    arguments = config.plugins.arguments.get(f"quantization.{method}", {})
-    return MadeFor(config.model.dtype, config.model.numerics, method, arguments)
-
-
-def _open_modules(
-    config: EngineConfig, loader: Loader, manifest: CheckpointManifest, activation_dtype: torch.dtype
-) -> Checkpoint:
-    """A checkpoint that transformers' modules run."""
-    from core.models.fallback.shape import shaped_model
-
-    hf_config = config.model.hf_config
-    has_code = config.model.trust_remote_code and "auto_map" in hf_config
-    directory = config.model.model if has_code else None
-    shaped = shaped_model(hf_config, manifest.tensors, activation_dtype, directory)
-    return Checkpoint(loader, shaped.spec.canonical(manifest), shaped.spec, shaped)
-
-
 def build(
     config: EngineConfig,
     checkpoint: Checkpoint,
@@ -226,10 +116,10 @@ def build(
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
     dtype = runtime.activation_dtype(config.model.dtype)
-    backends = _backends(config, spec, runtime, plugins)
+    backends = attention_backends(config, spec, runtime, plugins)
     model: Decoder | ModuleModel
     if isinstance(spec, ModuleSpec):
-        method = _quantization(config, checkpoint.manifest, plugins)
+        method = quantization_method(config, checkpoint.manifest, plugins)
         model = _modules(config, checkpoint, device, method, _kernels(runtime), max_logits)
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
         return ModelInstance(spec, model, config.cache, backends, no_scales)
@@ -275,7 +165,7 @@ def weight_loading(
     return WeightLoading(
         checkpoint.spec,
         checkpoint.manifest,
-        _quantization(config, checkpoint.manifest, plugins),
+        quantization_method(config, checkpoint.manifest, plugins),
         _kernels(runtime),
         config.model.dtype,
         runtime.activation_dtype(config.model.dtype),
@@ -362,13 +252,6 @@ def max_step_tokens(config: EngineConfig) -> int:
     return max(config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs)
 
 
-def load_plugin(config: EngineConfig, plugins: PluginTable, kind: str, name: str, **extra: Any) -> Any:
-    """A chosen plugin with its arguments. extra: further fields of its `LoadContext`."""
-    arguments = config.plugins.arguments.get(f"{kind}.{name}")
-    context = LoadContext(device=config.device, dtype=config.model.dtype, arguments=arguments, config=config, **extra)
-    return plugins.load(kind, name, context)
-
-
 def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
     """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
     way_in = weights.embedding
@@ -379,30 +262,3 @@ def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
         "head": None if way_out is None else way_out.tokens,
         "norm": None if norm is None else norm.weight,
     }
-
-
-def _quantization(
-    config: EngineConfig, manifest: CheckpointManifest, plugins: PluginTable
-) -> QuantizationMethod | None:
-    name = config.plugins.quantization
-    if name is None:
-        return None
-    roundings = roundings_of(plugins.capabilities("platform", config.plugins.platform))
-    facts = manifest.facts()
-    method: QuantizationMethod = load_plugin(
-        config, plugins, "quantization", name, facts=facts, manifest=manifest, roundings=roundings
-    )
-    return method
-
-
-def _backends(config: EngineConfig, spec: ModelSpec, runtime: Runtime, plugins: PluginTable) -> list[Any]:
-    """The attention backend of each layer; layers of one kind share it."""
-    names = config.plugins.attention
-    loaded: dict[str, Any] = {}
-    for name in sorted(set(names.values())):
-        loaded[name] = load_plugin(config, plugins, "attention", name, kernels=runtime.kernels)
-    backends: list[Any] = []
-    for mixer in spec.mixers:
-        name = names[mixer.kind]
-        backends.append(loaded[name])
-    return backends

@@ -22,7 +22,7 @@ import msgspec
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.errors import UserError
-from core.executor.instance import Checkpoint, made_for
+from core.executor.checkpoint import Checkpoint, made_for
 from core.executor.prepared_writer import NotedKernel, written_kernels
 from core.models.prepared import PreparedIndex, PreparedWeights
 from core.plugin.contracts import SavedKernel

@@ -13,8 +13,8 @@ from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.api.vllm_config import VllmConfig
 from core.executor.indexed_processor import IndexedProcessor
-from core.executor.instance import load_plugin
 from core.executor.logits_processors import NamedProcessor
+from core.executor.plugin_loading import load_plugin
 from core.plugin.contracts import LogitsProcessor
 from core.plugin.discovery import label
 from core.plugin.hookspecs import LoadContext

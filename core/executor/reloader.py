@@ -18,9 +18,10 @@ import msgspec
 
 from core.api.errors import UserError
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
+from core.executor.checkpoint import Checkpoint
 from core.executor.file_states import check_unchanged, file_states, known_states
 from core.executor.host_memory import release_dropped_models, release_unused_memory, set_aside, trim_memory
-from core.executor.instance import Checkpoint, ModelInstance
+from core.executor.instance import ModelInstance
 from core.executor.overlay import overlaid
 from core.executor.remembered_loader import RememberedLoader
 from core.executor.spilled_weights import SpilledWeights

@@ -19,10 +19,11 @@ from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammars import Grammars
 from core.executor.heads_pass import HeadsPass
-from core.executor.instance import ModelInstance, load_plugin, max_step_tokens, shared_parts
+from core.executor.instance import ModelInstance, max_step_tokens, shared_parts
 from core.executor.kv_memory import KVMemory
 from core.executor.logits_processors import LogitsProcessors
 from core.executor.model_runner import ModelRunner
+from core.executor.plugin_loading import load_plugin
 from core.executor.pooled import pooler_of
 from core.executor.step_buffers import StepBuffers
 from core.executor.steps_ahead import StepsAhead

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from core.api.checkpoint import CheckpointManifest, TokenizerSource
 from core.api.config import EngineConfig
-from core.executor.instance import made_for
+from core.executor.checkpoint import made_for
 from core.executor.prepared_writer import NotedKernel, written_kernels
 from core.models.prepared import PreparedIndex, PreparedWeights
 from core.plugin.contracts import SavedKernel

@@ -20,26 +20,19 @@ from core.api.specs import KVGroup
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import WeightsState
 from core.executor.canary import state_of
+from core.executor.checkpoint import Checkpoint, open_checkpoint
 from core.executor.device import Device
 from core.executor.draft_instance import build_draft
 from core.executor.forced_text import ForcedTexts
 from core.executor.grammar_backends import GrammarBackends
 from core.executor.grammars import Grammars
 from core.executor.host_memory import release_unused_memory
-from core.executor.instance import (
-    Checkpoint,
-    ModelInstance,
-    bind_cache,
-    build,
-    load_plugin,
-    open_checkpoint,
-    open_runtime,
-    share_cache,
-)
+from core.executor.instance import ModelInstance, bind_cache, build, share_cache
 from core.executor.kept_tensors import KeptTensors
 from core.executor.kept_weights import check_keeping, kept_weights
 from core.executor.logits_processors import LogitsProcessors
 from core.executor.overlay import overlaid
+from core.executor.plugin_loading import load_plugin, open_runtime
 from core.executor.processor_loading import load_processors
 from core.executor.runner_building import RunnerBuilder, StepRunner
 from core.executor.spilled_weights import SpilledWeights

@@ -75,7 +75,6 @@ class AnswerSink:
         self._calls = 0
         self._custom: CustomInput | None = None
         self.open_call: ToolSpec | None = None
-        self.in_call = False
         self.text = Passage(lambda text: self._events.append(TextDelta(text)))
         self.reasoning = Passage(lambda text: self._events.append(ReasoningDelta(text)))
 
@@ -99,7 +98,6 @@ class AnswerSink:
         """A call begins. call_id: as the model wrote it, or empty."""
         self.text.at_marker()
         self.reasoning.at_marker()
-        self.in_call = True
         self.open_call = self._tools.get(name)
         identifier = call_id or self._new_id(self._calls, name)
         self._events.append(CallStart(self._calls, identifier, name))
@@ -121,7 +119,6 @@ class AnswerSink:
             self._custom = None
         self._events.append(CallEnd(self._calls, complete))
         self._calls += 1
-        self.in_call = False
         self.open_call = None
 
     def _put_arguments(self, text: str) -> None:

@@ -61,19 +61,23 @@ def constraint(
     calling = [tool for tool in tools if choice in ("auto", "required", tool.name)]
     if choice not in ("auto", "required") and not calling:
         raise RequestError(f"tool_choice: there is no tool {choice!r} among the tools.", param="tool_choice")
-    if choice == "auto":
-        held = limited or not parallel or any(tool.strict or tool.grammar is not None for tool in calling)
-        if (calling and held) or answer is not None:
-            body = _auto(row, calling, parallel, answer)
-        elif max_reasoning is None:
-            return None
-        else:
-            body = _anything(row, special_tokens)
-    else:
+    if choice != "auto":
         body = _calls(row, calling, parallel and choice == "required")
+    elif answer is not None or _is_held(calling, parallel, limited):
+        body = _auto(row, calling, parallel, answer)
+    elif max_reasoning is not None:
+        body = _anything(row, special_tokens)
+    else:
+        return None
     whole = _behind_reasoning(row, body, prompt_tail, max_reasoning) if reasoning else body
     tag = {"type": "structural_tag", "format": without_stops(whole, stops)}
     return GrammarSpec(kind="structural_tag", text=json.dumps(tag))
+
+
+def _is_held(tools: Sequence[ToolSpec], parallel: bool, limited: bool) -> bool:
+    """Whether the calls of an answer that need not call have something to keep to."""
+    keeps = any(tool.strict or tool.grammar is not None for tool in tools)
+    return bool(tools) and (keeps or limited or not parallel)
 
 
 def _auto(row: ResponseFormat, tools: Sequence[ToolSpec], parallel: bool, answer: GrammarSpec | None) -> Format:

@@ -40,11 +40,6 @@ class ToolUse(msgspec.Struct, frozen=True):
     limited: bool = False
 
     @property
-    def names_tool(self) -> bool:
-        """Whether one certain tool is to be called."""
-        return self.choice not in ("none", "auto", "required")
-
-    @property
     def restricts(self) -> bool:
         """Whether the answer has to be held to something that a model left alone may not do."""
         if not self.callable:

@@ -194,11 +194,7 @@ def _class_parts(body: str, negated: bool, parts: set[str]) -> None:
     while position < len(body):
         letter = body[position]
         if letter == CLASS_ESCAPED and position + 1 < len(body):
-            part = ESCAPES.get(body[position + 1], "")
-            opposite = part.removeprefix("not ") if part.startswith("not ") else f"not {part}"
-            swapped = negated and part.removeprefix("not ") in ("digit", "word", "space")
-            if part and not (negated and part in ("quote", "control")):
-                parts.add(opposite if swapped else part)
+            _escaped_part(ESCAPES.get(body[position + 1], ""), negated, parts)
             position += 2
             continue
         if letter == "[" and body[position + 1 : position + 2] in (":", "."):
@@ -208,6 +204,16 @@ def _class_parts(body: str, negated: bool, parts: set[str]) -> None:
         if not letter.isascii():
             parts.add("not ASCII")
         position += 1
+
+
+def _escaped_part(part: str, negated: bool, parts: set[str]) -> None:
+    """What an escape in a class means: in a negated one `\\d` takes what is not a digit."""
+    if not part or (negated and part in ("quote", "control")):
+        return
+    plain = part.removeprefix("not ")
+    if negated and plain in ("digit", "word", "space"):
+        part = f"not {part}" if part == plain else plain
+    parts.add(part)
 
 
 def _range_parts(body: str, position: int, parts: set[str]) -> None:

@@ -265,14 +265,13 @@ class KernelSet:
         first = [expert.single for expert in gate_up if expert.single is not None]
         second = [expert.single for expert in down if expert.single is not None]
         if len(first) == len(second) == len(gate_up):
+            unusual = weight_inputs or plain
+            options = {"weight_inputs": weight_inputs} if unusual else {}
             for provider in self._serving("experts"):
                 if not isinstance(provider, HasExperts) or kind not in features_of(provider):
                     continue
-                options: dict[str, Any] = {}
-                if weight_inputs or plain:
-                    if not _weighs_inputs(provider):
-                        continue
-                    options["weight_inputs"] = weight_inputs
+                if unusual and not _weighs_inputs(provider):
+                    continue
                 layer = provider.experts(first, second, activation, **options)
                 if layer is not None:
                     return layer

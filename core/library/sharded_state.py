@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from core.executor.instance import Checkpoint
+from core.executor.checkpoint import Checkpoint
 from core.models import shards
 from core.models.saving import MAX_PART_BYTES, save_sharded
 

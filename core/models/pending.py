@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from torch import Tensor
 
-from core.api.decoder_spec import ExpertLinears
+from core.api.block_parts import ExpertLinears
 from core.api.specs import KernelQuery, LatentSpec, LayerSpec, PartPlan
 from core.layers.heads import LinearHeads
 from core.layers.linear import Linear

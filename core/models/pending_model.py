@@ -14,7 +14,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from core.api.decoder_spec import DecoderSpec, ExpertsSpec, MLPSpec, NormTensor, mixer_parts
+from core.api.block_parts import mixer_parts
+from core.api.block_spec import ExpertsSpec, MLPSpec
+from core.api.decoder_spec import DecoderSpec
+from core.api.mixer_parts import NormTensor
 from core.api.specs import LatentSpec, RowOrder
 from core.layers.activations import learned
 from core.layers.linear import Linear

@@ -91,31 +91,34 @@ class WeightMap:
         self._rows: dict[str, dict[int, str]] = {}
         self._num_experts = num_experts
         self._shapes = shapes or {}
+        self._canonical_name = canonical_name
+        self._renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
+        self._joining = [rule for rule in rules if isinstance(rule, Joined)]
+        self._shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
+        self._ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         self.ignored: dict[str, str] = {}
-        renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
-        joining = [rule for rule in rules if isinstance(rule, Joined)]
-        shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
-        ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
         tensors: dict[str, TensorInfo] = {}
         known = settled or {}
         for source, info in manifest.tensors.items():
             if source in known:
                 self._put(tensors, known[source], TensorView(source), info)
-                continue
-            name = source if canonical_name is None else canonical_name(source)
-            for pattern, to in renames:
-                name = pattern.sub(to, name)
-            why = _why_ignored(ignoring, source, name)
-            if why is not None:
-                self.ignored[source] = why
-                continue
-            if self._join(name, source, joining):
-                continue
-            for part, view in self._views_of(source, name, info, shaping):
-                self._put(tensors, part, view, info)
+            else:
+                self._take(tensors, source, info)
         for joined, sources in self._rows.items():
             tensors[joined] = self._joined(joined, sources)
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
+
+    def _take(self, tensors: dict[str, TensorInfo], source: str, info: TensorInfo) -> None:
+        """Put a tensor of the checkpoint where the rules say, or note why it is left out."""
+        name = source if self._canonical_name is None else self._canonical_name(source)
+        for pattern, to in self._renames:
+            name = pattern.sub(to, name)
+        why = _why_ignored(self._ignoring, source, name)
+        if why is not None:
+            self.ignored[source] = why
+        elif not self._join(name, source):
+            for part, view in self._views_of(source, name, info):
+                self._put(tensors, part, view, info)
 
     def loader(self, inner: Loader) -> Loader:
         """Reads canonical tensors with the checkpoint's own loader."""
@@ -132,9 +135,9 @@ class WeightMap:
                 found.add(joined)
         return found
 
-    def _join(self, name: str, source: str, rules: Sequence[Joined]) -> bool:
+    def _join(self, name: str, source: str) -> bool:
         """Whether a tensor is one of several that become one; notes it."""
-        for rule in rules:
+        for rule in self._joining:
             found = re.fullmatch(rule.pattern, name)
             if found is not None:
                 self._rows.setdefault(found.expand(rule.to), {})[int(found["number"])] = source
@@ -166,11 +169,9 @@ class WeightMap:
         nbytes = info.nbytes * math.prod(shape) // max(math.prod(info.shape), 1)
         tensors[name] = msgspec.structs.replace(info, name=name, shape=shape, nbytes=nbytes)
 
-    def _views_of(
-        self, source: str, name: str, info: TensorInfo, rules: Sequence[Stacked | Turned | UnitRows]
-    ) -> Iterator[tuple[str, TensorView]]:
+    def _views_of(self, source: str, name: str, info: TensorInfo) -> Iterator[tuple[str, TensorView]]:
         """The canonical tensors that one tensor of the checkpoint has in it."""
-        for rule in rules:
+        for rule in self._shaping:
             found = re.fullmatch(rule.pattern, name)
             packed = isinstance(rule, Stacked) and rule.packed
             if found is None or (info.dtype in FLOATS) is packed:

@@ -212,7 +212,7 @@ class ResultReader:
         prompt_logprobs = sequence.prompt_logprobs
         sequence.prompt_logprobs = None
         request_id, choice = sequence.key
-        # By position, which takes half the time: one is made for each sequence of a step that wants more than tokens.
+        # Positional arguments take half the time of named ones, and many of these may be made in a step.
         return EngineOutput(
             request_id,
             choice,
@@ -228,7 +228,7 @@ class ResultReader:
         )
 
     def _finish(self, sequence: SequenceState, output: EngineOutput, reason: FinishReason) -> None:
-        """Cut what was sampled behind the end, say why it ended, and release the sequence."""
+        """Drop the tokens behind the end, say why the sequence ended, and release it."""
         num_kept = sequence.num_output_tokens - output.start
         output.token_ids = output.token_ids[:num_kept]
         if output.logprobs is not None:

@@ -24,9 +24,9 @@ Stamp = tuple[int, int, int]
 
 
 class ServedNames:
-    """fixed: names that always hold; the first one is reported.
+    """fixed: names that always hold; answers report the first one.
 
-    file: of further names; None: there are none. A file that cannot be read changes nothing and is told once.
+    file: has further names; None: there are none. A file that cannot be read changes nothing, and is logged once.
     """
 
     def __init__(self, fixed: Sequence[str], file: str | None = None) -> None:
@@ -57,7 +57,7 @@ class ServedNames:
 
 
 def _stamp(file: str) -> Stamp | None:
-    """By which a change is noticed; None: the file is not there."""
+    """What differs when the file has changed; None: it is not there."""
     try:
         found = os.stat(file)
     except OSError:

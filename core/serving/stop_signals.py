@@ -26,8 +26,8 @@ class Stopped(KeyboardInterrupt):
 class StopSignals:
     """The first signal asks for an orderly end, the second for an immediate one.
 
-    Until `listen` the first raises `Stopped` in the main thread, the only one that may enter this; the end of the `with`
-    takes it, or whatever it has become on its way.
+    Until `listen`, the first raises `Stopped` in the main thread, the only one that may enter this. The end of the `with`
+    swallows it, or the exception that it has been turned into on its way.
 
     stopped: whether a signal has come.
     """
@@ -54,7 +54,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """No `Stopped` in between; it comes afterwards."""
+        """Within, no `Stopped` is raised; one whose signal came meanwhile is raised at the end."""
         self._held = True
         try:
             yield

@@ -29,39 +29,17 @@ def streamed_events(
     outputs: Outputs,
 ) -> AsyncGenerator[bytes, None]:
     """`data: ...` blocks. created: seconds since the epoch. first: the first output; outputs: those behind it."""
-    if isinstance(prepared, PreparedChat):
-        return _chat_events(context, prepared, answer_id, created, first, outputs)
-    return _completion_events(context, prepared, answer_id, created, first, outputs)
-
-
-def _chat_events(
-    context: ServingContext,
-    prepared: PreparedChat,
-    answer_id: str,
-    created: int,
-    first: PromptOutput,
-    outputs: Outputs,
-) -> AsyncGenerator[bytes, None]:
-    chunk = ChatChunk(
-        id=answer_id,
-        object="chat.completion.chunk",
-        created=created,
-        model=prepared.model,
-        choices=[],
-        system_fingerprint=context.weight_version,
-    )
     stream = AnswerStream(context, prepared.body, first, outputs)
-    return stream.events(chunk, ChatWriter(context, prepared))
-
-
-def _completion_events(
-    context: ServingContext,
-    prepared: PreparedCompletion,
-    answer_id: str,
-    created: int,
-    first: PromptOutput,
-    outputs: Outputs,
-) -> AsyncGenerator[bytes, None]:
+    if isinstance(prepared, PreparedChat):
+        chunk = ChatChunk(
+            id=answer_id,
+            object="chat.completion.chunk",
+            created=created,
+            model=prepared.model,
+            choices=[],
+            system_fingerprint=context.weight_version,
+        )
+        return stream.events(chunk, ChatWriter(context, prepared))
     head = CompletionResponse(
         id=answer_id,
         object="text_completion",
@@ -70,5 +48,4 @@ def _completion_events(
         choices=[],
         system_fingerprint=context.weight_version,
     )
-    stream = AnswerStream(context, prepared.body, first, outputs)
     return stream.events(head, CompletionWriter(context, prepared.body, prepared.prompts))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from core.plugin.contracts import BatchView, Runtime
-from core.testing.intercepted import InterceptedKernels, InterceptedRuntime
+from core.testing.intercepted import InterceptedAttention, InterceptedRuntime
 
 
 class OverwrittenError(Exception):
@@ -75,20 +75,8 @@ class FakeAsyncDevice(InterceptedRuntime):
         return self.copies.begin(device, host)
 
 
-class FakeAsyncAttention:
-    """An attention backend on that device.
-
-    inner: computes.
-    kernels: of the `FakeAsyncDevice`.
-    """
-
-    def __init__(self, inner: Any, kernels: InterceptedKernels) -> None:
-        self._inner = inner
-        self._calls = kernels.calls
-        self.name = inner.name
-        self.numerics = inner.numerics
-        self.kv_layout = inner.kv_layout
-        self.bind = inner.bind
+class FakeAsyncAttention(InterceptedAttention):
+    """An attention backend on that device. kernels: of the `FakeAsyncDevice`."""
 
     def build(self, view: BatchView) -> Any:
         """See `AttentionBackend`: the first that looks at a step."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from core.plugin.contracts import BatchView, CapturedCalls, Runtime
-from core.testing.intercepted import ROWS, InterceptedKernels, InterceptedRuntime
+from core.testing.intercepted import ROWS, InterceptedAttention, InterceptedRuntime
 
 SIZES = (1, 2, 4, 8, 16)
 ROW_ARGUMENTS = {**ROWS, "rows": (1,), "attention.write": (1, 2), "attention.forward": (1, 2)}
@@ -144,7 +144,7 @@ class FakeGraphRuntime(InterceptedRuntime):
         return Graph(calls, num_rows, lambda: self.replayed.update([num_rows]))
 
 
-class FakeGraphAttention:
+class FakeGraphAttention(InterceptedAttention):
     """An attention backend that goes by the tensors of a step alone, as a device's kernels do.
 
     inner: computes, and takes padded steps; it may go by the lists.
@@ -152,14 +152,6 @@ class FakeGraphAttention:
     """
 
     capture = "any"
-
-    def __init__(self, inner: Any, kernels: InterceptedKernels) -> None:
-        self._inner = inner
-        self._calls = kernels.calls
-        self.name = inner.name
-        self.numerics = inner.numerics
-        self.kv_layout = inner.kv_layout
-        self.bind = inner.bind
 
     def build(self, view: BatchView) -> BatchView:
         """Nothing of the step but where its tensors lie."""

@@ -128,6 +128,18 @@ class InterceptedKernels(KernelSet):
         return call
 
 
+class InterceptedAttention:
+    """An attention backend. inner: computes. kernels: of the device, through whose `calls` its own pass too."""
+
+    def __init__(self, inner: Any, kernels: InterceptedKernels) -> None:
+        self._inner = inner
+        self._calls = kernels.calls
+        self.name = inner.name
+        self.numerics = inner.numerics
+        self.kv_layout = inner.kv_layout
+        self.bind = inner.bind
+
+
 class InterceptedRuntime:
     """The runtime `inner` (of a CPU), whose kernel calls all pass through `calls`."""
 

@@ -52,7 +52,8 @@ def mamba2_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
     shared = groups * sizes["state"]
     parts = inputs.double().split([inner, inner, shared, shared, heads], dim=1)
     names = ("z_scale", "x_scale", "b_scale", "c_scale", "dt_scale")
-    z, x, b, c, dt = [part * numbers.get(name, 1.0) for part, name in zip(parts, names, strict=True)]
+    scales = [numbers.get(name, 1.0) for name in names]
+    z, x, b, c, dt = [part * scale for part, scale in zip(parts, scales, strict=True)]
     mixed = _convolved(torch.cat([x, b, c], 1), params["conv1d.weight"], params.get("conv1d.bias"))
     x, b, c = F.silu(mixed).split([inner, shared, shared], dim=1)
     x = x.unflatten(1, (heads, size))
@@ -61,12 +62,16 @@ def mamba2_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
     dt = F.softplus(dt + params["dt_bias"].double())
     dt = dt.clamp(numbers.get("dt_min", 0.0), numbers.get("dt_max"))
     decay = torch.exp(-params["A_log"].double().exp() * dt)
-    h = torch.zeros(heads, size, sizes["state"], dtype=torch.float64)
+    state = torch.zeros(heads, size, sizes["state"], dtype=torch.float64)
     ys = []
     for t in range(len(inputs)):
-        h = decay[t, :, None, None] * h + (dt[t, :, None] * x[t]).unsqueeze(2) * b[t].unsqueeze(1)
-        ys.append((h * c[t].unsqueeze(1)).sum(-1))
-    y = (torch.stack(ys) + params["D"].double().unsqueeze(1) * x).flatten(1)
+        scaled = dt[t].unsqueeze(1) * x[t]
+        added = scaled.unsqueeze(2) * b[t].unsqueeze(1)
+        state = decay[t].view(-1, 1, 1) * state + added
+        read = (state * c[t].unsqueeze(1)).sum(-1)
+        ys.append(read)
+    skip = params["D"].double().unsqueeze(1)
+    y = (torch.stack(ys) + skip * x).flatten(1)
     gate = F.silu(z)
     norm = spec.choices["norm"]
     if norm == "none":
@@ -93,11 +98,13 @@ def mamba1_formula(spec: StateSpec, inputs: Tensor, params: Mapping[str, Tensor]
     rank, b, c = parts
     dt = F.softplus(rank @ params["dt_proj.weight"].double().t() + params["dt_proj.bias"].double())
     rate = -params["A_log"].double().exp()
-    h = torch.zeros(sizes["channels"], sizes["state"], dtype=torch.float64)
+    state = torch.zeros(sizes["channels"], sizes["state"], dtype=torch.float64)
     ys = []
     for t in range(len(inputs)):
-        h = torch.exp(rate * dt[t, :, None]) * h + (dt[t] * x[t]).unsqueeze(1) * b[t]
-        ys.append((h * c[t]).sum(-1))
+        decay = torch.exp(rate * dt[t].unsqueeze(1))
+        added = (dt[t] * x[t]).unsqueeze(1) * b[t]
+        state = decay * state + added
+        ys.append((state * c[t]).sum(-1))
     y = torch.stack(ys) + params["D"].double() * x
     return y * F.silu(z)
 
@@ -163,14 +170,17 @@ def _heads(
 
 def _delta_rule(q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor) -> Tensor:
     """o [L, H, V] of q, k [L, H, K], v [L, H, V], decay [L, H, 1 or K] and beta [L, H]."""
-    s = torch.zeros(v.shape[1], v.shape[2], k.shape[2], dtype=torch.float64)
+    _, heads, value_size = v.shape
+    state = torch.zeros(heads, value_size, k.shape[2], dtype=torch.float64)
     outs = []
     for t in range(len(q)):
-        s = s * decay[t].unsqueeze(1)
-        known = (s * k[t].unsqueeze(1)).sum(-1)
+        key = k[t].unsqueeze(1)
+        state = state * decay[t].unsqueeze(1)
+        known = (state * key).sum(-1)
         correction = beta[t].unsqueeze(1) * (v[t] - known)
-        s = s + correction.unsqueeze(2) * k[t].unsqueeze(1)
-        outs.append((s * q[t].unsqueeze(1)).sum(-1))
+        state = state + correction.unsqueeze(2) * key
+        read = (state * q[t].unsqueeze(1)).sum(-1)
+        outs.append(read)
     return torch.stack(outs)
 
 

@@ -21,21 +21,17 @@ class Wire:
 
     num_steps:      plans that were carried.
     num_same_batch: those among them that arrived as a repetition of the batch before.
-    last_num_bytes: of the newest plan.
     """
 
     def __init__(self) -> None:
         self.num_steps = 0
         self.num_same_batch = 0
-        self.last_num_bytes = 0
         self._encoder = PlanEncoder()
         self._decoder = PlanDecoder()
 
     def carry(self, plan: StepPlan, execute: Callable[[StepPlan], StepResult]) -> StepResult:
         """Have a plan executed at the other end."""
-        message = self._encoder.encode(plan)
-        self.last_num_bytes = len(message)
-        there = self._decoder.decode(message)
+        there = self._decoder.decode(self._encoder.encode(plan))
         self.num_steps += 1
         self.num_same_batch += there.same_batch
         answer = encode_result(execute(there), there)

@@ -12,7 +12,6 @@ from typing import Literal, NamedTuple
 from core.api.errors import CheckpointError
 
 Kind = Literal["json", "tekken", "model", "tiktoken", "merges", "wordpiece"]
-Mode = Literal["auto", "hf", "slow", "mistral"]
 
 ORDER: tuple[tuple[str, Kind], ...] = (
     ("tokenizer.json", "json"),

@@ -169,7 +169,7 @@ class Tokenizer:
         )
 
     def read_small_letters(self) -> None:
-        """From now on, texts are read in small letters, but for special tokens written out in them."""
+        """From now on, texts are read in lower case, except for special tokens that are written out in them."""
         lower = normalizers.Lowercase()
         own = self.backend.normalizer
         self.backend.normalizer = lower if own is None else normalizers.Sequence([lower, own])

@@ -46,13 +46,8 @@ def read_directory(
     translate: that file's path and content to the style of `config.json`, where it is of another style.
     """
     path = Path(os.path.abspath(Path(ref).expanduser()))
-    if not path.exists():
-        raise CheckpointError(f"{ref}: there is no such directory; expected one with {config_name}.")
-    if not path.is_dir():
-        raise CheckpointError(f"{ref}: is a file; expected a directory with {config_name}.")
+    _check_there(ref, path, config_name)
     config_path = path / config_name
-    if not config_path.is_file():
-        raise CheckpointError(f"{ref}: the directory has no {config_name}; expected a model with its configuration.")
     config = read_json(config_path)
     if translate is not None:
         config = translate(config_path, config)
@@ -73,6 +68,15 @@ def read_directory(
             generation.setdefault(key, config[key])
     tokenizer = TokenizerSource(directory=str(path) if has_tokenizer(path) else None)
     return ModelDirectory(path, config, generation, tokenizer)
+
+
+def _check_there(ref: str, path: Path, config_name: str) -> None:
+    if not path.exists():
+        raise CheckpointError(f"{ref}: there is no such directory; expected one with {config_name}.")
+    if not path.is_dir():
+        raise CheckpointError(f"{ref}: is a file; expected a directory with {config_name}.")
+    if not (path / config_name).is_file():
+        raise CheckpointError(f"{ref}: the directory has no {config_name}; expected a model with its configuration.")
 
 
 def _own_declaration(path: Path) -> dict[str, Any]:

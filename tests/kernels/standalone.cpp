@@ -133,6 +133,13 @@ static double rounded(const float *x, long k, int activation, long group) { // t
     return rintf(x[k] * (1.0f / scale)) * (double)scale;
 }
 
+static void run_rows(const Weight &w, const float *x, long rows, float *out) {
+    LinearRun run = {};
+    run.weight = w.packed, run.x = x, run.x_stride = w.packed->k, run.rows = rows;
+    run.out = out, run.out_stride = w.packed->n;
+    run_linear(run);
+}
+
 static void test_linears() {
     const int kinds[][2] = {{kF32, kNone}, {kF16, kNone}, {kBF16, kNone}, {kBF16, kRoundBF16}, {kInt4, kNone},
                             {kInt4, kQuantInt8}, {kInt8, kNone}, {kInt8, kQuantInt8}, {kCode4, kNone},
@@ -144,7 +151,7 @@ static void test_linears() {
             const long n = 75, k = kind[0] >= kInt4 ? 96 : 77;
             Weight w = (kind[0] >= kPlanes2 ? make_planes : make_weight)(kind[0], kind[1], n, k);
             Floats x = random(rows * k), out(rows * n, 9), alone(n);
-            run_linear({w.packed, x.data(), k, rows, out.data(), n, 0});
+            run_rows(w, x.data(), rows, out.data());
             std::vector<double> want(rows * n);
             for (long r = 0; r < rows; r++)
                 for (long i = 0; i < n; i++)
@@ -152,7 +159,7 @@ static void test_linears() {
             char what[64];
             snprintf(what, sizeof what, "linear of format %d, activation %d, %ld rows", kind[0], kind[1], rows);
             close(what, out, want, kind[1] == kRoundBF16 ? 2e-5 : 3e-6);
-            run_linear({w.packed, &x[(rows - 1) * k], k, 1, alone.data(), n, 0});
+            run_rows(w, &x[(rows - 1) * k], 1, alone.data());
             if (memcmp(alone.data(), &out[(rows - 1) * n], n * 4)) printf("%s depends on its neighbours\n", what), failures++;
             free_linear(w.packed);
         }
@@ -173,12 +180,19 @@ static void test_rows() {
             gate[1][r * width + i] = 0.5 * g * (1 + tanh(0.7978845608 * (g + 0.044715 * g * g * g))) * up;
         }
     }
-    run_rms_norm({x.data(), 2 * width, width, out.data(), width, width, gain.data(), 1e-6f, rows, 1, width});
+    NormCall n = {};
+    n.x = x.data(), n.row_stride = 2 * width, n.head_stride = width;
+    n.out = out.data(), n.out_row_stride = n.out_head_stride = width;
+    n.weight = gain.data(), n.eps = 1e-6f, n.rows = rows, n.heads = 1, n.width = width;
+    run_norm(n);
     close("rms_norm", out, norm, 1e-6);
     for (long r = 0; r < rows; r++)
         for (long i = 0; i < width; i++) x[r * 2 * width + i] *= 8;
     for (int act = 0; act < 2; act++) {
-        run_gated({x.data(), 2 * width, out.data(), width, rows, width, act, 0});
+        RowsCall g = {};
+        g.x = x.data(), g.x_stride = 2 * width, g.out = out.data(), g.out_stride = width;
+        g.rows = rows, g.width = width, g.activation.kind = act ? kGeluTanh : kSilu;
+        run_gated(g);
         close(act ? "gated gelu_tanh" : "gated silu", out, gate[act], 2e-6);
     }
 }
@@ -215,7 +229,8 @@ static void test_attention(int half, long block_size) { // three sequences: a pr
         w.k = keys[s].data(), w.k_row_stride = heads_kv * dim, w.k_head_stride = dim;
         w.v = values[s].data(), w.v_row_stride = heads_kv * dim, w.v_head_stride = dim;
         w.cache = cache.data(), w.slots = slots.data(), w.rows = count, w.heads_kv = heads_kv, w.dim = w.dim_v = dim;
-        w.block_size = block_size, w.block_bytes = bytes, w.bf16 = half;
+        w.block_size = block_size, w.block_bytes = bytes, w.element = half ? kCacheBF16 : kCacheF32;
+        w.k_scale = w.v_scale = 1;
         run_cache_write(w);
     }
     Floats q = random(39 * heads_q * dim), out(q.size());
@@ -224,7 +239,8 @@ static void test_attention(int half, long block_size) { // three sequences: a pr
     c.out = out.data(), c.out_row_stride = heads_q * dim, c.out_head_stride = dim;
     c.cache = cache.data(), c.cu_seqlens = starts.data(), c.seq_lens = lens.data(), c.block_table = table.data();
     c.table_stride = width, c.batch = batch, c.heads_q = heads_q, c.heads_kv = heads_kv, c.dim = c.dim_v = dim;
-    c.block_size = block_size, c.block_bytes = bytes, c.bf16 = half, c.scale = 0.3f, c.window = window;
+    c.block_size = block_size, c.block_bytes = bytes, c.element = half ? kCacheBF16 : kCacheF32, c.k_scale = c.v_scale = 1;
+    c.scale = 0.3f, c.window = window;
     run_attention(c);
     std::vector<double> want(q.size());
     for (long s = 0, row = 0; s < batch; s++)
@@ -254,7 +270,10 @@ static std::vector<int64_t> race(const Floats &logits, long rows, long vocab) {
         which[r] = r, heat[r] = 0.3f + 0.2f * (float)r;
         for (long i = 0; i < 5; i++) keys[r * 5 + i] = 77 * r + i;
     }
-    run_race({logits.data(), vocab, vocab, rows, which.data(), keys.data(), heat.data(), out.data()});
+    RaceCall c = {};
+    c.logits = logits.data(), c.stride = c.vocab = vocab, c.rows = rows;
+    c.which = which.data(), c.keys = keys.data(), c.temperatures = heat.data(), c.out = out.data();
+    run_race(c);
     return out;
 }
 

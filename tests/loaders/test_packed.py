@@ -18,7 +18,8 @@ from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, CoreError
 from core.cli.main import main
 from core.config.resolve import resolve
-from core.executor.instance import open_checkpoint, open_runtime
+from core.executor.checkpoint import open_checkpoint
+from core.executor.plugin_loading import open_runtime
 from core.models.prepared import DATA, INDEX
 from core.plugin.table import PluginTable
 from core_plugins.loaders.packed import manifest as packed_manifest

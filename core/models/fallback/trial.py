@@ -21,6 +21,8 @@ from core.models.fallback.attention import answer_with
 
 NUM_TOKENS: Final = 5
 
+READ: Final = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal"}
+"""Options of a call of attention that say what is computed."""
 NEUTRAL: Final = {
     "cache_position",
     "cu_seq_lens_k",
@@ -228,26 +230,17 @@ def _spec(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any], module: nn.Module
 ) -> AttentionSpec:
     """What one call asks for. Raises CannotServe."""
-    rest = dict(given)
-    scale = rest.pop("scaling", None)
-    window = rest.pop("sliding_window", None)
-    cap = rest.pop("softcap", None)
-    sinks = rest.pop("s_aux", None)
-    if rest.pop("dropout", None):
-        raise CannotServe("drops weights at random")
-    causal = rest.pop("is_causal", None)
-    if causal is False or (causal is None and getattr(module, "is_causal", True) is False):
-        raise CannotServe("is not causal")
-    for name, value_given in rest.items():
-        if name not in NEUTRAL and value_given is not None and value_given is not False:
-            raise CannotServe(f"gives attention '{name}', which is not known")
+    _check_given(given, module)
+    scale = given.get("scaling")
+    cap = given.get("softcap")
     batch, heads, length, size = query.shape
-    kv_heads = key.shape[1]
-    if (batch, length, key.shape[2]) != (1, NUM_TOKENS, NUM_TOKENS) or value.shape[1:3] != key.shape[1:3]:
+    _, kv_heads, num_keys, key_size = key.shape
+    is_step = (batch, length, num_keys) == (1, NUM_TOKENS, NUM_TOKENS)
+    if not is_step or value.shape[1:3] != key.shape[1:3]:
         raise CannotServe("gives attention other tokens than those of the step")
-    if key.shape[3] != size or heads % kv_heads:
+    if key_size != size or heads % kv_heads:
         raise CannotServe("has queries and keys that do not fit")
-    window = _window(mask, window)
+    window = _window(mask, given.get("sliding_window"))
     scale = 1.0 / math.sqrt(size) if scale is None else float(scale)
     return AttentionSpec(
         num_heads=heads,
@@ -257,7 +250,7 @@ def _spec(
         scale=scale,
         window=window,
         cap=None if not cap else float(cap),
-        sinks=sinks is not None,
+        sinks=given.get("s_aux") is not None,
     )
 
 
@@ -271,3 +264,17 @@ def _window(mask: Any, told: int | None) -> int | None:
     if seen == -1:
         raise CannotServe("has a mask that is no causal window")
     return seen
+
+
+def _check_given(given: dict[str, Any], module: nn.Module) -> None:
+    """Raises CannotServe for an option of a call that the engine's attention does not have."""
+    if given.get("dropout"):
+        raise CannotServe("drops weights at random")
+    causal = given.get("is_causal")
+    if causal is None:
+        causal = getattr(module, "is_causal", True)
+    if causal is False:
+        raise CannotServe("is not causal")
+    for name, value in given.items():
+        if name not in READ and name not in NEUTRAL and value is not None and value is not False:
+            raise CannotServe(f"gives attention '{name}', which is not known")

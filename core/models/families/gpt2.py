@@ -33,6 +33,16 @@ GPT2_NAMES: tuple[WeightRule, ...] = (
     ),
 )
 """Of GPT-2 and those who began with its code."""
+GPTJ_NAMES: tuple[WeightRule, ...] = (
+    *GPT2_NAMES,
+    *modules(
+        ("ln_1", "input_layernorm"),
+        ("attn.out_proj", "self_attn.o_proj"),
+        ("attn", "self_attn"),
+        ("mlp.fc_in", "mlp.up_proj"),
+        ("mlp.fc_out", "mlp.down_proj"),
+    ),
+)
 PRE_NORMS = modules(("ln_1", "input_layernorm"), ("ln_2", "post_attention_layernorm"))
 POST_NORMS = modules(("ln_1", "post_attention_layernorm"), ("ln_2", "post_feedforward_layernorm"))
 CONV1D = (Turned(r"model\.layers\.\d+\.\w+\.(qkv|o|up|down)_proj\.weight"),)
@@ -228,16 +238,7 @@ ROWS: tuple[Family, ...] = (
         interleaved=True,
         gated=False,
         biases={**ONLY_MLP, "head": True},
-        weights=(
-            *GPT2_NAMES,
-            *modules(
-                ("ln_1", "input_layernorm"),
-                ("attn.out_proj", "self_attn.o_proj"),
-                ("attn", "self_attn"),
-                ("mlp.fc_in", "mlp.up_proj"),
-                ("mlp.fc_out", "mlp.down_proj"),
-            ),
-        ),
+        weights=GPTJ_NAMES,
     ),
     Family(
         name="codegen",
@@ -252,16 +253,7 @@ ROWS: tuple[Family, ...] = (
         gated=False,
         biases={**ONLY_MLP, "head": True},
         heads=HeadsSpec(fused="quarters"),
-        weights=(
-            *GPT2_NAMES,
-            *modules(
-                ("ln_1", "input_layernorm"),
-                ("attn.out_proj", "self_attn.o_proj"),
-                ("attn", "self_attn"),
-                ("mlp.fc_in", "mlp.up_proj"),
-                ("mlp.fc_out", "mlp.down_proj"),
-            ),
-        ),
+        weights=GPTJ_NAMES,
     ),
     Family(
         name="openai-gpt",

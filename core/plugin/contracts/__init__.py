@@ -20,34 +20,38 @@ from core.plugin.contracts.attention import (
     StateBackend,
     TurnsHeads,
 )
-from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
-from core.plugin.contracts.kernels import (
-    ActivatedLinear,
-    AddNorm,
-    BeginsSteps,
+from core.plugin.contracts.experts_kernels import (
     ExpertsKernel,
     GatedOperation,
-    HasActivate,
-    HasActivated,
-    HasAddNorm,
     HasExperts,
-    HasFeatures,
-    HasGated,
     HasGroupedExperts,
+    HasRoute,
+    RouteKernel,
+)
+from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
+from core.plugin.contracts.kernels import (
+    AddNorm,
+    BeginsSteps,
+    HasActivate,
+    HasAddNorm,
+    HasFeatures,
     HasHeads,
     HasLayerNorm,
     HasLogprobs,
     HasMaskedRace,
     HasOpenGate,
     HasRace,
-    HasRoute,
     HasSoftCap,
     HasTakeRows,
     HeadsKernel,
     Kernels,
+)
+from core.plugin.contracts.linear_kernels import (
+    ActivatedLinear,
+    HasActivated,
+    HasGated,
     LinearKernel,
     PreparesInto,
-    RouteKernel,
     SavedKernel,
     SavesKernels,
     SumsInSegments,

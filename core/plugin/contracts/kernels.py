@@ -1,208 +1,24 @@
-"""The contracts of kernels: the operations of a forward pass.
+"""Kind `kernels`: the operations of a forward pass, and the optional ones that a provider may have.
 
-Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Owns: `Kernels` and its optional parts, but for matrices and experts, which have files of their own. Never does: import torch
+at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from core.api.reason import Reason
-from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core.api.specs import Activation, KernelQuery
+from core.plugin.contracts.linear_kernels import LinearKernel
 from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from core.weights.experts import Experts
     from core.weights.formats import CanonicalWeight
-
-
-class LinearKernel(Protocol):
-    """A prepared weight of shape (N, K). Optional parts: `HasGated`, `HasActivated`, `Recordable`."""
-
-    shape: tuple[int, int]
-    nbytes: int
-
-    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
-        ...
-
-    def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids], ids int64 [T]: the embedding."""
-        ...
-
-
-class ActivatedLinear(Protocol):
-    """A linear kernel's product and the activation behind it, in one call: the bits of both one after the other."""
-
-    def __call__(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """With y = x @ W.T (+ bias): out[T, N] = act(y), or gated out[T, N/2] = act(y[:, :N/2]) * y[:, N/2:]."""
-        ...
-
-
-@runtime_checkable
-class HasGated(Protocol):
-    """A linear kernel that can run the gated activation behind it in the same call.
-
-    It is used unless `Kernels.gated` is served by a provider that comes before the kernel's own.
-    """
-
-    @property
-    def gated(self) -> ActivatedLinear | None:
-        """Both in one call; None where the kernel's shape does not allow it."""
-        ...
-
-
-@runtime_checkable
-class HasActivated(Protocol):
-    """A linear kernel that can run an activation without a gate behind it in the same call.
-
-    It is used unless `Kernels.activate` is served by a provider that comes before the kernel's own.
-    """
-
-    @property
-    def activated(self) -> ActivatedLinear | None:
-        """Both in one call; None where the kernel's shape does not allow it."""
-        ...
-
-
-class RouteKernel(Protocol):
-    """The choice of experts for each token."""
-
-    def __call__(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-        """ids int64 [T, k] and weights float32 [T, k] from logits [T, E]; bias float32 [E] counts in the choice alone.
-
-        The lowest id wins a tie; ids are valid and different whatever the logits are.
-        """
-        ...
-
-
-class ExpertsKernel(Protocol):
-    """The prepared experts of one layer, each H → 2 · I → H with a gated activation, or H → I → H with a plain one.
-
-    Optional part: `Recordable`.
-    """
-
-    nbytes: int
-
-    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`.
-
-        The sum goes by the experts' ids, not by j: see `core.layers.experts.combine`. ids int64 [T, k], weights float32
-        [T, k]. No token is dropped for capacity.
-        """
-        ...
-
-
-@runtime_checkable
-class PreparesInto(Protocol):
-    """A provider whose linear kernels can be prepared in memory that the caller owns."""
-
-    def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
-        """Bytes of `into` that `linear` needs for this weight."""
-        ...
-
-    def linear(
-        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
-    ) -> LinearKernel:
-        """As `Kernels.linear`. into: uint8 [prepared_nbytes], page-aligned, where the prepared weight then lies; or None."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SavedKernel:
-    """A prepared linear kernel, as it is saved.
-
-    facts: plain values for JSON, which only its provider understands.
-    tables: small tensors beside the weight, by name.
-    memory: uint8 [nbytes], page-aligned: the prepared weight.
-    """
-
-    facts: dict[str, Any]
-    tables: dict[str, Tensor]
-    memory: Tensor
-
-
-@runtime_checkable
-class SavesKernels(Protocol):
-    """A provider whose prepared kernels can be saved, and taken into use again without preparing.
-
-    layout: names the provider and the version of its layout; other bytes have another name.
-    """
-
-    layout: str
-
-    def save(
-        self,
-        kernel: LinearKernel,
-        weight: CanonicalWeight,
-        *,
-        activation: Activation,
-        bias: Tensor | None,
-        segments: int,
-    ) -> SavedKernel | None:
-        """The kernel, which `linear` has just made of these; None for one that cannot be saved."""
-        ...
-
-    def restore(self, saved: SavedKernel) -> LinearKernel:
-        """The same kernel in `saved.memory`, whose bytes may still be on their way. Raises ValueError for wrong facts."""
-        ...
-
-
-@runtime_checkable
-class SumsInSegments(Protocol):
-    """A provider whose products can be cut along K without a change of bits.
-
-    Each of several equal segments of K then has a sum of its own, and these are added as a binary tree, so whoever has
-    half of the segments has a whole subtree. A weight that does not divide so has fewer segments.
-    """
-
-    @property
-    def max_segments(self) -> int:
-        """Most segments of a product, a power of two."""
-        ...
-
-    def linear(
-        self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, segments: int = 1
-    ) -> LinearKernel:
-        """As `Kernels.linear`. segments: a power of two, at most `max_segments`; 1: one sum for all of K."""
-        ...
-
-
-class GatedOperation(Protocol):
-    """`Kernels.gated`, alone."""
-
-    def __call__(self, x: Tensor, activation: str, out: Tensor, /) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:]."""
-        ...
-
-
-@runtime_checkable
-class HasGroupedExperts(Protocol):
-    """A provider that takes all experts of a layer as one weight; used where it `supports` the op `grouped_experts`.
-
-    The query's shape is (E, N, K); it is asked for either side.
-    """
-
-    def supports(self, query: KernelQuery) -> list[Reason]:
-        """What is missing for the operation; empty means supported."""
-        ...
-
-    def grouped_experts(
-        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
-    ) -> ExpertsKernel:
-        """Repack once; the caller then drops both weights.
-
-        gate_up: [E, 2 * I, H]. down: [E, H, I].
-        activation: between the two, `silu` or `gelu_tanh`.
-        precision: to which inputs are rounded before each product.
-        gated: the device's own operation between the two, for a kernel without one.
-        """
-        ...
 
 
 class HeadsKernel(Protocol):
@@ -355,34 +171,6 @@ class HasTakeRows(Protocol):
 
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
         """out[R, H] = x[rows], rows int64 [R] within x."""
-        ...
-
-
-@runtime_checkable
-class HasRoute(Protocol):
-    """A provider with the operation `route`."""
-
-    @property
-    def route(self) -> RouteKernel:
-        """The choice of experts."""
-        ...
-
-
-@runtime_checkable
-class HasExperts(Protocol):
-    """A provider with the operation `experts`."""
-
-    def experts(
-        self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
-    ) -> ExpertsKernel | None:
-        """The experts of one layer together, or None when it cannot run these.
-
-        gate_up, down: one of the provider's own linear kernels an expert.
-
-        A provider may have one more option, `weight_inputs: bool = False`: a choice's weight then multiplies what its
-        expert takes, not what it gives. It is also given experts without a gate: a kernel of `gate_up` has as many outputs
-        as one of `down` has inputs, with `activate` between.
-        """
         ...
 
 

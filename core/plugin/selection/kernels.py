@@ -6,7 +6,7 @@ same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from core.api.config import ResolvedPlugin
@@ -65,6 +65,16 @@ def select_kernels(
     )
     if [name.lower() for name in names] == ["auto"]:
         return auto
+    return _in_order(registry, names, auto, check)
+
+
+def _in_order(
+    registry: PluginRegistry,
+    names: Sequence[str],
+    auto: Choice,
+    check: Callable[[Manifest], Sequence[object]],
+) -> Choice:
+    """The providers that were named, in the order in which they were. auto: those for which that word stands."""
     why = f"--kernels {','.join(names)}"
     taken: dict[ResolvedPlugin, Manifest] = {}
     named: list[ResolvedPlugin] = []

@@ -26,7 +26,7 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     activation: bool | None = None
 
     def params(self) -> PoolingParams:
-        """What the model serves first: vectors, or the classes of pairs."""
+        """Parameters of the first task that the model serves: vectors, or classes of pairs."""
         return PoolingParams(
             use_activation=self.use_activation,
             activation=self.activation,
@@ -44,7 +44,7 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
-    """text_1 is compared with text_2: one with each, or pair by pair. The other fields are other names of these."""
+    """text_1 is compared with text_2: one text with each of several, or pair by pair. The other fields are aliases."""
 
     text_1: str | list[Any] | None = None
     text_2: str | list[Any] | None = None

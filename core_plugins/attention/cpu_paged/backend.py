@@ -26,6 +26,7 @@ from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView
+from core_plugins.attention.checks import check_cache, check_tables
 from core_plugins.attention.cpu_paged.latent import LatentLayer, attend_latent, bind_latent, write_latent
 from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
 from core_plugins.attention.cpu_paged.moves import BlockLayout
@@ -101,8 +102,7 @@ class CpuPagedAttention:
             lacks = "; ".join(str(reason) for reason in reasons)
             raise PluginError(f"attention backend cpu_paged cannot serve this layer: {lacks}")
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
-        if raw.shape[1] != block_bytes or not raw.is_contiguous():
-            raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
+        check_cache(raw, block_bytes)
         params = params or AttentionParams()
         if isinstance(spec, LatentSpec):
             return bind_latent(spec, block_size, block_bytes, dtype, raw, params)
@@ -131,14 +131,7 @@ class CpuPagedAttention:
 
     def build(self, view: BatchView) -> Metadata:
         """Once a step: checks the types of the view's tensors and takes their addresses."""
-        for tensor, dtype in (
-            (view.cu_seqlens_q, torch.int32),
-            (view.seq_lens, torch.int32),
-            (view.block_table, torch.int32),
-            (view.slot_mapping, torch.int64),
-        ):
-            if tensor.dtype is not dtype or tensor.stride(-1) != 1:
-                raise ValueError(f"a table of the batch is {tensor.dtype}, expected contiguous {dtype}")
+        check_tables(view)
         tables = (
             view.cu_seqlens_q.data_ptr(),
             view.seq_lens.data_ptr(),

@@ -18,6 +18,7 @@ from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import KV_TYPES, AttentionQuery, AttentionSpec, KVLayout, LatentSpec, StateQuery, StateSpec
 from core.plugin.contracts import AttentionParams, BatchView, HeadTurn
+from core_plugins.attention.checks import check_cache, check_tables
 from core_plugins.attention.triton.launch import attend_rows, turn_and_write_rows, write_rows
 from core_plugins.attention.triton.layer import Layer
 from core_plugins.attention.triton.limits import NUMERICS, Cached, unsupported, unsupported_state
@@ -55,8 +56,7 @@ class TritonAttention:
         """Once a layer: `raw` is its cache, uint8 [num_blocks, block_bytes]. Raises PluginError when unsupported."""
         _raise_for(unsupported(AttentionQuery(spec, raw.device.type, dtype, block_size)))
         block_bytes = self.kv_layout(spec, block_size, dtype).block_bytes
-        if raw.shape[1] != block_bytes or not raw.is_contiguous():
-            raise ValueError(f"the cache is {tuple(raw.shape)}, expected [blocks, {block_bytes}] contiguous bytes")
+        check_cache(raw, block_bytes)
         if self._wanted is None:
             self._wanted = _programs(raw.device)
         own = _own_params(spec, dtype, params or AttentionParams())
@@ -64,14 +64,7 @@ class TritonAttention:
 
     def build(self, view: BatchView) -> BatchView:
         """Once a step: checks the view's tensors; kernels read them as they are."""
-        for tensor, dtype in (
-            (view.cu_seqlens_q, torch.int32),
-            (view.seq_lens, torch.int32),
-            (view.block_table, torch.int32),
-            (view.slot_mapping, torch.int64),
-        ):
-            if tensor.dtype is not dtype or tensor.stride(-1) != 1:
-                raise ValueError(f"a table of the batch is {tensor.dtype}, expected contiguous {dtype}")
+        check_tables(view)
         tails = view.tails
         if tails is not None and (tails.dtype is not torch.int32 or not tails.is_contiguous()):
             raise ValueError(f"tails are {tails.dtype} {tuple(tails.shape)}, expected contiguous int32")

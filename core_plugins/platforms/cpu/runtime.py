@@ -31,9 +31,9 @@ HUGE_PAGE = 2 << 20
 class CpuRuntime:
     """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
 
-    undo: gives the process back the state that it had before, besides torch's threads.
-    prefault: takes some bytes from an address on from the system in idle time.
-    prefault_bytes: how many of the allocated ones it gets.
+    undo: restores the state that the process had before, but for torch's threads.
+    prefault: has the system provide the memory behind (address, bytes) in idle time, before it is written to.
+    prefault_bytes: how much of what is allocated it is called for.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class CpuRuntime:
         return record(run, num_rows, num_seqs)
 
     def close(self) -> None:
-        """Give torch its threads back, and the process what binding and instruction set it had."""
+        """Give torch its threads back, and the process the binding and the instruction set that it had before."""
         torch.set_num_threads(self._threads_before)
         self._undo.close()
 
@@ -98,7 +98,7 @@ class CpuPlatform:
     processors: the processor of each thread, or empty.
     spin_microseconds: how long threads wait for more work before they sleep.
     isa: the instruction set to use; None: the active one.
-    prefault_bytes: of allocated memory, taken from the system in idle time.
+    prefault_bytes: how much of the allocated memory the system is to provide in idle time, before it is written to.
     follow: whether the number of threads follows the share of the machine while it runs.
 
     Raises UserError for an instruction set that does not run here.
@@ -151,7 +151,9 @@ class CpuPlatform:
         if not self.processors:
             return
         before = os.sched_getaffinity(0)
-        self._undo.callback(native.pool_bind, [])  # undone last: threads go where their caller then may
+        self._undo.callback(
+            native.pool_bind, []
+        )  # undone last, when the caller may run anywhere again: threads then follow it
         self._undo.callback(os.sched_setaffinity, 0, before)
         first, *others = self.processors
         os.sched_setaffinity(0, {first})

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.held import Integers, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,11 +53,7 @@ class AWQLayout:
         if self.group_size > inputs or inputs % self.group_size:
             return Unsupported(f"its {inputs} inputs are not a multiple of {self.group_size}, its group size")
         wanted = self._wanted(part)
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        reads = tuple(tensor.suffix for tensor in wanted)
-        return self._how(part).plan(part, self.run, reads)
+        return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

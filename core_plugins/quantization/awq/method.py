@@ -15,7 +15,7 @@ from core_plugins.quantization.declared.method import DeclaredMethod
 from core_plugins.quantization.declared.part import StoredPart
 
 PACKED = "qweight"
-"""A module that has this tensor is packed, whatever lists of modules say."""
+"""A module with this tensor is packed, whatever the declaration's lists of modules say."""
 
 
 def awq_method(context: LoadContext) -> DeclaredMethod:

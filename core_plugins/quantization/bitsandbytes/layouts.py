@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import GROUP_MULTIPLE, Integers, Run
+from core_plugins.quantization.declared.held import GROUP_MULTIPLE, Integers, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.declared.stored import Wanted, problem
 
@@ -135,11 +135,7 @@ class EightBits:
         wanted = [Wanted("weight", ("I8",), [part.shape]), Wanted("SCB", ("F32",), [(rows,), (rows, 1)])]
         if "weight_format" in part.tensors:
             wanted.append(Wanted("weight_format", ("U8",), [(), (1,)]))
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        reads = tuple(tensor.suffix for tensor in wanted)
-        return self._how(part).plan(part, self.run, reads)
+        return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

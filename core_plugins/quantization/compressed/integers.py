@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_plugins.quantization.compressed.declaration import Numbers
-from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.held import Integers, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,11 +62,7 @@ class IntegerLayout:
 
     def _planned(self, part: StoredPart, own: list[Wanted], unread: tuple[str, ...]) -> PartPlan | Unsupported:
         """The plan. own: all tensors of the layout. unread: names of tensors that say nothing more."""
-        found = problem(part, own)
-        if found is not None:
-            return Unsupported(found)
-        reads = tuple(wanted.suffix for wanted in own)
-        return self._how(part).plan(part, self._run, (*reads, *unread, *INPUTS))
+        return planned(part, own, self._how, self._run, (*unread, *INPUTS))
 
 
 class PackedIntegers(IntegerLayout):

@@ -25,6 +25,7 @@ CLASSES: Final = {
     "embedding": ("Embedding", "VocabParallelEmbedding"),
 }
 """By role, the classes of its modules; what is not listed is linear."""
+KNOWN_CLASSES: Final = frozenset[str]().union(*CLASSES.values())
 
 
 class Choice:
@@ -78,19 +79,19 @@ class Choice:
         named = self._named.get(part.own_name)
         if named is not None:  # some declarations list every module of a large model
             return named
-        strange: Group | None = None
-        by_class: Group | None = None
+        by_class: list[Group] = []
+        strange: list[Group] = []
         mine = CLASSES.get(part.role, CLASSES["linear"])
         for group in self._groups:
-            names = [target for target in group.targets if not _is_class(target)]
+            classes = {target for target in group.targets if _is_class(target)}
+            names = [target for target in group.targets if target not in classes]
             if any_means(part.own_name, names):
                 return group
-            classes = [target for target in group.targets if _is_class(target)]
-            if by_class is None and any(name in mine for name in classes):
-                by_class = group
-            if strange is None and classes and not any(name in known for name in classes for known in CLASSES.values()):
-                strange = group
-        return by_class or strange
+            if not classes.isdisjoint(mine):
+                by_class.append(group)
+            elif classes and classes.isdisjoint(KNOWN_CLASSES):
+                strange.append(group)
+        return next(iter((*by_class, *strange)), None)
 
 
 def _is_class(target: str) -> bool:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import Floats4, Floats8, Run
+from core_plugins.quantization.declared.held import Floats4, Floats8, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.declared.shares import Shares
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -44,10 +44,7 @@ class DeclaredFloat8:
             Wanted("weight", tuple(FORMS), [part.shape]),
             Wanted("weight_scale", types, self._shares.shapes(part.shape)),
         ]
-        found = problem(part, own)
-        if found is not None:
-            return Unsupported(found)
-        return self._how(part).plan(part, self._run, ("weight", "weight_scale", *UNREAD))
+        return planned(part, own, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
@@ -89,11 +86,7 @@ class DeclaredFloat4:
         ]
         if how.form == "nvfp4":
             own.append(Wanted("weight_global_scale", FLOATS, one_number()))
-        found = problem(part, own)
-        if found is not None:
-            return Unsupported(found)
-        reads = tuple(wanted.suffix for wanted in own)
-        return how.plan(part, self._run, (*reads, *UNREAD))
+        return planned(part, own, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

@@ -5,9 +5,9 @@ Owns: what a plan says about each format. Never does: read a tensor. Torch-free.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -15,6 +15,7 @@ from core.api.specs import Activation, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.declared.arguments import activation_for
 from core_plugins.quantization.declared.part import StoredPart
+from core_plugins.quantization.declared.stored import Wanted, problem
 
 GROUP_MULTIPLE: Final = 16
 SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
@@ -88,6 +89,33 @@ class Run:
         activation: Activation = "bf16" if self.dtype == "bfloat16" else "none"
         nbytes = rows * inputs * ITEM_BYTES[self.dtype]
         return PartPlan(part.names(*reads), self.dtype, activation, "dense", nbytes)
+
+
+class Held(Protocol):
+    """A format in which a part is held."""
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        ...
+
+
+def planned(
+    part: StoredPart,
+    wanted: Sequence[Wanted],
+    how: Callable[[StoredPart], Held],
+    run: Run,
+    unread: Sequence[str] = (),
+) -> PartPlan | Unsupported:
+    """The plan of a part whose tensors are those that its layout needs; else what is wrong with one of them.
+
+    how: tells the format, by those tensors, so that it is asked when they are known to be right.
+    unread: suffixes of tensors that say nothing more, should they be there.
+    """
+    wrong = problem(part, wanted)
+    if wrong is not None:
+        return Unsupported(wrong)
+    reads = dict.fromkeys((*(tensor.suffix for tensor in wanted), *unread))
+    return how(part).plan(part, run, tuple(reads))
 
 
 @dataclass(frozen=True, slots=True)

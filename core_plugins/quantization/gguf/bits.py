@@ -56,6 +56,13 @@ def pairs(quants: Bytes) -> Bytes:
     return plane.reshape(quants.shape)
 
 
+def in_pairs(numbers: Bytes) -> Bytes:
+    """A plane of two bits, of numbers below 4 in the order of their weights: uint8 [B, n / 4] of [B, n]."""
+    first, second, third, fourth = (numbers[:, place::4] for place in range(4))
+    packed: Bytes = first | (second << 2) | (third << 4) | (fourth << 6)
+    return packed
+
+
 def single_bits(mask: Bytes) -> Bytes:
     """A plane of one bit, from 32 bytes: bit s of byte j belongs to weight 32 s + j."""
     words = np.ascontiguousarray(mask).view(np.uint64)  # eight bytes at a time, whose bits become one byte

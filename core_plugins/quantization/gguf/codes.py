@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core_plugins.quantization.gguf.bits import Bytes, halves, nibbles, pairs
+from core_plugins.quantization.gguf.bits import Bytes, halves, in_pairs, nibbles, pairs
 from core_plugins.quantization.gguf.unpack import Unpacked
 
 POWERS_OF_THREE = np.array([1, 3, 9, 27, 81], dtype=np.uint8).reshape(5, 1)
@@ -20,10 +20,11 @@ def tq1_0(blocks: Bytes) -> Unpacked:
 
     A byte is a fraction of 256 whose digits to the base three are the weights plus one.
     """
-    parts = (_digits(blocks[:, :32], 5), _digits(blocks[:, 32:48], 5), _digits(blocks[:, 48:52], 4))
-    digits = np.concatenate(parts, axis=1)
-    low = digits[:, ::4] | (digits[:, 1::4] << 2) | (digits[:, 2::4] << 4) | (digits[:, 3::4] << 6)
-    return _ternary(low, blocks, 52)
+    first = _digits(blocks[:, :32], 5)
+    second = _digits(blocks[:, 32:48], 5)
+    last = _digits(blocks[:, 48:52], 4)
+    digits = np.concatenate((first, second, last), axis=1)
+    return _ternary(in_pairs(digits), blocks, 52)
 
 
 def tq2_0(blocks: Bytes) -> Unpacked:

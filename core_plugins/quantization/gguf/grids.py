@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.weights.tables import TABLES
-from core_plugins.quantization.gguf.bits import Bytes, halves
+from core_plugins.quantization.gguf.bits import Bytes, halves, in_pairs
 from core_plugins.quantization.gguf.unpack import Unpacked
 
 Integers = npt.NDArray[Any]
@@ -40,9 +40,9 @@ HALF_PARTS = np.array([12, 8, 4, 0], dtype=np.uint16)
 def iq2_xxs(blocks: Bytes) -> Unpacked:
     """Bytes 0-1: factor, float16. Then for each 32 weights: four numbers of points of eight, and see `_signs_and_scale`."""
     words = _words(blocks[:, 2:], np.uint32).reshape(len(blocks), 8, 2)
-    points = _words(words[..., 0], np.uint8)
+    points = _points("IQ2_XXS", _words(words[..., 0], np.uint8))
     signs, scale = _signs_and_scale(words[..., 1])
-    return {**_three_bits(IQ2, _points("IQ2_XXS", points) * signs), **_scales(blocks, scale)}
+    return {**_three_bits(IQ2, points * signs), **_scales(blocks, scale)}
 
 
 def iq2_xs(blocks: Bytes) -> Unpacked:
@@ -52,8 +52,9 @@ def iq2_xs(blocks: Bytes) -> Unpacked:
     """
     codes = _words(blocks[:, 2:66], np.uint16)
     signs = _even_signs(codes >> 9)
-    indices = _three_bits(IQ2, _points("IQ2_XS", codes & 511) * signs)
-    return {**indices, **_scales(blocks, _nibbles(blocks[:, 66:]))}
+    points = _points("IQ2_XS", codes & 511)
+    scale = _nibbles(blocks[:, 66:])
+    return {**_three_bits(IQ2, points * signs), **_scales(blocks, scale)}
 
 
 def iq2_s(blocks: Bytes) -> Unpacked:
@@ -61,16 +62,19 @@ def iq2_s(blocks: Bytes) -> Unpacked:
 
     74-81: four bits of a scale for each 16 weights.
     """
-    high = (blocks[:, 66:74, None] >> PAIR_SHIFTS) & 3
-    points = blocks[:, 2:34] | (high.reshape(len(blocks), -1).astype(np.uint16) << 8)
+    pairs = (blocks[:, 66:74, None] >> PAIR_SHIFTS) & 3
+    high = pairs.reshape(len(blocks), -1).astype(np.uint16)
+    points = _points("IQ2_S", blocks[:, 2:34] | (high << 8))
     signs = _signs(blocks[:, 34:66])
-    return {**_three_bits(IQ2, _points("IQ2_S", points) * signs), **_scales(blocks, _nibbles(blocks[:, 74:]))}
+    scale = _nibbles(blocks[:, 74:])
+    return {**_three_bits(IQ2, points * signs), **_scales(blocks, scale)}
 
 
 def iq3_xxs(blocks: Bytes) -> Unpacked:
     """Bytes 0-1: factor, float16. 2-65: points of four. 66-97: for each 32 weights, see `_signs_and_scale`."""
+    points = _points("IQ3_XXS", blocks[:, 2:66])
     signs, scale = _signs_and_scale(_words(blocks[:, 66:], np.uint32))
-    return {**_four_bits(IQ3, _points("IQ3_XXS", blocks[:, 2:66]) * signs), **_scales(blocks, scale)}
+    return {**_four_bits(IQ3, points * signs), **_scales(blocks, scale)}
 
 
 def iq3_s(blocks: Bytes) -> Unpacked:
@@ -79,9 +83,10 @@ def iq3_s(blocks: Bytes) -> Unpacked:
     106-109: four bits of a scale for each 32 weights, of which twice and one are meant.
     """
     high = np.unpackbits(blocks[:, 66:74], axis=1, bitorder="little")
-    points = blocks[:, 2:66] | (high.astype(np.uint16) << 8)
+    points = _points("IQ3_S", blocks[:, 2:66] | (high.astype(np.uint16) << 8))
     signs = _signs(blocks[:, 74:106])
-    return {**_four_bits(IQ3_S, _points("IQ3_S", points) * signs), **_scales(blocks, _nibbles(blocks[:, 106:]))}
+    scale = _nibbles(blocks[:, 106:])
+    return {**_four_bits(IQ3_S, points * signs), **_scales(blocks, scale)}
 
 
 def iq1_s(blocks: Bytes) -> Unpacked:
@@ -104,7 +109,8 @@ def iq1_m(blocks: Bytes) -> Unpacked:
     """
     words = _words(blocks[:, 48:], np.uint16)
     quarters = (words & np.uint16(0xF000)) >> HALF_PARTS
-    factor = np.bitwise_or.reduce(quarters, axis=1, keepdims=True).astype(np.uint16).view(np.float16)
+    bits = np.bitwise_or.reduce(quarters, axis=1, keepdims=True)
+    factor = bits.astype(np.uint16).view(np.float16)
     thirds = (words[..., None] >> THREE_BIT_SHIFTS) & 7
     sub_scale = _odd(thirds.reshape(len(blocks), -1))
     nibbles = (blocks[:, 32:48, None] >> NIBBLE_SHIFTS).reshape(len(blocks), -1)
@@ -137,9 +143,8 @@ def _four_bits(table: Integers, numbers: Integers) -> Unpacked:
 def _three_bits(table: Integers, numbers: Integers) -> Unpacked:
     """The same of a table of at most eight."""
     indices = np.searchsorted(table, numbers).astype(np.uint8)
-    low = indices & 3
-    pairs = low[:, ::4] | (low[:, 1::4] << 2) | (low[:, 2::4] << 4) | (low[:, 3::4] << 6)
-    return {"low": pairs, "high": np.packbits(indices >> 2, axis=1, bitorder="little")}
+    high = np.packbits(indices >> 2, axis=1, bitorder="little")
+    return {"low": in_pairs(indices & 3), "high": high}
 
 
 def _scales(blocks: Bytes, stored: Integers) -> Unpacked:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.held import Integers, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,11 +62,7 @@ class GPTQLayout:
         ]
         if "g_idx" in part.tensors or self.desc_act:
             wanted.append(Wanted("g_idx", ("I32", "I64"), [(inputs,)]))
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        reads = tuple(tensor.suffix for tensor in wanted)
-        return self._how(part).plan(part, self.run, reads)
+        return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

@@ -18,10 +18,10 @@ class Scheme:
     summary: for people.
     format: name of the canonical format.
     bits: of one weight.
-    block: inputs that share a scale; 0: all of a row.
     scale_bytes: of a block's scale.
-    row_bytes: of everything else that belongs to a row.
     activations: precisions of the inputs; the first is the default with dtype bfloat16, users may ask for the others.
+    block: inputs that share a scale; 0: all of a row.
+    row_bytes: of everything else that belongs to a row.
     head: name of the scheme for the embedding and the output head, which decide most about quality.
     by_row: the form with one scale a row, for inputs that the block does not divide and for activations with one scale a
         row; None: the scheme has no other form.
@@ -31,11 +31,11 @@ class Scheme:
     summary: str
     format: str
     bits: int
-    block: int
     scale_bytes: int
-    row_bytes: int
     activations: tuple[Activation, ...]
-    head: str
+    block: int = 0
+    row_bytes: int = 0
+    head: str = "int8"
     by_row: Scheme | None = None
 
     def form(self, inputs: int, activation: Activation) -> Scheme:
@@ -57,11 +57,8 @@ INT8_BY_ROW = Scheme(
     summary="8-bit integers, a scale for each output",
     format="int8_channel",
     bits=8,
-    block=0,
     scale_bytes=4,
-    row_bytes=0,
     activations=("int8", "int8_row", "none"),
-    head="int8",
 )
 SCHEMES = {
     scheme.name: scheme
@@ -73,9 +70,7 @@ SCHEMES = {
             bits=8,
             block=32,
             scale_bytes=2,
-            row_bytes=0,
             activations=("int8", "int8_row", "none"),
-            head="int8",
             by_row=INT8_BY_ROW,
         ),
         Scheme(
@@ -83,11 +78,8 @@ SCHEMES = {
             summary="8-bit floats (e4m3), a scale for each output",
             format="fp8_e4m3",
             bits=8,
-            block=0,
             scale_bytes=4,
-            row_bytes=0,
             activations=("bf16", "none"),
-            head="int8",
         ),
         Scheme(
             name="nf4",
@@ -96,9 +88,7 @@ SCHEMES = {
             bits=4,
             block=64,
             scale_bytes=4,
-            row_bytes=0,
             activations=("bf16", "none"),
-            head="int8",
         ),
         Scheme(
             name="fp4",
@@ -107,9 +97,7 @@ SCHEMES = {
             bits=4,
             block=64,
             scale_bytes=4,
-            row_bytes=0,
             activations=("bf16", "none"),
-            head="int8",
         ),
         Scheme(
             name="mxfp4",
@@ -118,9 +106,7 @@ SCHEMES = {
             bits=4,
             block=32,
             scale_bytes=1,
-            row_bytes=0,
             activations=("int8", "bf16", "none"),
-            head="int8",
         ),
         Scheme(
             name="nvfp4",
@@ -131,7 +117,6 @@ SCHEMES = {
             scale_bytes=1,
             row_bytes=4,
             activations=("int8", "bf16", "none"),
-            head="int8",
         ),
     )
 }

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_plugins.quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
-from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.held import Integers, Run, planned
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import PLAIN
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted
 from core_plugins.quantization.quark.declaration import FLOAT4, INTEGERS, Declaration, Numbers
 
 if TYPE_CHECKING:
@@ -83,10 +83,7 @@ class IntegerLayout:
         own = [self._wanted("weight", stored), Wanted("weight_scale", FLOATS, self._scales(part))]
         if self._numbers.zeros:
             own.append(self._wanted("weight_zero_point", *self._scales(part)))
-        found = problem(part, own)
-        if found is not None:
-            return Unsupported(found)
-        return self._how(part).plan(part, self._run, ("weight", "weight_scale", "weight_zero_point", *UNREAD))
+        return planned(part, own, self._how, self._run, ("weight_zero_point", *UNREAD))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

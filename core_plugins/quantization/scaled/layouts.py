@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
 from core_plugins.quantization.declared.floats import EXPONENTS, FORMS
-from core_plugins.quantization.declared.held import Floats4, Floats8, Integers, Run
+from core_plugins.quantization.declared.held import Floats4, Floats8, Integers, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, a_row, one_number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,10 +59,8 @@ class Float8:
             shapes += [(down, across), (down, 1, across, 1)]
         scale = _scale_of(part)
         types = (*FLOATS, *EXPONENTS)
-        found = problem(part, [Wanted("weight", tuple(FORMS), [part.shape]), Wanted(scale, types, shapes)])
-        if found is not None:
-            return Unsupported(found)
-        return self._how(part).plan(part, self._run, ("weight", scale, *UNREAD))
+        wanted = [Wanted("weight", tuple(FORMS), [part.shape]), Wanted(scale, types, shapes)]
+        return planned(part, wanted, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
@@ -99,10 +97,8 @@ class Int8:
         """See `Layout`."""
         shapes = [*one_number(), *a_row(part.shape[0])]
         scale = _scale_of(part)
-        found = problem(part, [Wanted("weight", ("I8",), [part.shape]), Wanted(scale, FLOATS, shapes)])
-        if found is not None:
-            return Unsupported(found)
-        return self._how(part).plan(part, self._run, ("weight", scale, *UNREAD))
+        wanted = [Wanted("weight", ("I8",), [part.shape]), Wanted(scale, FLOATS, shapes)]
+        return planned(part, wanted, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
@@ -138,11 +134,7 @@ class Float4:
         for whole in ("weight_scale_2", "weight_global_scale"):
             if whole in part.tensors:
                 wanted.append(Wanted(whole, FLOATS, one_number()))
-        found = problem(part, wanted)
-        if found is not None:
-            return Unsupported(found)
-        reads = tuple(one.suffix for one in wanted)
-        return how.plan(part, self._run, (*reads, *UNREAD))
+        return planned(part, wanted, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

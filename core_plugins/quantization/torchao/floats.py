@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import Floats4, Floats8, Run
+from core_plugins.quantization.declared.held import Floats4, Floats8, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.declared.shares import Shares
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted, one_number
 from core_plugins.quantization.torchao.described import PREFIX, Described
 
 if TYPE_CHECKING:
@@ -75,10 +75,8 @@ class ScaledFloats:
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
         """See `Layout`."""
         scales = self.shares.shapes(part.shape)
-        wrong = problem(part, [Wanted(QDATA, tuple(FORMS), [part.shape]), Wanted(SCALE, FLOATS, scales)])
-        if wrong is not None:
-            return Unsupported(wrong)
-        return self._how(part).plan(part, self.run, (QDATA, SCALE))
+        wanted = [Wanted(QDATA, tuple(FORMS), [part.shape]), Wanted(SCALE, FLOATS, scales)]
+        return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
@@ -115,10 +113,7 @@ class BlockFloats:
         wanted = [values, Wanted(SCALE, types, [self._scales(part)])]
         if WHOLE in part.tensors:
             wanted.append(Wanted(WHOLE, FLOATS, one_number()))
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        return self._how(part).plan(part, self.run, (QDATA, SCALE, WHOLE, *UNREAD))
+        return planned(part, wanted, self._how, self.run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

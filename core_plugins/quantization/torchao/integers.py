@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from core.api.specs import PartPlan, Unsupported
-from core_plugins.quantization.declared.held import Integers, Run
+from core_plugins.quantization.declared.held import Integers, Run, planned
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.declared.shares import Shares
-from core_plugins.quantization.declared.stored import FLOATS, Wanted, problem
+from core_plugins.quantization.declared.stored import FLOATS, Wanted
 from core_plugins.quantization.torchao.described import PREFIX, Described
 
 if TYPE_CHECKING:
@@ -93,10 +93,7 @@ class UnpackedIntegers:
         wanted = [Wanted(QDATA, ("I8",), [part.shape]), Wanted(SCALE, FLOATS, shapes)]
         if ZERO in part.tensors or not self.symmetric:
             wanted.append(Wanted(ZERO, ("I8",) if self.symmetric else ("I8", *FLOATS), shapes))
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        return self._how(part).plan(part, self.run, (QDATA, SCALE, ZERO, *UNREAD))
+        return planned(part, wanted, self._how, self.run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""
@@ -149,10 +146,7 @@ class PackedNibbles:
             Wanted(SCALE, FLOATS, [shape]),
             Wanted(ZERO, FLOATS, [shape]),
         ]
-        wrong = problem(part, wanted)
-        if wrong is not None:
-            return Unsupported(wrong)
-        return self._how(part).plan(part, self.run, (QDATA, SCALE, ZERO))
+        return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
         """See `Layout`."""

@@ -13,11 +13,11 @@ EPS: Final = {"attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}
 """Of Mamba's configurations."""
 SSM: Final = {"ssm.conv_kernel": "conv_kernel", "ssm.state_size": "state_size"}
 LFM2_NORMS: Final = {"token_embd_norm": "model.norm"}
-"""The norm in front of the head has the name of one behind the embedding."""
+"""The norm in front of the head: its name says that it stands behind the embedding."""
 
 
 def lfm2(source: Source, config: Config) -> None:
-    """A layer without heads of keys has a convolution."""
+    """A layer has a convolution where the file gives it no heads of keys."""
     _by_heads(source, config)
     config["block_auto_adjust_ff_dim"] = False
     config["block_ff_dim"] = config["intermediate_size"]

@@ -1,0 +1,102 @@
+"""Conversations as prompts, and their answers taken apart.
+
+Owns: `ChatBatch`, and the check of conversations. Never does: run the engine, or know a form of answers (`core.formats` does).
+Called by: `LLM.chat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from core.api.errors import RequestError
+from core.api.outputs import RequestOutput
+from core.api.sampling_params import SamplingParams
+from core.engine.prompt_parser import PromptInput
+from core.tokens.chat_template import ChatTemplate
+from core.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from core.formats.answer_plan import AnswerPlan
+
+Message = Mapping[str, Any]
+Conversation = Sequence[Message]
+
+
+class ChatBatch:
+    """Conversations that are answered together.
+
+    prompts: theirs, in order.
+    params: of each; with tools, held to them.
+
+    plan: with tools: what the answers are held to, and parsed by; None: all of an answer is text.
+    options: what the template is given besides.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: ChatTemplate, plan: AnswerPlan | None, options: Mapping[str, Any]
+    ) -> None:
+        self.prompts: list[PromptInput] = []
+        self.params: list[SamplingParams] = []
+        self._tokenizer = tokenizer
+        self._template = template
+        self._plan = plan
+        self._options = options
+        self._plans: list[AnswerPlan] = []
+
+    @property
+    def is_parsed(self) -> bool:
+        """Whether answers are taken apart, for which they have to tell where their special tokens are."""
+        return bool(self._plans)
+
+    def add(self, conversation: Conversation, params: SamplingParams, *, begin: bool, resume: bool) -> None:
+        """Render another one. Raises RequestError.
+
+        begin: whether its prompt ends with the beginning of an answer.
+        resume: whether the answer goes on from the last message.
+        """
+        plan = self._plan
+        text = self._template.render(
+            list(conversation),
+            add_generation_prompt=begin,
+            continue_final_message=resume,
+            tools=None if plan is None else plan.use.shown,
+            **self._options,
+        )
+        ids = self._tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
+        self.prompts.append({"prompt": text, "prompt_token_ids": ids})
+        if plan is not None and plan.format is not None:
+            own_plan = plan.resuming(conversation[-1]) if resume else plan
+            params = own_plan.held(params, text)
+            self._plans.append(own_plan)
+        self.params.append(params)
+
+    def take_apart(self, outputs: Sequence[RequestOutput]) -> None:
+        """Fill the parts of each answer, given in the order of the conversations."""
+        if not self.is_parsed:
+            return
+        from core.formats.whole_answer import take_apart
+
+        for output, plan, params in zip(outputs, self._plans, self.params, strict=True):
+            for completion in output.outputs:
+                take_apart(completion, plan, str(output.prompt), keeps_specials=not params.skip_special_tokens)
+
+
+def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
+    """A single conversation as a list of one. Raises RequestError."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise RequestError(
+            f"messages is a {type(messages).__name__}; expected a list of messages with 'role' and 'content', or a list of "
+            "such lists.",
+            param="messages",
+        )
+    single = bool(messages) and isinstance(messages[0], Mapping)
+    conversations: list[Any] = [messages] if single else list(messages)
+    for index, conversation in enumerate(conversations):
+        is_list = isinstance(conversation, Sequence) and not isinstance(conversation, str)
+        if not is_list or not conversation or not all(isinstance(message, Mapping) for message in conversation):
+            raise RequestError(
+                f"Conversation {index} is not a list of messages; expected [{{'role': ..., 'content': ...}}, ...].",
+                param="messages",
+            )
+    return conversations
