@@ -14,6 +14,7 @@ import msgspec
 
 from core.api.config import ServerLimits
 from core.api.pooling import PoolingConfig
+from core.api.pooling_outputs import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.text_pairs import TextPair
@@ -145,12 +146,13 @@ class PreparedPooling(msgspec.Struct):
 
 
 class PreparedEmbedding(PreparedPooling):
-    """Of /v1/embeddings."""
+    """Of /v1/embeddings. parts: of each text, where it is pooled in parts, else nothing."""
 
     body: EmbeddingRequest
+    parts: list[LateChunkingMetadata] = []
 
 
-class PreparedHidden(PreparedPooling):
+class PreparedHidden(PreparedEmbedding):
     """Of /pooling."""
 
     body: PoolingRequest

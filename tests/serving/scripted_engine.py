@@ -67,7 +67,7 @@ class PoolingClient(FakeClient):
         vector = [float(text.count(chr(self.FIRST + index))) for index in range(self.SIZE)]
         numbers = np.array(vector[: request.pooling.dimensions or self.SIZE], np.float32)
         if request.pooling.tokenwise:
-            numbers = np.tile(numbers, len(request.prompt_token_ids))
+            numbers = np.tile(numbers, request.pooling.num_rows(len(request.prompt_token_ids)))
         output = EngineOutput(request.request_id, 0, 0, [], finish_reason="stop", pooled=numbers.tobytes())
         if "BROKEN" in text:
             output = EngineOutput(request.request_id, 0, 0, [], finish_reason="error", stop_reason="It broke.")
