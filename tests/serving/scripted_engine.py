@@ -75,6 +75,18 @@ class PoolingClient(FakeClient):
         self.on_outputs(EngineOutputs(0, [output], self.stats()))
 
 
+class KeepingClient(FakeClient):
+    """Keeps the requests that come."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.seen: list[EngineRequest] = []
+
+    async def _run(self, request: EngineRequest) -> None:
+        self.seen.append(request)
+        await super()._run(request)
+
+
 class ConversingClient(FakeClient):
     """Answers by what the prompt contains.
 
