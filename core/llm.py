@@ -22,7 +22,6 @@ from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.batch_run import Progress, begin_batch, finish_batch, run_batch
 from core.engine.default_params import changed_names, default_sampling_params, sampling_sources
 from core.engine.input_processor import ProcessedInput
-from core.engine.late_chunks import Span
 from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.engine.text_pairs import TextPairs
@@ -252,12 +251,6 @@ class LLM(PoolingMethods, LLMEngine):
     def _pairs(self, chat_template: str | None) -> TextPairs:
         template = chat_template or self._chat_template
         return TextPairs(self._pooling_config, self._need_tokenizer(), self._config.model.max_model_len, template)
-
-    def _spans(self, output: PooledOutput) -> list[Span] | None:
-        text = output.prompt
-        if text is None or self._tokenizer is None or self._tokenizer.encode(text) != output.prompt_token_ids:
-            return None
-        return self._tokenizer.spans(text)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""

@@ -136,12 +136,19 @@ def test_texts_in_small_letters(tmp_path):
 def test_what_the_user_says_of_the_pooler():
     path = reference("bert").path
     asked = {"task": "token_embed", "dimensions": 8, "pooling_type": "MAX"}
+    chunks = PoolingParams(late_chunking_params=LateChunkingParams(chunk_size=2))
+    prompt = {"prompt_token_ids": [5, 6, 7]}
     with _llm(path, pooler_config=asked) as llm:
-        tokens = llm.encode({"prompt_token_ids": [5, 6, 7]}, **NO_BAR)[0].outputs.data
-        vector = llm.embed({"prompt_token_ids": [5, 6, 7]}, **NO_BAR)[0].outputs.embedding
-        whole = _vectors(llm, [{"prompt_token_ids": [5, 6, 7]}], task="embed", dimensions=48, use_activation=False)[0]
-    assert tokens.shape == (3, 48)
+        tokens = llm.encode(prompt, **NO_BAR)[0].outputs.data
+        embedded = llm.embed(prompt, lora_request=None, **NO_BAR)[0].outputs.data
+        parts = llm.embed(prompt, pooling_params=chunks, **NO_BAR)[0]
+        vector = _vectors(llm, [prompt], task="embed")[0]
+        whole = _vectors(llm, [prompt], task="embed", dimensions=48, use_activation=False)[0]
+        scores = llm.score(prompt, [prompt, {"prompt_token_ids": [5, 6]}], tokenization_kwargs=None, **NO_BAR)
+    assert tokens.shape == (3, 48) and np.array_equal(tokens, embedded)
+    assert parts.outputs.data.shape == (2, 48) and len(parts.late_chunking.chunks) == 2
     assert np.allclose(vector, _unit(whole[:8]), atol=1e-6)
+    assert scores[0].outputs.score == pytest.approx(1.0) and scores[1].outputs.score < 1.0
 
 
 def test_late_chunks(bert):
@@ -309,6 +316,12 @@ def test_other_uses_are_refused(bert):
     with pytest.raises(RequestError, match="The text is empty"):
         bert.embed({"prompt_token_ids": []}, **NO_BAR)
     assert bert.embed([], **NO_BAR) == []
+    with pytest.raises(TypeError, match="unexpected keyword argument 'pooling_task'"):
+        bert.embed("a", pooling_task="embed", **NO_BAR)
+    with pytest.raises(RequestError, match="lora_request is not served"):
+        bert.embed("a", lora_request="an adapter", **NO_BAR)
+    with pytest.raises(RequestError, match=r"--pooler-config\.task token_embed"):
+        bert.embed("a", pooling_params=PoolingParams(late_chunking_params=LateChunkingParams(2)), **NO_BAR)
     with _llm(reference("llama").path) as llm, pytest.raises(RequestError, match="--runner pooling"):
         llm.embed({"prompt_token_ids": [1]}, **NO_BAR)
 

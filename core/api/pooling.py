@@ -141,6 +141,11 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(served, key=lambda task: task != self.usual_task))
 
     @property
+    def vectors(self) -> PoolingTask:
+        """What is meant where vectors are asked for: one a text, unless the user says that one a token is usual."""
+        return "token_embed" if self.usual_task == "token_embed" else "embed"
+
+    @property
     def classifies(self) -> bool:
         """Whether the answer is about classes."""
         return self.head in ("classes", "tokens")

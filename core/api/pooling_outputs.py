@@ -6,7 +6,7 @@ Owns: these objects. Never does: pool. Called by: the output processor, `LLM` an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from core.api.outputs import RequestOutput
 
 Float32 = NDArray[np.float32]
 Numbers = TypeVar("Numbers")
+Said = TypeVar("Said")
 
 
 def cosine(left: Float32, right: Float32) -> float:
@@ -41,8 +42,9 @@ class LateChunk:
 
 @dataclass(slots=True)
 class LateChunkingMetadata:
-    """The parts of a text in order, and its tokens."""
+    """The parts of a text in order, the most tokens of each, and the tokens of all."""
 
+    chunk_size: int
     input_tokens: int
     chunks: list[LateChunk]
 
@@ -55,11 +57,11 @@ class PoolingOutput(Generic[Numbers]):
 
 
 @dataclass(slots=True)
-class PoolingRequestOutput(Generic[Numbers]):
+class PoolingRequestOutput(Generic[Said]):
     """The answer to one text.
 
     request_id:        of the engine.
-    outputs:           the pooled hidden states.
+    outputs:           the pooled hidden states, or what a method makes of them.
     prompt_token_ids:  of the text, as far as it was read.
     num_cached_tokens: of these, which came from the prefix cache.
     finished:          always true.
@@ -67,14 +69,30 @@ class PoolingRequestOutput(Generic[Numbers]):
     """
 
     request_id: str
-    outputs: PoolingOutput[Numbers]
+    outputs: Said
     prompt_token_ids: list[int]
     num_cached_tokens: int = 0
     finished: bool = True
     late_chunking: LateChunkingMetadata | None = None
 
+    @classmethod
+    def from_base(cls, whole: WholeOutput) -> Self:
+        """The same answer as this kind has it."""
+        return cls(
+            whole.request_id,
+            cls.said(whole.outputs.data),
+            whole.prompt_token_ids,
+            whole.num_cached_tokens,
+            late_chunking=whole.late_chunking,
+        )
 
-WholeOutput = PoolingRequestOutput[Float32]
+    @staticmethod
+    def said(numbers: Float32) -> Any:
+        """What an answer of this kind holds."""
+        return PoolingOutput(numbers)
+
+
+WholeOutput = PoolingRequestOutput[PoolingOutput[Float32]]
 """The answer to one text inside of the engine's clients."""
 
 
@@ -90,21 +108,15 @@ class EmbeddingOutput:
         return len(self.embedding)
 
 
-@dataclass(slots=True)
-class EmbeddingRequestOutput:
-    """The vector of one text; other fields as in `PoolingRequestOutput`."""
+class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
+    """The vector of one text."""
 
-    request_id: str
-    outputs: EmbeddingOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int = 0
-    finished: bool = True
+    __slots__ = ()
 
-    @classmethod
-    def from_base(cls, whole: WholeOutput) -> EmbeddingRequestOutput:
+    @staticmethod
+    def said(numbers: Float32) -> EmbeddingOutput:
         """A vector as plain numbers."""
-        outputs = EmbeddingOutput(whole.outputs.data.tolist())
-        return cls(whole.request_id, outputs, whole.prompt_token_ids, whole.num_cached_tokens)
+        return EmbeddingOutput(numbers.tolist())
 
 
 @dataclass(slots=True)
@@ -119,21 +131,15 @@ class ClassificationOutput:
         return len(self.probs)
 
 
-@dataclass(slots=True)
-class ClassificationRequestOutput:
-    """The classes of one text; other fields as in `PoolingRequestOutput`."""
+class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
+    """The classes of one text."""
 
-    request_id: str
-    outputs: ClassificationOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int = 0
-    finished: bool = True
+    __slots__ = ()
 
-    @classmethod
-    def from_base(cls, whole: WholeOutput) -> ClassificationRequestOutput:
+    @staticmethod
+    def said(numbers: Float32) -> ClassificationOutput:
         """The numbers of classes as plain ones."""
-        outputs = ClassificationOutput(whole.outputs.data.tolist())
-        return cls(whole.request_id, outputs, whole.prompt_token_ids, whole.num_cached_tokens)
+        return ClassificationOutput(numbers.tolist())
 
 
 @dataclass(slots=True)
@@ -143,21 +149,15 @@ class ScoringOutput:
     score: float
 
 
-@dataclass(slots=True)
-class ScoringRequestOutput:
-    """The score of one pair of texts; other fields as in `PoolingRequestOutput`."""
+class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
+    """The score of one pair of texts."""
 
-    request_id: str
-    outputs: ScoringOutput
-    prompt_token_ids: list[int]
-    num_cached_tokens: int = 0
-    finished: bool = True
+    __slots__ = ()
 
-    @classmethod
-    def from_base(cls, whole: WholeOutput) -> ScoringRequestOutput:
+    @staticmethod
+    def said(numbers: Float32) -> ScoringOutput:
         """Of a pair that the model read together: what it says."""
-        outputs = ScoringOutput(float(whole.outputs.data[0]))
-        return cls(whole.request_id, outputs, whole.prompt_token_ids, whole.num_cached_tokens)
+        return ScoringOutput(float(numbers[0]))
 
 
 @dataclass(slots=True)

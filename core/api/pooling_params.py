@@ -104,7 +104,8 @@ class PoolingParams(
         _check_int("late_chunking_params.chunk_size", chunks.chunk_size, least=1)
         if self.task != "token_embed":
             raise RequestError(
-                f"late_chunking_params is of the task 'token_embed', and task is {self.task!r}.",
+                f"late_chunking_params is of the task 'token_embed', and task is {self.task!r}. `LLM.encode` and /pooling take "
+                "the task; with --pooler-config.task token_embed it is what `LLM.embed` and /v1/embeddings do.",
                 param="late_chunking_params",
             )
 

@@ -70,7 +70,10 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
     ] = "raw_logprobs"
     enable_prompt_embeds: Annotated[
         bool,
-        Arg("Prompts of LLM, LLMEngine and AsyncLLM may be embeddings: {'prompt_embeds': a tensor [tokens, hidden]}."),
+        Arg(
+            "Prompts may be embeddings: {'prompt_embeds': a tensor [tokens, hidden]} of LLM, LLMEngine and AsyncLLM, or "
+            "`prompt_embeds` of /v1/completions."
+        ),
     ] = False
     logits_processors: Annotated[
         list[str] | None,

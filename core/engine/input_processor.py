@@ -318,8 +318,8 @@ def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:
             )
     if params.repetition_penalty != 1.0 and not prompt.knows_tokens:
         raise RequestError(
-            "repetition_penalty looks at the tokens of the prompt, which has prompt_embeds alone; give prompt_token_ids "
-            "beside them, or leave it out.",
+            "repetition_penalty looks at the tokens of the prompt, which has prompt_embeds alone; set it to 1, or in a script "
+            "give prompt_token_ids beside them.",
             param="repetition_penalty",
         )
 

@@ -1,6 +1,6 @@
 """Which part of a text each vector of late chunking is of.
 
-Owns: that list. Never does: pool. Called by: the methods of `LLM` that give vectors.
+Owns: that list. Never does: pool. Called by: `LLM`, `AsyncLLM` and the server.
 """
 
 from __future__ import annotations
@@ -25,4 +25,4 @@ def late_chunks(num_tokens: int, size: int, spans: Sequence[Span] | None) -> Lat
         if written:
             characters = min(first for first, _ in written), max(last for _, last in written)
         chunks.append(LateChunk((begin, end), characters))
-    return LateChunkingMetadata(num_tokens, chunks)
+    return LateChunkingMetadata(size, num_tokens, chunks)

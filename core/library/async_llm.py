@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from core.api.errors import EngineDeadError
 from core.api.messages import SchedulerStats
 from core.api.outputs import RequestOutput
-from core.api.pooling_outputs import PooledOutput, PoolingRequestOutput
+from core.api.pooling_outputs import PooledOutput, PoolingOutput, PoolingRequestOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.api.vllm_config import Section, VllmConfig
@@ -109,7 +109,7 @@ class AsyncLLM(AbsentNames):
 
     async def encode(
         self, prompt: PromptInput, pooling_params: PoolingParams, request_id: str, *, priority: int = 0, **options: Any
-    ) -> AsyncGenerator[PoolingRequestOutput[Tensor], None]:
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput[Tensor]], None]:
         """Pool a text with a model that was started with `runner="pooling"`; yields its one output.
 
         pooling_params: `task` says what of; for the rest see `generate`.
@@ -121,7 +121,7 @@ class AsyncLLM(AbsentNames):
         try:
             async for output in outputs:
                 assert isinstance(output, PooledOutput), "texts to pool have no other output"
-                yield as_tensor(whole_answer(output))
+                yield as_tensor(whole_answer(output, engine.tokenizer))
         finally:
             await outputs.aclose()
 

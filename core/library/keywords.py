@@ -19,7 +19,7 @@ NOT_SERVED: Mapping[str, str] = {
     "trace_headers": "nothing is traced",
     "reset_connector": "an instance does not exchange anything with others",
     "data_parallel_rank": "one engine is started",
-    "prompt_embeds": "prompts are text or token ids",
+    "prompt_embeds": "it is a key of a prompt, {'prompt_embeds': a tensor}",
     "chat_template_content_format": "the template itself decides on the form of contents",
     "reasoning_ended": "the answer's format decides",
     "client_aggregator": "outputs are merged by `output_kind`",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 
@@ -17,6 +17,7 @@ from core.api.pooling_outputs import (
     ClassificationRequestOutput,
     EmbeddingRequestOutput,
     PooledOutput,
+    PoolingOutput,
     PoolingRequestOutput,
     ScoringOutput,
     ScoringRequestOutput,
@@ -25,20 +26,45 @@ from core.api.pooling_outputs import (
 )
 from core.api.pooling_params import PoolingParams, PoolingTask
 from core.engine.batch_run import Progress
-from core.engine.late_chunks import Span
 from core.engine.prompt_parser import PromptInput, as_batch
 from core.engine.text_pairs import TextPairs
+from core.library.keywords import refuse_keywords
 from core.library.pooled import as_tensor, whole_answer
+from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Hidden = PoolingRequestOutput[PoolingOutput[Tensor]]
 
 Prompts = PromptInput | Sequence[PromptInput]
 Params = PoolingParams | Sequence[PoolingParams] | None
 
 
+class PoolingOptions(TypedDict, total=False):
+    """What all methods for single texts take.
+
+    use_tqdm: whether a bar shows the progress, or what makes one.
+    truncate_prompt_tokens: see `PoolingParams`.
+    priority: of each text, where the scheduling policy goes by it.
+    lora_request, tokenization_kwargs: None: see `core.library.keywords`.
+    """
+
+    use_tqdm: Progress
+    truncate_prompt_tokens: int | None
+    priority: Sequence[int] | None
+    lora_request: None
+    tokenization_kwargs: None
+
+
+OPTIONS = frozenset(("use_tqdm", "truncate_prompt_tokens", "priority"))
+"""Those of them that are served."""
+
+
 class PoolingMethods:
     """For a model that was loaded with `runner="pooling"`, or that is an encoder."""
+
+    _tokenizer: Tokenizer | None
 
     @abstractmethod
     def _pool(
@@ -55,87 +81,59 @@ class PoolingMethods:
     def _pairs(self, chat_template: str | None) -> TextPairs:
         """What makes one prompt of two texts. Raises RequestError without a tokenizer."""
 
-    @abstractmethod
-    def _spans(self, output: PooledOutput) -> list[Span] | None:
-        """The characters of each token of a text; None: they are not known."""
-
     def embed(
         self,
         prompts: Prompts,
         *,
-        use_tqdm: Progress = True,
         pooling_params: Params = None,
-        truncate_prompt_tokens: int | None = None,
-        priority: Sequence[int] | None = None,
         prompt_name: str | None = None,
-    ) -> list[EmbeddingRequestOutput]:
-        """One vector a text.
+        **options: Unpack[PoolingOptions],
+    ) -> list[EmbeddingRequestOutput] | list[Hidden]:
+        """One vector a text; of an engine whose usual task is `token_embed`, what `encode` gives.
 
         prompts: as in `generate`.
         pooling_params: one for all, one for each, or None.
-        truncate_prompt_tokens: see `PoolingParams`.
         prompt_name: of the prompts that the checkpoint's files name, the one that is put in front of each text; None: their
             default one, if they have one; empty: none.
+        options: see `PoolingOptions`.
         Raises RequestError before anything runs when any text or parameter is wrong.
         """
-        params = _for_task("embed", pooling_params, truncate_prompt_tokens)
-        given = self._prompted(prompts, prompt_name)
-        pooled = self._pooled(given, params, use_tqdm, priority)
-        return [EmbeddingRequestOutput.from_base(whole) for whole in pooled]
+        task = self._pooling_config.vectors
+        whole = self._told(task, self._prompted(prompts, prompt_name), pooling_params, options)
+        if task == "token_embed":
+            return [as_tensor(output) for output in whole]
+        return [EmbeddingRequestOutput.from_base(output) for output in whole]
 
     def encode(
         self,
         prompts: Prompts,
         pooling_params: Params = None,
         *,
-        use_tqdm: Progress = True,
         pooling_task: PoolingTask | None = None,
-        truncate_prompt_tokens: int | None = None,
-        priority: Sequence[int] | None = None,
         prompt_name: str | None = None,
-    ) -> list[PoolingRequestOutput[Tensor]]:
+        **options: Unpack[PoolingOptions],
+    ) -> list[Hidden]:
         """The pooled hidden states, or what the model's head makes of them, as tensors of torch.
 
         pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]), of models with a head `classify` (float32 [N])
             or `token_classify` (float32 [T, N]); None: the first of these that the model serves.
-        prompt_name: see `embed`.
+        Everything else is as in `embed`.
         """
-        params = _for_task(pooling_task, pooling_params, truncate_prompt_tokens)
         given = self._prompted(prompts, prompt_name)
-        return [as_tensor(whole) for whole in self._pooled(given, params, use_tqdm, priority)]
+        return [as_tensor(whole) for whole in self._told(pooling_task, given, pooling_params, options)]
 
     def classify(
-        self,
-        prompts: Prompts,
-        *,
-        use_tqdm: Progress = True,
-        pooling_params: Params = None,
-        truncate_prompt_tokens: int | None = None,
-        priority: Sequence[int] | None = None,
+        self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
     ) -> list[ClassificationRequestOutput]:
         """A number for each class of a text: probabilities, or what the model was trained for (see docs/pooling.md)."""
-        params = _for_task("classify", pooling_params, truncate_prompt_tokens)
-        pooled = self._pooled(prompts, params, use_tqdm, priority)
+        pooled = self._told("classify", prompts, pooling_params, options)
         return [ClassificationRequestOutput.from_base(whole) for whole in pooled]
 
     def reward(
-        self,
-        prompts: Prompts,
-        *,
-        use_tqdm: Progress = True,
-        pooling_params: Params = None,
-        truncate_prompt_tokens: int | None = None,
-        priority: Sequence[int] | None = None,
-    ) -> list[PoolingRequestOutput[Tensor]]:
+        self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
+    ) -> list[Hidden]:
         """What a reward model says behind each token of a text, float32 [T, N]."""
-        return self.encode(
-            prompts,
-            pooling_params,
-            use_tqdm=use_tqdm,
-            pooling_task="token_classify",
-            truncate_prompt_tokens=truncate_prompt_tokens,
-            priority=priority,
-        )
+        return [as_tensor(whole) for whole in self._told("token_classify", prompts, pooling_params, options)]
 
     def score(
         self,
@@ -147,13 +145,16 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         chat_template: str | None = None,
         instruction: str | None = None,
+        **options: Any,
     ) -> list[ScoringRequestOutput]:
         """How well texts match: what a model says that reads both, else the cosine of their vectors, from -1 to 1.
 
         data_1: one text, which is compared with each of `data_2`, or as many as `data_2` has.
         chat_template: Jinja source that writes a query and a document; None: as the model is made.
         instruction: what a template tells the model to look for; None: what the template says.
+        options: `lora_request` and `tokenization_kwargs`, which may be None.
         """
+        refuse_keywords(options)
         first = as_batch(data_1)
         second = as_batch(data_2)
         if not second or len(first) not in (1, len(second)):
@@ -170,7 +171,7 @@ class PoolingMethods:
                 texts = _text("data_1", one), _text("data_2", other)
                 pair = pairs.join(*texts, params.truncate_prompt_tokens, instruction)
                 prompts.append(pair.as_prompt())
-            return [ScoringRequestOutput.from_base(whole) for whole in self._pooled(prompts, params, use_tqdm, None)]
+            return [ScoringRequestOutput.from_base(whole) for whole in self._pooled(prompts, params, use_tqdm)]
         if config.classifies:
             raise RequestError(
                 f"This model tells {len(config.labels)} classes, which are no score; classify and encode give their numbers."
@@ -179,21 +180,26 @@ class PoolingMethods:
             if value is not None:
                 raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
         of_vectors = _for_task("embed", pooling_params, truncate_prompt_tokens)
-        outputs = self._pooled([*first, *second], of_vectors, use_tqdm, None)
+        outputs = self._pooled([*first, *second], of_vectors, use_tqdm)
         vectors = outputs[: len(first)]
         if len(vectors) == 1:
             vectors = vectors * len(second)
         return [_score(*pair) for pair in zip(vectors, outputs[len(first) :], strict=True)]
 
+    def _told(
+        self, task: PoolingTask | None, prompts: Prompts, params: Params, options: PoolingOptions
+    ) -> list[WholeOutput]:
+        """The answers to single texts. task: of the method; None: the parameters say it."""
+        refuse_keywords({name: value for name, value in options.items() if name not in OPTIONS})
+        own = _for_task(task, params, options.get("truncate_prompt_tokens"))
+        return self._pooled(prompts, own, options.get("use_tqdm", True), options.get("priority"))
+
     def _pooled(
-        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None
+        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None = None
     ) -> list[WholeOutput]:
         """The answers, in the order of the prompts. Raises RequestError for a text that the engine could not pool."""
-        found = []
-        for output in self._pool(prompts, params, use_tqdm, priority):
-            spans = self._spans(output) if output.chunk else None
-            found.append(whole_answer(output, spans))
-        return found
+        outputs = self._pool(prompts, params, use_tqdm, priority)
+        return [whole_answer(output, self._tokenizer) for output in outputs]
 
     def _prompted(self, prompts: Prompts, name: str | None) -> list[PromptInput]:
         """Prompts with the named text in front. Raises RequestError where that cannot be."""

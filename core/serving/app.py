@@ -180,6 +180,7 @@ def _context(
         format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
+        embedding_size=model.embedding_size,
         pooling=model.pooling,
         pair_template=own,
     )

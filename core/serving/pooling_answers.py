@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Response
+from msgspec import UNSET, UnsetType
 
-from core.api.pooling_outputs import Float32, WholeOutput, cosine
+from core.api.pooling_outputs import Float32, LateChunkingMetadata, WholeOutput, cosine
+from core.engine.late_chunks import late_chunks
 from core.serving.prepared import (
     PreparedClasses,
     PreparedEmbedding,
@@ -42,6 +46,7 @@ from core.serving.protocol.usage import Usage
 from core.serving.vector_bytes import packed
 
 Outputs = Sequence[WholeOutput]
+Answer = TypeVar("Answer", EmbeddingAnswer, PoolingAnswer)
 BYTES = "application/octet-stream"
 DOCUMENTS_A_UNIT = 100
 
@@ -54,26 +59,41 @@ def usage_of(outputs: Outputs) -> Usage:
 
 def embedding_answer(prepared: PreparedEmbedding, outputs: Outputs, answer_id: str) -> EmbeddingAnswer | Response:
     """Of /v1/embeddings."""
-    body = prepared.body
-    created = int(time.time())
-    if body.encoding_format in ("bytes", "bytes_only"):
-        return _bytes_answer(body, outputs, answer_id, prepared.model, created)
-    data = []
-    for index, output in enumerate(outputs):
-        data.append(Embedding("embedding", index, _written(output.outputs.data, body)))
-    return EmbeddingAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+    return _vectors(prepared, outputs, answer_id, EmbeddingAnswer, partial(Embedding, "embedding"))
 
 
 def pooling_answer(prepared: PreparedHidden, outputs: Outputs, answer_id: str) -> PoolingAnswer | Response:
     """Of /pooling."""
+    return _vectors(prepared, outputs, answer_id, PoolingAnswer, partial(Pooled, "pooling"))
+
+
+def _vectors(
+    prepared: PreparedEmbedding,
+    outputs: Outputs,
+    answer_id: str,
+    kind: type[Answer],
+    entry: Callable[..., Any],
+) -> Answer | Response:
+    """An answer of vectors in JSON, or their bytes. entry: makes one of its entries."""
     body = prepared.body
     created = int(time.time())
     if body.encoding_format in ("bytes", "bytes_only"):
         return _bytes_answer(body, outputs, answer_id, prepared.model, created)
     data = []
     for index, output in enumerate(outputs):
-        data.append(Pooled("pooling", index, _written(output.outputs.data, body)))
-    return PoolingAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+        parts = _parts(prepared, index, output)
+        data.append(entry(index, _written(output.outputs.data, body), parts))
+    return kind(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+
+
+def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> LateChunkingMetadata | UnsetType:
+    """Where the parts of a text lie, if it was pooled in parts. A text that was cut has other parts than it had before."""
+    chunks = prepared.params.late_chunking_params
+    if chunks is None:
+        return UNSET
+    num_tokens = len(output.prompt_token_ids)
+    found = prepared.parts[index]
+    return found if found.input_tokens == num_tokens else late_chunks(num_tokens, chunks.chunk_size, None)
 
 
 def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str) -> ClassifyAnswer:

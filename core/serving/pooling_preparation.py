@@ -10,11 +10,13 @@ import functools
 from typing import Any
 
 from core.api.errors import RequestError
+from core.api.pooling_outputs import LateChunkingMetadata
+from core.engine.late_chunks import late_chunks
 from core.engine.pooling_input import NO_TOKENS
 from core.engine.text_pairs import TextPairs
 from core.serving.amounts import check_amount, check_choices
 from core.serving.field_names import own_names
-from core.serving.prepared import PreparationSettings, PreparedPooling, Prompt
+from core.serving.prepared import PreparationSettings, PreparedEmbedding, PreparedPooling, Prompt
 from core.serving.protocol.pairs import PairBody, RerankRequest
 from core.serving.protocol.pooling import PoolingBody, Text
 from core.serving.text_tokens import TextTokens
@@ -31,7 +33,8 @@ class PoolingPreparation:
 
     def prepare(self, body: Any, model: str, kind: type[PreparedPooling]) -> PreparedPooling:
         """A decoded body. model: the name to report. Raises RequestError."""
-        params = body.params()
+        pooling = self._settings.pooling
+        params = body.params(pooling)
         params.verify()
         pairs = self._pairs if isinstance(body, PairBody) else None
         names = {"prompt_token_ids": body.text_field, "prompt": body.text_field}
@@ -40,9 +43,8 @@ class PoolingPreparation:
             check_choices(self._settings, texts, 1)
             prompts = self._single(body, texts) if pairs is None else self._joined(body, pairs)
             check_amount(self._settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
-        pooling = self._settings.pooling
         body.metadata = None  # it may hold anything, and changes nothing
-        return kind(
+        prepared = kind(
             body=body,
             model=model,
             params=params,
@@ -51,6 +53,16 @@ class PoolingPreparation:
             pairs=pairs is not None,
             labels=() if pooling is None else pooling.labels,
         )
+        if isinstance(prepared, PreparedEmbedding) and params.late_chunking_params is not None:
+            size = params.late_chunking_params.chunk_size
+            prepared.parts = [self._parts(prompt, size) for prompt in prompts]
+        return prepared
+
+    def _parts(self, prompt: Prompt, size: int) -> LateChunkingMetadata:
+        """The parts of a text; their characters are known where its tokens are those that the tokenizer gives for it."""
+        spans = None if prompt.text is None else self._tokenizer.spans(prompt.text)
+        known = spans is not None and len(spans) == len(prompt.token_ids)
+        return late_chunks(len(prompt.token_ids), size, spans if known else None)
 
     @functools.cached_property
     def _pairs(self) -> TextPairs | None:

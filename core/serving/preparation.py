@@ -21,6 +21,7 @@ from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import answer_plan
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.chat import FIELD_NAMES as MESSAGES_NAMES
+from core.serving.embedded_prompts import embedded_prompts
 from core.serving.field_names import combined, own_names
 from core.serving.pooling_preparation import PoolingPreparation
 from core.serving.prepared import (
@@ -151,16 +152,16 @@ class Preparation:
         if body.echo and self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="echo")
         given = body.prompts()
-        check_choices(self.settings, given, body.n or 1)
+        check_choices(self.settings, [*body.embedded, *given], body.n or 1)
         special, keep = body.add_special_tokens is not False, body.truncate_prompt_tokens
-        prompts = [
-            Prompt(item, self.texts.prompt(item, special, keep))
-            if isinstance(item, str)
-            else Prompt(None, self.texts.fitting(item, keep))
-            for item in given
-        ]
+        prompts = embedded_prompts(body.embedded, self.settings)
+        for item in given:
+            if isinstance(item, str):
+                prompts.append(Prompt(item, self.texts.prompt(item, special, keep)))
+            else:
+                prompts.append(Prompt(None, self.texts.fitting(item, keep)))
         check_amount(self.settings, params, [len(prompt.token_ids) for prompt in prompts])
-        body.prompt = None
+        body.prompt = body.prompt_embeds = None
         return PreparedCompletion(_lean(body), model, params, prompts, _form_names(body.form_field))
 
     def _pool(self, decoder: msgspec.json.Decoder[Any], data: Buffer, kind: type[PreparedPooling]) -> PreparedPooling:

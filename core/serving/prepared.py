@@ -14,8 +14,10 @@ import msgspec
 
 from core.api.config import ServerLimits
 from core.api.pooling import PoolingConfig
+from core.api.pooling_outputs import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.engine.prompt_embeds import PromptEmbeds
 from core.engine.text_pairs import TextPair
 from core.formats.selection import AnswerFormat
 from core.formats.tool_spec import ToolSpec
@@ -44,6 +46,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_template:       Jinja source for conversations with tools; None: the same.
     format:              how the model writes reasoning and calls.
     auto_tool_choice:    whether the model may decide on calls.
+    embedding_size:      numbers of an embedding in a prompt; 0: prompts have none.
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
     """
@@ -61,6 +64,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_tool_choice: bool = True
     served_names_file: str | None = None
     limits: ServerLimits
+    embedding_size: int = 0
     pooling: PoolingConfig | None = None
     pair_template: str | None = None
 
@@ -70,14 +74,18 @@ class Prompt(msgspec.Struct):
 
     text: None when the client sent token ids.
     second: of a pair of texts, the first token of the second one; 0: it is one text.
+    embeds: what stands in the place of the tokens' own embeddings, whose ids then mean nothing; None: nothing does.
     """
 
     text: str | None
     token_ids: list[int]
     second: int = 0
+    embeds: PromptEmbeds | None = None
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
         """The form that the engine takes."""
+        if self.embeds is not None:
+            return {"prompt_embeds": self.embeds, "cache_salt": cache_salt}
         if self.second:
             return TextPair(self.text, self.token_ids, self.second).as_prompt(cache_salt)
         return {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
@@ -145,12 +153,13 @@ class PreparedPooling(msgspec.Struct):
 
 
 class PreparedEmbedding(PreparedPooling):
-    """Of /v1/embeddings."""
+    """Of /v1/embeddings. parts: of each text, where it is pooled in parts, else nothing."""
 
     body: EmbeddingRequest
+    parts: list[LateChunkingMetadata] = []
 
 
-class PreparedHidden(PreparedPooling):
+class PreparedHidden(PreparedEmbedding):
     """Of /pooling."""
 
     body: PoolingRequest

@@ -98,7 +98,7 @@ def test_prefixes_are_shared_by_equal_embeddings_alone(llm: LLM) -> None:
         ({"prompt": "a", "prompt_is_token_ids": [False]}, {}, "without prompt_embeds"),
         ({"prompt_embeds": drawn(2, 0)}, {"prompt_logprobs": 1}, "prompt_logprobs"),
         ({"prompt_embeds": drawn(2, 0)}, {"truncate_prompt_tokens": 1}, "truncate_prompt_tokens"),
-        ({"prompt_embeds": drawn(2, 0)}, {"repetition_penalty": 1.1}, "give prompt_token_ids beside"),
+        ({"prompt_embeds": drawn(2, 0)}, {"repetition_penalty": 1.1}, "set it to 1"),
     ],
 )
 def test_what_is_wrong_is_told(llm: LLM, prompt: dict[str, Any], params: dict[str, Any], told: str) -> None:

@@ -183,6 +183,7 @@ def make_engine(
     plugins: PluginChoices | None = None,
     profiler: ProfilerConfig | None = None,
     pooling: PoolingConfig | None = None,
+    embedding_size: int = 0,
     reads_extra_args: bool = True,
     checks_params: bool = False,
     changes: bool = False,
@@ -193,6 +194,7 @@ def make_engine(
     client, make_client: make another client than the one with fixed texts.
     plugins: chosen for a real model, so that grammars are compiled.
     pooling: how a model pools that gives vectors.
+    embedding_size: numbers of an embedding in a prompt; 0: prompts have none.
     reads_extra_args, checks_params: whether it has logits processors.
     changes: whether there are paths that have the engine sleep, or replace its weights.
     """
@@ -207,6 +209,7 @@ def make_engine(
         generation=generation or {},
         overridden=overridden,
         pooling=pooling,
+        embedding_size=embedding_size,
         reads_extra_args=reads_extra_args,
         checks_params=checks_params,
     )

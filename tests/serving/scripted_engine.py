@@ -67,12 +67,24 @@ class PoolingClient(FakeClient):
         vector = [float(text.count(chr(self.FIRST + index))) for index in range(self.SIZE)]
         numbers = np.array(vector[: request.pooling.dimensions or self.SIZE], np.float32)
         if request.pooling.tokenwise:
-            numbers = np.tile(numbers, len(request.prompt_token_ids))
+            numbers = np.tile(numbers, request.pooling.num_rows(len(request.prompt_token_ids)))
         output = EngineOutput(request.request_id, 0, 0, [], finish_reason="stop", pooled=numbers.tobytes())
         if "BROKEN" in text:
             output = EngineOutput(request.request_id, 0, 0, [], finish_reason="error", stop_reason="It broke.")
         self.live.pop(request.key, None)
         self.on_outputs(EngineOutputs(0, [output], self.stats()))
+
+
+class KeepingClient(FakeClient):
+    """Keeps the requests that come."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer)
+        self.seen: list[EngineRequest] = []
+
+    async def _run(self, request: EngineRequest) -> None:
+        self.seen.append(request)
+        await super()._run(request)
 
 
 class ConversingClient(FakeClient):

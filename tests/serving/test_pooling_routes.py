@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 
 import httpx
+import msgspec
 import numpy as np
 import openai
 import pytest
@@ -81,6 +82,34 @@ def test_pooling_gives_a_vector_for_each_token(server: RunningServer) -> None:
     assert each["data"] == [whole["data"]] * len(server.engine.tokenizer.encode("abc"))
 
 
+def test_vectors_of_parts(server: RunningServer) -> None:
+    chunks = {"chunk_size": 2}
+    found = post(server, "/pooling", input=["abcd", [5, 6]], task="token_embed", late_chunking_params=chunks).json()
+    count = len(server.engine.tokenizer.encode("abcd"))
+    told = [entry["late_chunking"] for entry in found["data"]]
+    assert [part["token_range"] for part in told[0]["chunks"]] == [[0, 2], [2, 4], [4, count]]
+    spans = [part["char_range"] for part in told[0]["chunks"]]
+    assert spans[0][0] == 0 and spans[-1][1] == 4
+    assert told[1] == {"chunk_size": 2, "input_tokens": 2, "chunks": [{"token_range": [0, 2], "char_range": None}]}
+    assert "late_chunking" not in post(server, "/pooling", input="abcd", task="token_embed").json()["data"][0]
+    cut = post(
+        server, "/pooling", input="abcd", task="token_embed", late_chunking_params=chunks, truncate_prompt_tokens=3
+    ).json()["data"][0]["late_chunking"]
+    assert [part["token_range"] for part in cut["chunks"]] == [[0, 2], [2, 3]]
+
+
+def test_a_server_whose_vectors_are_those_of_tokens() -> None:
+    config = msgspec.structs.replace(CONFIG, usual_task="token_embed")
+    with run_server(client=PoolingClient, pooling=config, max_model_len=64) as running:
+        chunks = {"chunk_size": 2}
+        found = post(running, "/v1/embeddings", input="abcd", late_chunking_params=chunks).json()["data"][0]
+        assert len(found["embedding"]) == len(found["late_chunking"]["chunks"]) == 3
+        scored = post(running, "/score", text_1="a", text_2=["a", "b"]).json()
+        assert [entry["score"] for entry in scored["data"]] == [1.0, 0.0]
+        refused = post(running, "/v1/embeddings", input="a", encoding_format="base64").json()["error"]
+        assert refused["param"] == "encoding_format" and "Ask for 'float'" in refused["message"]
+
+
 def test_scores_are_cosines(server: RunningServer) -> None:
     one = post(server, "/score", text_1="a", text_2=["a", "b", "ab"]).json()
     assert [round(entry["score"], 6) for entry in one["data"]] == [1.0, 0.0, 0.707107]
@@ -146,6 +175,7 @@ def test_vectors_as_bytes(server: RunningServer) -> None:
     assert base64.b64decode(text["data"][0]["embedding"]) == bytes.fromhex("803f000000000000")
 
 
+LATE = "late_chunking_params"
 REFUSED = {
     "no input": ("/v1/embeddings", {}, "input", "'input' is missing"),
     "empty list": ("/v1/embeddings", {"input": []}, "input", "is empty"),
@@ -169,6 +199,13 @@ REFUSED = {
     "instruction": ("/score", {"text_1": "a", "text_2": "b", "instruction": "c"}, "instruction", "template for pairs"),
     "empty document": ("/rerank", {"query": "a", "documents": ["a", ""]}, "documents", "none of them empty"),
     "empty query": ("/rerank", {"query": "", "documents": ["a"]}, "query", "query is empty"),
+    "chunks": ("/v1/embeddings", {"input": "a", "late_chunking_params": {"chunk_size": 2}}, LATE, "token_embed"),
+    "no chunks": (
+        "/pooling",
+        {"input": "a", "task": "token_embed", "late_chunking_params": {}},
+        "chunk_size",
+        "missing",
+    ),
     "top_n": ("/rerank", {"query": "a", "documents": ["a"], "top_n": -1}, "top_n", "from 0 on"),
 }
 

@@ -23,6 +23,7 @@ UNSERVED: Mapping[str, str] = {
     "function_call": "write tool_choice",
     "functions": "write tools",
     "prediction": "leave it out",
+    "prompt_embeds": "/v1/completions takes embeddings, of a prompt behind its template",
     "verbosity": "leave it out",
     "web_search_options": "leave it out",
 }
@@ -64,6 +65,7 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
     audio: Any = None
     function_call: Any = None
     functions: Any = None
+    prompt_embeds: Any = None
     prediction: Any = None
     verbosity: Any = None
     web_search_options: Any = None

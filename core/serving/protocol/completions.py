@@ -19,9 +19,14 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True):
-    """prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report."""
+    """prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report.
+
+    prompt_embeds: prompts that are embeddings, which come before those of `prompt`: base64 of a tensor in a file of torch.save
+        or safetensors, or a list of these.
+    """
 
     prompt: str | list[Any] | None = None
+    prompt_embeds: str | list[str] | None = None
     max_tokens: Int32 | None = None
     echo: bool | None = None
     logprobs: Int32 | None = None
@@ -33,6 +38,10 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
         self.check_shared(limits)
         if self.suffix:
             raise RequestError("suffix is not served: this model completes only at the end.", param="suffix")
+        if self.echo and self.embedded:
+            raise RequestError(
+                "echo repeats the text of a prompt, and prompt_embeds has none; leave it out.", param="echo"
+            )
         if self.best_of is not None and self.best_of != (self.n or 1):
             raise RequestError(
                 f"best_of is {self.best_of}; only the value of n ({self.n or 1}) is served. Leave it out.",
@@ -57,8 +66,16 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
             prompt_logprobs=prompt_logprobs,
         )
 
+    @property
+    def embedded(self) -> list[str]:
+        """The prompts that are embeddings."""
+        given = self.prompt_embeds
+        return [given] if isinstance(given, str) else given or []
+
     def prompts(self) -> list[str | list[int]]:
-        """The prompts as a list; each is text or token ids and never empty."""
+        """The other prompts as a list; each is text or token ids and never empty."""
+        if self.embedded and self.prompt in (None, "", []):
+            return []
         if self.prompt is None:
             raise RequestError(
                 "The field 'prompt' is missing; the request needs it.", param="prompt", code="missing_field"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from core.api.errors import RequestError
+from core.api.pooling import PoolingConfig
 from core.api.pooling_params import PoolingParams
 from core.serving.protocol.pooling import PoolingBody, Text, texts_of
 from core.serving.protocol.sampling import Int32
@@ -25,9 +26,11 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     use_activation: bool | None = None
     activation: bool | None = None
 
-    def params(self) -> PoolingParams:
-        """Parameters of the first task that the model serves: vectors, or classes of pairs."""
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """Vectors, or what the model says of pairs."""
+        reads_pairs = config is not None and config.scores_pairs
         return PoolingParams(
+            task="classify" if reads_pairs else "embed",
             use_activation=self.use_activation,
             activation=self.activation,
             truncate_prompt_tokens=self.truncate_prompt_tokens,

@@ -10,23 +10,32 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from core.api.pooling_outputs import LateChunkingMetadata
 from core.serving.protocol.usage import Usage
 
 
-class Embedding(msgspec.Struct):
-    """embedding: numbers, or base64 of them."""
+class Embedding(msgspec.Struct, omit_defaults=True):
+    """embedding: numbers (a list for each token or part of a text, where that was asked for), or base64 of them.
+
+    late_chunking: which part of the text each list is of.
+    """
 
     object: str
     index: int
-    embedding: list[float] | str
+    embedding: list[Any] | str
+    late_chunking: LateChunkingMetadata | UnsetType = UNSET
 
 
-class Pooled(msgspec.Struct):
-    """data: numbers (a list for each token, where that was asked for), or base64 of them."""
+class Pooled(msgspec.Struct, omit_defaults=True):
+    """data: numbers (a list for each token or part of a text, where that was asked for), or base64 of them.
+
+    late_chunking: as in `Embedding`.
+    """
 
     object: str
     index: int
     data: list[Any] | str
+    late_chunking: LateChunkingMetadata | UnsetType = UNSET
 
 
 class Classes(msgspec.Struct):

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from core.api.errors import RequestError
-from core.api.pooling_params import PoolingParams, PoolingTask
+from core.api.pooling import PoolingConfig
+from core.api.pooling_params import LateChunkingParams, PoolingParams, PoolingTask
 from core.serving.protocol.sampling import Int32, RequestId
 from core.serving.vector_bytes import Endianness, NumberFormat
 
@@ -43,9 +44,9 @@ class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         """Everything to pool, in order; none of them empty. Raises RequestError."""
         raise NotImplementedError
 
-    def params(self) -> PoolingParams:
-        """How. Raises RequestError."""
-        return PoolingParams(truncate_prompt_tokens=self.truncate_prompt_tokens)
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """How. config: of the model; None: it generates text, which the engine says. Raises RequestError."""
+        raise NotImplementedError
 
     @property
     def prompt_named(self) -> str | None:
@@ -61,6 +62,7 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         with a header `metadata` that says where each lies, or bytes_only, without it).
     embed_dtype, endianness: of base64 and bytes; float32, little-endian when left out.
     prompt_name: of the prompts in the checkpoint's files, the one that is put in front of each text; empty: none.
+    late_chunking_params: of vectors of tokens, the mean of so many in place of each one.
     """
 
     input: str | list[Any] | None = None
@@ -71,6 +73,7 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     dimensions: Int32 | None = None
     use_activation: bool | None = None
     normalize: bool | None = None
+    late_chunking_params: LateChunkingParams | None = None
 
     def texts(self) -> list[Text]:
         """The input as a list."""
@@ -81,17 +84,29 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         """As the body says."""
         return self.prompt_name
 
-    def params(self) -> PoolingParams:
-        """One vector a text."""
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """One vector a text, or what the model usually gives instead."""
+        params = self.params_of("embed" if config is None else config.vectors)
+        if params.task == "token_embed" and self.encoding_format == "base64":
+            raise RequestError(
+                "encoding_format is 'base64', which cannot tell how many vectors a text has; this server gives one for each "
+                "token (--pooler-config.task token_embed). Ask for 'float' or 'bytes'.",
+                param="encoding_format",
+            )
+        return params
+
+    def params_of(self, task: PoolingTask | None) -> PoolingParams:
+        """The same for a task."""
         if self.encoding_format in (None, "float"):
             for name in ("embed_dtype", "endianness"):
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name} is of the encoding_format base64 and bytes; leave it out.", param=name)
         return PoolingParams(
-            task="embed",
+            task=task,
             dimensions=self.dimensions,
             use_activation=self.use_activation,
             normalize=self.normalize,
+            late_chunking_params=self.late_chunking_params,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
         )
 
@@ -103,9 +118,10 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
     task: PoolingTask | None = None
     activation: bool | None = None
 
-    def params(self) -> PoolingParams:
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
         """As the task says."""
-        return msgspec.structs.replace(super().params(), task=self.task, activation=self.activation)
+        task = config.tasks[0] if self.task is None and config is not None else self.task
+        return msgspec.structs.replace(self.params_of(task), activation=self.activation)
 
 
 class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
@@ -120,7 +136,7 @@ class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         """The input as a list."""
         return texts_of("input", self.input)
 
-    def params(self) -> PoolingParams:
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
         """The classes of texts."""
         return PoolingParams(
             task="classify",

@@ -82,10 +82,6 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "early_stopping": ((False,), "it is of beams, which `LLM.beam_search` of the Python package searches"),
         "mm_processor_kwargs": (({},), "prompts carry no media"),
         "media_io_kwargs": (({},), "prompts carry no media"),
-        "prompt_embeds": (
-            ([],),
-            "prompts of requests are text or token ids; `LLM` of the Python package takes embeddings",
-        ),
         "kv_transfer_params": (({},), "a server does not exchange keys and values with others"),
         "data_parallel_rank": ((0,), "one engine answers"),
         "logprob_token_ids": (([],), "ask for the log-probabilities of the most likely tokens"),
@@ -171,7 +167,6 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     early_stopping: Any = None
     mm_processor_kwargs: Any = None
     media_io_kwargs: Any = None
-    prompt_embeds: Any = None
     kv_transfer_params: Any = None
     data_parallel_rank: Any = None
     logprob_token_ids: Any = None

@@ -14,11 +14,11 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError
+from core.weights.torch_files import StoredTensor, read_tensors
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.index import check_index, read_index
 from core_plugins.loaders.inside import inside
 from core_plugins.loaders.mapped import Bytes, mapped_tensors, torch_dtype, view
-from core_plugins.loaders.pt.archive import StoredTensor, read_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,20 +1,20 @@
 """Tensors in files of `torch.save`: names, types, shapes, strides and places, without torch.
 
 Owns: the zip format of torch 1.6 and later, and its checks. Never does: read weights, or run what a pickle names.
-Called by: the pt loader.
+Called by: the pt loader, and the server for tensors in requests.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import os
 import struct
 import zipfile
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from core.api.checkpoint import ITEM_BYTES, TensorInfo
 from core.api.errors import CheckpointError
-from core_plugins.loaders.pt.records import Call, Global, Storage, read_records
+from core.weights.pickle_records import Call, Global, Storage, read_records
 
 STORAGES = {
     "torch.DoubleStorage": "F64", "torch.FloatStorage": "F32", "torch.HalfStorage": "F16", "torch.BFloat16Storage": "BF16",
@@ -29,8 +29,14 @@ UNTYPED = "torch.storage.UntypedStorage"
 TENSOR = "torch._utils._rebuild_tensor_v2"
 TYPED_TENSOR = "torch._utils._rebuild_tensor_v3"
 PARAMETER = "torch._utils._rebuild_parameter"
+TENSORS = (TENSOR, TYPED_TENSOR, PARAMETER)
 KNOWN = frozenset({*STORAGES, *TYPES, UNTYPED, TENSOR, TYPED_TENSOR, PARAMETER, "collections.OrderedDict"})
 MAX_PICKLE_BYTES = 100_000_000
+MAX_SMALL_PICKLE_BYTES = 16_384
+"""The same where there is one tensor."""
+MEMBER = b"PK\x01\x02"
+MOST_MEMBERS = 64
+MOST_DIMENSIONS = 64
 LOCAL_HEADER_BYTES = 30
 
 
@@ -60,7 +66,11 @@ class _Entry(NamedTuple):
 
 def read_tensors(path: str, file: int) -> dict[str, StoredTensor]:
     """The tensors of one file, which is number `file` of the manifest. Raises CheckpointError naming file and tensor."""
-    raw, places = _open(path)
+    try:
+        with open(path, "rb") as stream:
+            raw, places = _open(path, stream, MAX_PICKLE_BYTES)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error}).") from None
     found = read_records(path, raw, KNOWN)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds no dictionary of tensors. Save model.state_dict().")
@@ -72,10 +82,21 @@ def read_tensors(path: str, file: int) -> dict[str, StoredTensor]:
     return tensors
 
 
-def _open(path: str) -> tuple[bytes, dict[str, _Place]]:
-    """The pickle of the file, and where the storages lie, by key."""
+def read_tensor(name: str, data: bytes) -> StoredTensor:
+    """The one tensor of a file that came from outside, in which its offset counts. name: for errors. Raises CheckpointError."""
+    if data.count(MEMBER) > MOST_MEMBERS:  # before zipfile makes an object of each
+        raise CheckpointError(f"{name}: has more than {MOST_MEMBERS} members; expected the file of one tensor.")
+    raw, places = _open(name, io.BytesIO(data), MAX_SMALL_PICKLE_BYTES)
+    value = read_records(name, raw, KNOWN)
+    if not isinstance(value, Call) or value.function not in TENSORS:
+        raise CheckpointError(f"{name}: holds a {type(value).__name__}; expected one tensor, as torch.save writes it.")
+    return _tensor(name, 0, name, value, places)
+
+
+def _open(path: str, stream: BinaryIO, most: int) -> tuple[bytes, dict[str, _Place]]:
+    """The pickle of a file, of so many bytes at most, and where the storages lie, by key."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(stream) as archive:
             members = {entry.filename: entry for entry in archive.infolist()}
             if len(members) < len(archive.infolist()):
                 raise CheckpointError(f"{path}: has two members of one name. The file is damaged.")
@@ -83,13 +104,12 @@ def _open(path: str) -> tuple[bytes, dict[str, _Place]]:
             if len(pickles) != 1:
                 raise CheckpointError(f"{path}: is a zip file, but not one of torch.save: it has no data.pkl.")
             root = pickles[0].removesuffix("data.pkl")
-            _check_members(path, root, archive, members)
+            _check_members(path, root, archive, members, most)
             raw = archive.read(pickles[0])
-        return raw, _places(path, f"{root}data/", members)
+        return raw, _places(path, stream, f"{root}data/", members)
     except zipfile.BadZipFile as error:
-        with open(path, "rb") as stream:
-            is_zip = stream.read(2) == b"PK"
-        if is_zip:
+        stream.seek(0)
+        if stream.read(2) == b"PK":
             raise CheckpointError(f"{path}: is damaged or incomplete ({error}).") from None
         raise CheckpointError(
             f"{path}: is no file of torch 1.6 or later, which are zip files; load it with torch, look at what it runs, and "
@@ -99,34 +119,35 @@ def _open(path: str) -> tuple[bytes, dict[str, _Place]]:
         raise CheckpointError(f"{path}: cannot be read ({error}).") from None
 
 
-def _check_members(path: str, root: str, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> None:
+def _check_members(
+    path: str, root: str, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], most: int
+) -> None:
     """They are stored as they are, in this machine's order of bytes, and the pickle has a sensible size."""
     for name, entry in members.items():
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise CheckpointError(f"{path}: its member {name} is compressed, which torch.save never does.")
-    if members[f"{root}data.pkl"].file_size > MAX_PICKLE_BYTES:
-        raise CheckpointError(f"{path}: its pickle has more than {MAX_PICKLE_BYTES} bytes.")
+    if members[f"{root}data.pkl"].file_size > most:
+        raise CheckpointError(f"{path}: its pickle has more than {most} bytes.")
     order = members.get(f"{root}byteorder")
     if order is not None and order.file_size < 16 and archive.read(order).strip() != b"little":
         raise CheckpointError(f"{path}: was written by a machine with another order of bytes.")
 
 
-def _places(path: str, prefix: str, members: dict[str, zipfile.ZipInfo]) -> dict[str, _Place]:
+def _places(path: str, stream: BinaryIO, prefix: str, members: dict[str, zipfile.ZipInfo]) -> dict[str, _Place]:
     """Where each storage lies; the local header tells how much padding is in front of it."""
-    size = os.path.getsize(path)
+    size = stream.seek(0, io.SEEK_END)
     places: dict[str, _Place] = {}
-    with open(path, "rb") as stream:
-        for name, entry in members.items():
-            if not name.startswith(prefix):
-                continue
-            stream.seek(entry.header_offset)
-            header = stream.read(LOCAL_HEADER_BYTES)
-            name_length = int.from_bytes(header[26:28], "little")
-            extra_length = int.from_bytes(header[28:30], "little")
-            offset = entry.header_offset + LOCAL_HEADER_BYTES + name_length + extra_length
-            if header[:4] != b"PK\x03\x04" or offset + entry.file_size > size:
-                raise CheckpointError(f"{path}: its member {name} does not lie in the file. The file is damaged.")
-            places[name.removeprefix(prefix)] = _Place(offset, entry.file_size)
+    for name, entry in members.items():
+        if not name.startswith(prefix):
+            continue
+        stream.seek(entry.header_offset)
+        header = stream.read(LOCAL_HEADER_BYTES)
+        name_length = int.from_bytes(header[26:28], "little")
+        extra_length = int.from_bytes(header[28:30], "little")
+        offset = entry.header_offset + LOCAL_HEADER_BYTES + name_length + extra_length
+        if header[:4] != b"PK\x03\x04" or offset + entry.file_size > size:
+            raise CheckpointError(f"{path}: its member {name} does not lie in the file. The file is damaged.")
+        places[name.removeprefix(prefix)] = _Place(offset, entry.file_size)
     return places
 
 
@@ -189,8 +210,8 @@ def _dtype(storage: Storage, named: Any) -> str | None:
 
 
 def _is_natural(value: Any) -> bool:
-    return type(value) is int and value >= 0
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _are_naturals(value: Any) -> bool:
-    return isinstance(value, tuple) and all(_is_natural(item) for item in value)
+    return isinstance(value, tuple) and len(value) <= MOST_DIMENSIONS and all(_is_natural(item) for item in value)

@@ -1,7 +1,7 @@
 """Pickles read as plain records: what a pickle would call is written down, and nothing is ever called.
 
 Owns: the few instructions of pickles that torch writes for tensors. Never does: import or run what a pickle names.
-Called by: `core_plugins.loaders.pt.archive`.
+Called by: `core.weights.torch_files`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 UNSEEN = frozenset({"PROTO", "FRAME"})
 MARK = object()
+LONGEST_SHOWN = 100
+"""Characters of a name that an error repeats."""
 
 
 class Global(NamedTuple):
@@ -149,8 +151,9 @@ class _Machine:
 
     def _global(self, name: str) -> None:
         if name not in self._known:
+            shown = name[:LONGEST_SHOWN]
             raise CheckpointError(
-                f"{self._path}: its pickle wants to import '{name}', which no file of tensors needs. Nothing of it was run; "
+                f"{self._path}: its pickle wants to import '{shown}', which no file of tensors needs. Nothing of it was run; "
                 "use a safetensors file, or save the tensors alone with torch.save(model.state_dict(), ...)."
             )
         self._stack.append(Global(name))
@@ -159,7 +162,9 @@ class _Machine:
         if not isinstance(function, Global) or not isinstance(arguments, tuple):
             raise TypeError("it calls what is no function")
         if function.name == "collections.OrderedDict":
-            return dict(*arguments)
+            if arguments:
+                raise TypeError("it makes a dictionary as torch never does")
+            return {}
         return Call(function.name, arguments)
 
     def _put(self, items: list[Any]) -> None:
@@ -169,8 +174,12 @@ class _Machine:
         keys = items[0::2]
         values = items[1::2]
         for key, value in zip(keys, values, strict=True):
+            if not isinstance(key, str | int):  # the hash of tuples in tuples may take for ever
+                raise TypeError(f"a dictionary has a key of type {type(key).__name__}")
             if key in target:
-                raise CheckpointError(f"{self._path}: '{key}' is there twice. The file is damaged.")
+                raise CheckpointError(
+                    f"{self._path}: '{str(key)[:LONGEST_SHOWN]}' is there twice. The file is damaged."
+                )
             target[key] = value
 
     def _popped(self, count: int) -> list[Any]:
