@@ -6,7 +6,8 @@ Called by: `LLM`, `LLMEngine` and `AsyncLLM`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.api.errors import RequestError, nearest
@@ -42,12 +43,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Values that ask for nothing, or for what the engine arguments decide."""
 
 
-def refuse_keywords(options: Mapping[str, Any]) -> None:
-    """Raises RequestError for a keyword that asks for something, and TypeError for one that nobody knows."""
+def refuse_keywords(options: Mapping[str, Any], method: Callable[..., Any]) -> None:
+    """Raises RequestError for a keyword that asks for something, and TypeError for one that nobody knows.
+
+    method: whose keywords they are.
+    """
     for name, value in options.items():
         if name not in NOT_SERVED and name not in NEUTRAL:
-            hint = nearest(name, NOT_SERVED)
-            raise TypeError(f"unexpected keyword argument '{name}'.{hint}")
+            known = [each for each in inspect.signature(method).parameters if each not in ("self", "options")]
+            raise TypeError(f"{method.__name__} has no argument '{name}'.{nearest(name, [*known, *NOT_SERVED])}")
         if value is None or value in NEUTRAL.get(name, ()):
             continue
         reason = NOT_SERVED.get(name, "the engine arguments decide")

@@ -68,8 +68,8 @@ class PoolingMethods:
         truncate_prompt_tokens: int | None = None,
         priority: Sequence[int] | None = None,
         prompt_name: str | None = None,
-    ) -> list[EmbeddingRequestOutput]:
-        """One vector a text.
+    ) -> list[EmbeddingRequestOutput] | list[PoolingRequestOutput[Tensor]]:
+        """One vector a text; with `late_chunking_params` one for each part of it, as `encode` gives them.
 
         prompts: as in `generate`.
         pooling_params: one for all, one for each, or None.
@@ -78,6 +78,10 @@ class PoolingMethods:
             default one, if they have one; empty: none.
         Raises RequestError before anything runs when any text or parameter is wrong.
         """
+        if _in_parts(pooling_params):
+            params = _for_task("token_embed", pooling_params, truncate_prompt_tokens)
+            given = self._prompted(prompts, prompt_name)
+            return [as_tensor(whole) for whole in self._pooled(given, params, use_tqdm, priority)]
         params = _for_task("embed", pooling_params, truncate_prompt_tokens)
         given = self._prompted(prompts, prompt_name)
         pooled = self._pooled(given, params, use_tqdm, priority)
@@ -215,6 +219,12 @@ class PoolingMethods:
             else:
                 found.append(front + text)
         return found
+
+
+def _in_parts(given: Params) -> bool:
+    """Whether vectors of parts of a text are asked for."""
+    entries = [given] if isinstance(given, PoolingParams) else given or []
+    return any(isinstance(params, PoolingParams) and params.late_chunking_params is not None for params in entries)
 
 
 def _for_task(task: PoolingTask | None, given: Params, truncate: int | None) -> PoolingParams | list[PoolingParams]:
