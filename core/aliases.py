@@ -78,6 +78,13 @@ NOT_SERVED: dict[str, str] = {
     "core.platforms": "platforms are plugins, see docs/plugins",
     "core.model_executor": "models are plugins, see docs/plugins",
     "core.attention": "attention backends are plugins, see docs/plugins",
+    "core.distributed.weight_transfer": "weights come from files and shared memory, see docs/sleep-and-weights.md",
+    "core.envs": "variables of the environment are those of docs/arguments.md",
+    "core.tokenizers": "LLM.get_tokenizer() gives the model's tokenizer",
+    "core.transformers_utils": "LLM.get_tokenizer() gives the model's tokenizer, and LLM.model_config its settings",
+    "core.tool_parsers": "parsers of answers are rows of data, see docs/response-formats.md",
+    "core.reasoning": "parsers of answers are rows of data, see docs/response-formats.md",
+    "core.v1.worker": "logits processors are of core.v1.sample.logits_processor; nothing else of the worker can be replaced",
 }
 """Modules whose names no script can use here, and why."""
 
@@ -159,6 +166,11 @@ def _refuse(fullname: str) -> None:
         if f"{fullname}.".startswith(f"{module}."):
             # Python hides the reason of a submodule whose own name the error has
             raise ModuleNotFoundError(f"There is no {fullname}: {reason}.", name=module)
+    package = fullname.rpartition(".")[0]
+    if package in _OFFERING:
+        raise ModuleNotFoundError(
+            f"There is no {fullname}: docs/scripts.md says which of vLLM's modules there are.", name=package
+        )
 
 
 def _sentence(module: str, name: str, homes: dict[str, str]) -> str:

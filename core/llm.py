@@ -71,7 +71,7 @@ class LLM(PoolingMethods, LLMEngine):
         options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
         Raises RequestError before anything runs when any prompt or parameter is wrong.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.generate)
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
         priority = _priorities(priority, len(batch))
@@ -91,7 +91,7 @@ class LLM(PoolingMethods, LLMEngine):
 
         use_tqdm: no effect: nothing runs yet.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.enqueue)
         batch = as_batch(prompts)
         params = self._spread(sampling_params, len(batch))
         priority = _priorities(priority, len(batch))
@@ -138,7 +138,7 @@ class LLM(PoolingMethods, LLMEngine):
         parallel_tool_calls: whether an answer may hold several calls.
         explain, options: see `generate`.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.chat)
         conversations = as_conversations(messages)
         params = self._spread(sampling_params, len(conversations))
         tokenizer = self._need_tokenizer()
@@ -175,7 +175,7 @@ class LLM(PoolingMethods, LLMEngine):
         options: what vLLM takes besides; anything but None is refused by name.
         Each step is a batch of one token a beam; cached prefixes keep it from computing more than that and a block.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.beam_search)
         batch = as_batch(prompts)
         searches = [self._search(index, batch, params) for index in range(len(batch))]
         while open_ones := [search for search in searches if not search.is_over]:
@@ -216,6 +216,8 @@ class LLM(PoolingMethods, LLMEngine):
         worker = self._live_client().worker
         if callable(method):
             return [method(worker, *args, **(kwargs or {}))]
+        if not isinstance(method, str):
+            raise RequestError(f"method is {method!r}; expected a name or a function.", param="method")
         found = getattr(worker, method, None)
         if method.startswith("_") or not callable(found):
             raise RequestError(

@@ -28,7 +28,7 @@ class UserError(CoreError):
     """A mistake that the user can mend: printed as a sentence (exit code 2), never as a traceback."""
 
 
-class ConfigError(UserError):
+class ConfigError(UserError, ValueError):
     """One or more problems of a configuration, reported together.
 
     problems: sentences, one a problem, in the order of the arguments.
@@ -43,7 +43,7 @@ class CheckpointError(UserError):
     """A file or directory of a checkpoint is missing, damaged or not understood; the sentence names the file."""
 
 
-class RequestError(UserError):
+class RequestError(UserError, ValueError):
     """One request is wrong; the engine goes on.
 
     param:  the request field at fault, or None.

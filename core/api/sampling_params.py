@@ -190,8 +190,10 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
                 )
 
     def _verify_stop_strings(self) -> None:
+        if self.stop is not None and not isinstance(self.stop, str):
+            _texts("stop", self.stop)
         for text in self.stop_strings:
-            if not isinstance(text, str) or not text:
+            if not text:
                 raise RequestError(
                     "stop holds an empty string, which would match everywhere; leave it out.", param="stop"
                 )
@@ -199,6 +201,10 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
             raise RequestError("stop strings need text: set detokenize to true, or use stop_token_ids.", param="stop")
 
     def _verify_tokens(self) -> None:
+        if self.logit_bias is not None and not isinstance(self.logit_bias, Mapping):
+            raise RequestError(
+                f"logit_bias is {self.logit_bias!r}; expected a mapping of token ids to numbers.", param="logit_bias"
+            )
         _token_ids("stop_token_ids", self.stop_token_ids or [])
         _token_ids("allowed_token_ids", self.allowed_token_ids or [])
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -210,8 +216,9 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
             _number(f"logit_bias[{token}]", bias, low=-100.0, high=100.0)
 
     def _verify_bad_words(self) -> None:
+        _texts("bad_words", self.bad_words or [])
         for word in self.bad_words or []:
-            if not isinstance(word, str) or not word.strip():
+            if not word.strip():
                 raise RequestError("bad_words holds an empty word; leave it out.", param="bad_words")
 
     def clone(self) -> SamplingParams:
@@ -232,10 +239,18 @@ def _number(name: str, value: float, *, low: float = -math.inf, high: float = ma
 
 def _token_ids(name: str, values: Sequence[int]) -> None:
     """As `_integer` for each one, at the speed of built-in functions: there may be as many as tokens in a vocabulary."""
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise RequestError(f"{name} is {values!r}; expected a list of token ids.", param=name)
     if set(map(type, values)) <= {int} and min(values, default=0) >= 0:
         return
     for token in values:
         _integer(name, token, low=0)
+
+
+def _texts(name: str, values: Sequence[str]) -> None:
+    is_list = isinstance(values, Sequence) and not isinstance(values, str)
+    if not is_list or not all(isinstance(text, str) for text in values):
+        raise RequestError(f"{name} is {values!r}; expected a list of texts.", param=name)
 
 
 def _integer(name: str, value: int, *, low: int, high: int | None = None) -> None:

@@ -149,6 +149,9 @@ def _text(value: Any, expected: str) -> str:
         return value
     if hasattr(value, "__fspath__"):
         return str(value)
+    kind = type(value)
+    if (kind.__module__, kind.__name__) == ("torch", "dtype"):
+        return str(value).removeprefix("torch.")
     raise ValueError(expected)
 
 

@@ -69,7 +69,7 @@ class AsyncLLM(AbsentNames):
         usage_context: no effect: nothing is reported to anybody.
         options: what vLLM takes besides; what asks for something is refused by name.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, cls.from_engine_args)
         return cls(**dataclasses.asdict(engine_args))
 
     async def start(self) -> None:
@@ -97,7 +97,7 @@ class AsyncLLM(AbsentNames):
         Leaving the iterator early aborts the request. Raises RequestError at the first item when the request is wrong,
         EngineDeadError when the engine dies.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.generate)
         engine = await self._running()
         terms = RequestTerms(priority=priority)
         outputs = engine.generate(prompt, sampling_params, request_id, terms)
@@ -114,7 +114,7 @@ class AsyncLLM(AbsentNames):
 
         pooling_params: `task` says what of; for the rest see `generate`.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.encode)
         engine = await self._running()
         terms = RequestTerms(priority=priority)
         outputs = engine.generate(prompt, pooling_params, request_id, terms)
@@ -139,7 +139,7 @@ class AsyncLLM(AbsentNames):
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
         """Forget all cached prefixes; False when running requests still hold blocks. For arguments see `LLM`."""
-        refuse_keywords(options)
+        refuse_keywords(options, self.reset_prefix_cache)
         engine = await self._running()
         return await engine.reset_prefix_cache(restart=reset_running_requests)
 

@@ -99,4 +99,10 @@ def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Co
                 f"Conversation {index} is not a list of messages; expected [{{'role': ..., 'content': ...}}, ...].",
                 param="messages",
             )
+        for place, message in enumerate(conversation):
+            if not isinstance(message.get("role"), str):
+                raise RequestError(
+                    f"Message {place} of conversation {index} has no 'role'; expected a text such as 'user'.",
+                    param="messages",
+                )
     return conversations

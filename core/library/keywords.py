@@ -6,7 +6,8 @@ Called by: `LLM`, `LLMEngine` and `AsyncLLM`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from core.api.errors import RequestError, nearest
@@ -42,12 +43,21 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 """Values that ask for nothing, or for what the engine arguments decide."""
 
 
-def refuse_keywords(options: Mapping[str, Any]) -> None:
-    """Raises RequestError for a keyword that asks for something, and TypeError for one that nobody knows."""
+def refuse_keywords(
+    options: Mapping[str, Any], method: Callable[..., Any], served: Collection[str] = frozenset()
+) -> None:
+    """Raises RequestError for a keyword that asks for something, and TypeError for one that nobody knows.
+
+    method: whose keywords they are.
+    served: names among the options that the method does use.
+    """
     for name, value in options.items():
+        if name in served:
+            continue
         if name not in NOT_SERVED and name not in NEUTRAL:
-            hint = nearest(name, NOT_SERVED)
-            raise TypeError(f"unexpected keyword argument '{name}'.{hint}")
+            named = [each for each in inspect.signature(method).parameters if each not in ("self", "options")]
+            known = [*named, *served, *NOT_SERVED]
+            raise TypeError(f"{method.__name__} has no argument '{name}'.{nearest(name, known)}")
         if value is None or value in NEUTRAL.get(name, ()):
             continue
         reason = NOT_SERVED.get(name, "the engine arguments decide")

@@ -81,7 +81,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         usage_context: no effect: nothing is reported to anybody.
         options: what vLLM takes besides; anything but None is refused by name.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, cls.from_engine_args)
         return cls(**dataclasses.asdict(engine_args))
 
     def add_request(
@@ -103,7 +103,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
         Raises RequestError for a wrong request; the others go on.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.add_request)
         if not isinstance(request_id, str):
             raise RequestError(f"request_id is {request_id!r}; expected a text.", param="request_id")
         if request_id in self._output:
@@ -200,7 +200,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         reset_running_requests: whether those that run start over first, with the tokens that they have; then it is True.
         options: what vLLM takes besides; what asks for something is refused by name.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.reset_prefix_cache)
         return self._live_client().reset_prefix_cache(restart=reset_running_requests)
 
     def stats(self) -> SchedulerStats:

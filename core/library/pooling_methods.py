@@ -6,7 +6,7 @@ Owns: `PoolingMethods`. Never does: run the engine (`LLM` does). Called by: user
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
@@ -89,7 +89,7 @@ class PoolingMethods:
         prompt_name: str | None = None,
         **options: Unpack[PoolingOptions],
     ) -> list[EmbeddingRequestOutput] | list[Hidden]:
-        """One vector a text; of an engine whose usual task is `token_embed`, what `encode` gives.
+        """One vector a text, or what `encode` gives: with `late_chunking_params`, and where the usual task is `token_embed`.
 
         prompts: as in `generate`.
         pooling_params: one for all, one for each, or None.
@@ -98,8 +98,8 @@ class PoolingMethods:
         options: see `PoolingOptions`.
         Raises RequestError before anything runs when any text or parameter is wrong.
         """
-        task = self._pooling_config.vectors
-        whole = self._told(task, self._prompted(prompts, prompt_name), pooling_params, options)
+        task = "token_embed" if _in_parts(pooling_params) else self._pooling_config.vectors
+        whole = self._told(self.embed, task, self._prompted(prompts, prompt_name), pooling_params, options)
         if task == "token_embed":
             return [as_tensor(output) for output in whole]
         return [EmbeddingRequestOutput.from_base(output) for output in whole]
@@ -120,20 +120,22 @@ class PoolingMethods:
         Everything else is as in `embed`.
         """
         given = self._prompted(prompts, prompt_name)
-        return [as_tensor(whole) for whole in self._told(pooling_task, given, pooling_params, options)]
+        return [as_tensor(whole) for whole in self._told(self.encode, pooling_task, given, pooling_params, options)]
 
     def classify(
         self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
     ) -> list[ClassificationRequestOutput]:
         """A number for each class of a text: probabilities, or what the model was trained for (see docs/pooling.md)."""
-        pooled = self._told("classify", prompts, pooling_params, options)
+        pooled = self._told(self.classify, "classify", prompts, pooling_params, options)
         return [ClassificationRequestOutput.from_base(whole) for whole in pooled]
 
     def reward(
         self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
     ) -> list[Hidden]:
         """What a reward model says behind each token of a text, float32 [T, N]."""
-        return [as_tensor(whole) for whole in self._told("token_classify", prompts, pooling_params, options)]
+        return [
+            as_tensor(whole) for whole in self._told(self.reward, "token_classify", prompts, pooling_params, options)
+        ]
 
     def score(
         self,
@@ -154,7 +156,7 @@ class PoolingMethods:
         instruction: what a template tells the model to look for; None: what the template says.
         options: `lora_request` and `tokenization_kwargs`, which may be None.
         """
-        refuse_keywords(options)
+        refuse_keywords(options, self.score)
         first = as_batch(data_1)
         second = as_batch(data_2)
         if not second or len(first) not in (1, len(second)):
@@ -187,10 +189,15 @@ class PoolingMethods:
         return [_score(*pair) for pair in zip(vectors, outputs[len(first) :], strict=True)]
 
     def _told(
-        self, task: PoolingTask | None, prompts: Prompts, params: Params, options: PoolingOptions
+        self,
+        method: Callable[..., Any],
+        task: PoolingTask | None,
+        prompts: Prompts,
+        params: Params,
+        options: PoolingOptions,
     ) -> list[WholeOutput]:
-        """The answers to single texts. task: of the method; None: the parameters say it."""
-        refuse_keywords({name: value for name, value in options.items() if name not in OPTIONS})
+        """The answers to single texts. method: whose options they are. task: of the method; None: the parameters say it."""
+        refuse_keywords(options, method, OPTIONS)
         own = _for_task(task, params, options.get("truncate_prompt_tokens"))
         return self._pooled(prompts, own, options.get("use_tqdm", True), options.get("priority"))
 
@@ -221,6 +228,12 @@ class PoolingMethods:
             else:
                 found.append(front + text)
         return found
+
+
+def _in_parts(given: Params) -> bool:
+    """Whether vectors of parts of a text are asked for."""
+    entries = [given] if isinstance(given, PoolingParams) else given or []
+    return any(isinstance(params, PoolingParams) and params.late_chunking_params is not None for params in entries)
 
 
 def _for_task(task: PoolingTask | None, given: Params, truncate: int | None) -> PoolingParams | list[PoolingParams]:

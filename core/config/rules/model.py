@@ -151,6 +151,13 @@ def gguf_file_has_its_own_loader(facts: Facts) -> Findings:
         )
 
 
+def model_has_a_name(facts: Facts) -> Findings:
+    """An empty name would be the directory in which one happens to be."""
+    for name in ("model", "tokenizer"):
+        if isinstance(facts[name], str) and not facts[name].strip():
+            yield Problem(f"--{name} '': expected a path or a hub name; leave it out for the default.")
+
+
 def speculator_serves_its_verifier(facts: Facts) -> Findings:
     """A draft model that names its target: the target is served, and the draft model drafts for it."""
     config = facts.config.get("speculators_config")
@@ -248,6 +255,7 @@ def a_limit_of_processors_needs_some(facts: Facts) -> Findings:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule(model_has_a_name),
     Rule(a_limit_of_processors_needs_some),
     Rule(revision_needs_its_owner),
     Rule(a_tokenizer_that_is_not_wanted),
