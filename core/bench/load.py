@@ -15,9 +15,8 @@ import msgspec
 
 from core.api.errors import CoreError
 from core.bench.workload import Prompt
-from core.client.chunks import decode_chunk
+from core.client.chunks import chunks
 from core.client.endpoint import Endpoint, EndpointError
-from core.client.events import events
 from core.client.refusal import refusal
 
 
@@ -118,11 +117,10 @@ async def send(endpoint: Endpoint, shape: Shape, body: bytes) -> Outcome:
         async with endpoint.ask("POST", shape.path, body, shape.headers) as answer:
             if answer.status != 200:
                 raise EndpointError(await refusal(answer))
-            async for event in events(answer):
-                chunk = decode_chunk(event.data)
+            async for chunk, arrived in chunks(answer):
                 pieces = chunk.pieces()
                 if pieces:
-                    outcome.arrivals.append(event.arrived)
+                    outcome.arrivals.append(arrived)
                 if shape.keeps_text:
                     texts += [piece.text for piece in pieces]
                 if chunk.usage is not None:

@@ -15,6 +15,7 @@ import msgspec
 from core.api.errors import UserError
 from core.args.own_files import own_path, write_whole
 from core.bench.figures import TITLES
+from core.observe.printable import safe
 
 WIDTH = 60
 DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "request_errors")
@@ -49,7 +50,7 @@ def serving_table(result: Mapping[str, Any]) -> str:
             lines += [title.center(WIDTH, "-"), *rows]
     lines.append("=" * WIDTH)
     for error in result.get("errors") or ():
-        lines.append(f"Failed: {error}")
+        lines.append(f"Failed: {safe(error)}")
     if result.get("max_send_delay_ms", 0.0) > SLOW_SENDING_MS:
         delay = result["max_send_delay_ms"]
         lines.append(f"Requests were sent up to {delay:.0f} ms late: this machine cannot send as fast as asked.")
