@@ -19,7 +19,7 @@ from core.args.arg import Given
 from core.client.endpoint import Endpoint, EndpointError, whole
 from core.client.http_endpoint import HttpEndpoint
 from core.client.loop_thread import LoopThread
-from core.client.served_names import chosen_name, served_names
+from core.client.served_names import served_name
 
 if TYPE_CHECKING:
     from core.args.parser import Parsed
@@ -61,8 +61,8 @@ def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str
         else:
             endpoint, place = HttpEndpoint(url, key), url
         try:
-            names = loop.run(served_names(endpoint))
-            yield Target(endpoint, chosen_name(model_name, names), place, loop)
+            name = loop.run(served_name(endpoint, model_name))
+            yield Target(endpoint, name, place, loop)
         finally:
             loop.run(endpoint.close())
 
