@@ -43,12 +43,14 @@ class Place:
 class BatchFile:
     """A batch file that was looked through. places: of its requests, in order; a request that comes twice is there once.
 
+    runnable: of these, the ones without an error.
     num_repeated: lines that repeat another one exactly.
     """
 
     def __init__(self, path: Path, places: list[Place], num_repeated: int) -> None:
         self.path = path
         self.places = places
+        self.runnable = [place for place in places if place.error is None]
         self.num_repeated = num_repeated
 
     def read(self, file: BinaryIO, place: Place) -> Line:

@@ -17,8 +17,13 @@ LINE_SECONDS = 30.0
 
 
 class _Usage(msgspec.Struct):
-    completion_tokens: int = 0
-    output_tokens: int = 0
+    completion_tokens: int | None = 0
+    output_tokens: int | None = 0
+
+    @property
+    def num_output(self) -> int:
+        """Under either name."""
+        return (self.completion_tokens or 0) + (self.output_tokens or 0)
 
 
 class _Answer(msgspec.Struct):
@@ -46,9 +51,7 @@ class BatchProgress:
         """One more."""
         self._done += 1
         if result.response is not None and result.response.status_code == 200:
-            usage = msgspec.json.decode(result.response.body, type=_Answer).usage
-            if usage is not None:
-                self._tokens += usage.completion_tokens + usage.output_tokens
+            self._tokens += _output_tokens(result.response.body)
         else:
             self._errors += 1
         now = time.monotonic()
@@ -69,3 +72,12 @@ class BatchProgress:
         requests = (self._done - self._begun_with) / seconds
         text = f"{requests:.2f} requests/s, {self._tokens / seconds:.1f} output tokens/s"
         return text + (f", {self._errors} errors" if self._errors else "")
+
+
+def _output_tokens(body: msgspec.Raw) -> int:
+    """Of an answer, as far as it says so."""
+    try:
+        usage = msgspec.json.decode(body, type=_Answer).usage
+    except msgspec.DecodeError:
+        return 0  # another server's own form
+    return 0 if usage is None else usage.num_output

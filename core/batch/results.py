@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ import msgspec
 from core.api.errors import CoreError, UserError
 from core.batch.batch_file import BatchFile, Place
 from core.batch.line import LineError
+from core.client.refusal import sentence_in
 
 DIGEST_SIZE = 32
 """Hexadecimal digits at the beginning of a line of `OUT.partial`."""
@@ -112,18 +114,20 @@ class Results:
         self._places[place.digest] = (self._end + DIGEST_SIZE + 1, len(text))
         self._end += len(record)
 
-    def finish(self, batch: BatchFile) -> int:
+    def finish(self, batch: BatchFile) -> Counter[str]:
         """Write the output, a line for each place of `batch`, and remove what was for going on only.
 
-        Returns how many of them are errors. Raises OutputError.
+        Returns the sentences of those that are errors. Raises OutputError.
         """
         draft = self.out.with_name(self.out.name + ".new")
-        num_errors = 0
+        errors: Counter[str] = Counter()
         try:
             with draft.open("wb") as file:
                 for place in batch.places:
                     text = self._text(place)
-                    num_errors += _is_error(text)
+                    told = _error_in(text)
+                    if told:
+                        errors[told] += 1
                     file.write(text + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -133,7 +137,7 @@ class Results:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise self._unwritable(self.out, error) from None
-        return num_errors
+        return errors
 
     def _text(self, place: Place) -> bytes:
         """The line of the output for a place."""
@@ -176,17 +180,18 @@ def _not_run(place: Place, error: LineError) -> BatchResult:
     return BatchResult(f"batch_req_{place.number}", error.custom_id, None, told)
 
 
-def _is_error(text: bytes) -> bool:
-    """Whether a line of the output is no good answer."""
-    head = msgspec.json.decode(text, type=_Head)
-    return head.response is None or head.response.status_code != 200
+def _error_in(text: bytes) -> str:
+    """The sentence of a line of the output that is no good answer; empty for a good one."""
+    line = msgspec.json.decode(text, type=_Outcome)
+    if line.error is not None:
+        return line.error.message
+    if line.response is None or line.response.status_code == 200:
+        return ""
+    return sentence_in(bytes(line.response.body)) or f"status {line.response.status_code}"
 
 
-class _Status(msgspec.Struct):
-    status_code: int
-
-
-class _Head(msgspec.Struct):
+class _Outcome(msgspec.Struct):
     """What counts of a result."""
 
-    response: _Status | None
+    response: BatchResponse | None
+    error: BatchError | None

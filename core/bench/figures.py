@@ -69,6 +69,8 @@ def figures(
         "failed": len(outcomes) - len(well),
         "total_input_tokens": num_input,
         "total_output_tokens": num_output,
+        "completed_without_usage": sum(not outcome.has_usage for outcome in well),
+        "completed_without_text": sum(not outcome.has_text for outcome in well),
         "request_throughput": len(well) / seconds,
         "request_goodput": len(well) * good_share(well, limits) / seconds if limits else None,
         "output_throughput": num_output / seconds,

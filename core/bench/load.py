@@ -15,9 +15,8 @@ import msgspec
 
 from core.api.errors import CoreError
 from core.bench.workload import Prompt
-from core.client.chunks import decode_chunk
-from core.client.endpoint import Endpoint, EndpointError
-from core.client.events import events
+from core.client.chunks import chunks
+from core.client.endpoint import Answer, Endpoint, EndpointError
 from core.client.refusal import refusal
 
 
@@ -27,8 +26,9 @@ class Outcome:
 
     sent: when it was sent.
     late_s: how much later that was than planned, concurrency left aside.
-    arrivals: when each part with text came.
+    arrivals: when each part with text came; of an answer without text, when that was known.
     ended: when the answer was whole.
+    has_usage: whether the server said how many tokens there were; else a part counts as a token of the answer.
     error: a sentence; empty: it went well.
     """
 
@@ -38,6 +38,8 @@ class Outcome:
     ended: float = 0.0
     prompt_tokens: int = 0
     output_tokens: int = 0
+    has_usage: bool = False
+    has_text: bool = False
     text: str = ""
     error: str = ""
 
@@ -118,22 +120,33 @@ async def send(endpoint: Endpoint, shape: Shape, body: bytes) -> Outcome:
         async with endpoint.ask("POST", shape.path, body, shape.headers) as answer:
             if answer.status != 200:
                 raise EndpointError(await refusal(answer))
-            async for event in events(answer):
-                chunk = decode_chunk(event.data)
-                pieces = chunk.pieces()
-                if pieces:
-                    outcome.arrivals.append(event.arrived)
-                if shape.keeps_text:
-                    texts += [piece.text for piece in pieces]
-                if chunk.usage is not None:
-                    outcome.prompt_tokens = chunk.usage.prompt_tokens
-                    outcome.output_tokens = chunk.usage.completion_tokens
-        if not outcome.arrivals:
-            raise EndpointError("The answer has no text.")
+            await _read(answer, outcome, texts)
     except CoreError as error:
         outcome.error = str(error)
     outcome.ended = time.perf_counter()
-    outcome.text = "".join(texts)
-    if not outcome.output_tokens:
-        outcome.output_tokens = len(outcome.arrivals)  # a server that says no usage: a part is a token
+    outcome.has_text = bool(texts)
+    if not outcome.has_usage:
+        outcome.output_tokens = len(outcome.arrivals) if texts else 0
+    if shape.keeps_text:
+        outcome.text = "".join(texts)
     return outcome
+
+
+async def _read(answer: Answer, outcome: Outcome, texts: list[str]) -> None:
+    """The times and counts of a streamed answer. texts: its parts. Raises EndpointError."""
+    known: float | None = None
+    async for chunk, arrived in chunks(answer):
+        pieces = chunk.pieces()
+        if pieces:
+            outcome.arrivals.append(arrived)
+            texts += [piece.text for piece in pieces]
+        if chunk.choices:
+            known = arrived
+        if chunk.usage is not None:
+            outcome.has_usage = True
+            outcome.prompt_tokens = chunk.usage.prompt_tokens
+            outcome.output_tokens = chunk.usage.completion_tokens
+    if known is None:
+        raise EndpointError("The answer has no part: expected chunks with choices.")
+    if not outcome.arrivals:  # a model may say nothing but its end
+        outcome.arrivals.append(known)

@@ -15,6 +15,7 @@ import msgspec
 from core.api.errors import UserError
 from core.args.own_files import own_path, write_whole
 from core.bench.figures import TITLES
+from core.observe.printable import safe
 
 WIDTH = 60
 DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "request_errors")
@@ -48,12 +49,26 @@ def serving_table(result: Mapping[str, Any]) -> str:
         if rows:
             lines += [title.center(WIDTH, "-"), *rows]
     lines.append("=" * WIDTH)
-    for error in result.get("errors") or ():
-        lines.append(f"Failed: {error}")
-    if result.get("max_send_delay_ms", 0.0) > SLOW_SENDING_MS:
-        delay = result["max_send_delay_ms"]
-        lines.append(f"Requests were sent up to {delay:.0f} ms late: this machine cannot send as fast as asked.")
-    return "\n".join(lines)
+    lines += [f"Failed: {safe(error)}" for error in result.get("errors") or ()]
+    return "\n".join([*lines, *_remarks(result)])
+
+
+def _remarks(result: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know about the figures."""
+    remarks: list[str] = []
+    uncounted = result.get("completed_without_usage", 0)
+    if uncounted:
+        remarks.append(
+            f"Answers without usage: {uncounted}. Each part of them counts as a token, though it may hold several; their "
+            "prompts count as none."
+        )
+    empty = result.get("completed_without_text", 0)
+    if empty:
+        remarks.append(f"Answers without text: {empty}. With --ignore-eos answers are as long as asked for.")
+    delay = result.get("max_send_delay_ms", 0.0)
+    if delay > SLOW_SENDING_MS:
+        remarks.append(f"Requests were sent up to {delay:.0f} ms late: this machine cannot send as fast as asked.")
+    return remarks
 
 
 def plain_table(title: str, rows: Sequence[tuple[str, str]]) -> str:

@@ -27,12 +27,13 @@ from core.bench.serve_options import METRICS, SAMPLING, ServeOptions
 from core.bench.workload import Prompt
 from core.client.endpoint import Endpoint, EndpointError
 from core.client.http_endpoint import HttpEndpoint
-from core.client.served_names import chosen_name, served_names
+from core.client.served_names import NoListError, served_name
 
 PATHS = {"openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions"}
 """The path of each backend; all speak OpenAI's API."""
 MOST_ERRORS = 3
 """Different errors that are told."""
+READY_CHECK_SECONDS = 0.5
 
 
 class MeasurementError(EndpointError):
@@ -51,8 +52,7 @@ async def measure(options: ServeOptions) -> dict[str, Any]:
     url = options.base_url or f"http://{options.host}:{options.port}"
     endpoint = HttpEndpoint(url, key, verify=not options.insecure)
     try:
-        names = await _names(endpoint, options)
-        model = chosen_name(options.model, names) if names or options.model is None else options.model
+        model = await _model(endpoint, options)
         shape = _shape(options, model, headers)
         await _warm_up(endpoint, shape, wanted, options.num_warmups)
         outcomes, seconds = await _load(endpoint, shape, wanted, options)
@@ -92,18 +92,18 @@ def pairs(words: Sequence[str], flag: str) -> dict[str, str]:
     return found
 
 
-async def _names(endpoint: Endpoint, options: ServeOptions) -> list[str]:
-    """The server's models; waits for a server that does not answer yet, for as long as is wanted."""
+async def _model(endpoint: Endpoint, options: ServeOptions) -> str:
+    """The model's name; waits for a server that does not answer yet, for as long as is wanted."""
     deadline = time.monotonic() + options.ready_check_timeout_sec
     while True:
         try:
-            return await served_names(endpoint)
+            return await served_name(endpoint, options.model)
+        except NoListError:
+            raise
         except EndpointError:
             if time.monotonic() >= deadline:
-                if options.model is not None:
-                    return []  # a server without a list of models, or one whose first request tells
                 raise
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(READY_CHECK_SECONDS)
 
 
 def _shape(options: ServeOptions, model: str, headers: dict[str, str]) -> Shape:

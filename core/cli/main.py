@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from core.api.errors import ConfigError, CoreError, UserError, nearest
 from core.observe.output import open_standard_streams
+from core.observe.printable import safe
 from core.version import __version__
 
 if TYPE_CHECKING:
@@ -150,10 +151,11 @@ def _drop_output() -> None:
 
 
 def _say(problems: Sequence[str]) -> None:
-    """Problems on standard error, one a line."""
+    """Problems on standard error, one a line. Some have words of a server or a file in them."""
+    head = "core:" if len(problems) == 1 else "core: -"
     with contextlib.suppress(OSError):  # a full disk or a reader that is gone: the exit code remains
         for problem in problems:
-            print(f"core: {problem}" if len(problems) == 1 else f"core: - {problem}", file=sys.stderr)
+            print(head, safe(problem), file=sys.stderr)
 
 
 if __name__ == "__main__":

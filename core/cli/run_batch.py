@@ -1,4 +1,4 @@
-"""`core run-batch -i IN -o OUT [MODEL]`: every request of a file, without a server.
+"""`core run-batch -i IN -o OUT [MODEL]`: every request of a file, by an engine of its own or a server.
 
 Owns: the command's arguments and its last line. Never does: run a request itself. Called by: main.
 """
@@ -17,20 +17,23 @@ from core.args.parser import Parsed
 from core.args.sources import merge
 from core.cli.options import parse_engine_arguments, take_help
 from core.cli.own_options import option_section, own_flags, take_options
+from core.observe.printable import safe
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from core.batch.batch_file import BatchFile
     from core.batch.results import Results
-    from core.client.app_endpoint import AppEndpoint
-    from core.config.resolve import Resolution
+    from core.batch.target import BatchTarget
+    from core.client.endpoint import Endpoint
 
 USAGE = "core run-batch -i IN -o OUT [MODEL] [ARGUMENTS]"
 SUMMARY = (
-    "Run every request of a batch file in OpenAI's form with an engine of its own, and write a result for each. The same "
-    "command goes on where it was interrupted."
+    "Run every request of a batch file in OpenAI's form with an engine of its own, or with --url on a server, and write a "
+    "result for each. The same command goes on where it was interrupted."
 )
-AHEAD = 2
-"""Requests at once, for each sequence that runs: the next ones are prepared while these run."""
+MOST_ERRORS = 5
+"""Different errors that are told; all are in the output."""
 
 
 class RunBatchOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,16 @@ class RunBatchOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     overwrite: Annotated[bool, Arg("Replace an output that is there already.")] = False
+    url: Annotated[
+        str | None, Arg("A server that answers instead: http://HOST:PORT/v1, https://HOST/v1 or unix:/PATH.")
+    ] = None
+    model_name: Annotated[
+        str | None, Arg("With --url: the model of requests that name none. Unset: the server's first.")
+    ] = None
+    api_key: Annotated[str | None, Arg("With --url: key of the server. Unset: CORE_API_KEY.", secret=True)] = None
+    max_concurrency: Annotated[
+        int | None, Arg("Most requests at once. Unset: what the engine takes, or 16 at a server.", ge=1)
+    ] = None
 
 
 def run_batch(words: list[str]) -> int:
@@ -64,50 +77,64 @@ def run_batch(words: list[str]) -> int:
     from core.batch.results import Results
 
     merged = merge(parsed.values, os.environ)
-    model = merged.value("model") or ""
-    batch = look_through(source, model, merged.value("max_body_size"))
+    target = _target(options, parsed, merged.value("model") or "")
+    batch = look_through(source, target.model, merged.value("max_body_size"))
     with Results(out) as results:
-        num_broken = sum(place.error is not None for place in batch.places)
-        missing = [place for place in batch.places if place.error is None and not results.has(place)]
-        total = len(batch.places) - num_broken
+        missing = [place for place in batch.runnable if not results.has(place)]
+        total = len(batch.runnable)
         if missing:
             if len(missing) < total:
                 print(f"{results.path}: going on; {len(missing)} of {total} requests are left.", file=sys.stderr)
-            code = _run(parsed, batch, results, len(missing), total)
+            code = _run(target, batch, results, len(missing))
             if code:
                 return code
         elif parsed.problems or merged.problems:
             raise ConfigError([*parsed.problems, *merged.problems])
-        num_errors = results.finish(batch)
-    _tell(out, batch, num_errors)
+        errors = results.finish(batch)
+    _tell(out, batch, errors)
     return 0
 
 
-def _run(parsed: Parsed, batch: "BatchFile", results: "Results", num_missing: int, total: int) -> int:
-    from core.batch.progress import BatchProgress
-    from core.batch.run import run_batch as run
-    from core.client.own_engine import run_with_own_engine
+def _target(options: RunBatchOptions, parsed: Parsed, model: str) -> "BatchTarget":
+    """Who answers. Raises UserError, EndpointError."""
+    from core.batch.target import OwnEngine, Server
 
-    async def work(endpoint: "AppEndpoint", resolution: "Resolution") -> int:
-        scheduler = resolution.engine.scheduler
-        at_once = AHEAD * scheduler.max_num_seqs
-        if scheduler.max_num_queued_reqs:
-            at_once = min(at_once, scheduler.max_num_queued_reqs)
-        progress = BatchProgress(total, total - num_missing)
+    if options.url is None:
+        for name in ("api_key", "model_name"):
+            if getattr(options, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise UserError(f"{flag}: has no meaning here without --url, which names a server; leave it out.")
+        return OwnEngine(parsed, model, options.max_concurrency)
+    from core.client.own_engine import refuse_beside_url
+
+    refuse_beside_url(parsed)
+    key = options.api_key or os.environ.get("CORE_API_KEY")
+    return Server(options.url, options.model_name, key, options.max_concurrency)
+
+
+def _run(target: "BatchTarget", batch: "BatchFile", results: "Results", num_missing: int) -> int:
+    """Run what is missing; returns the exit code. What is done stays, however it ends."""
+    from core.batch.progress import BatchProgress
+    from core.batch.run import ServerGoneError
+    from core.batch.run import run_batch as run
+
+    async def work(endpoint: "Endpoint", most_at_once: int) -> None:
+        progress = BatchProgress(len(batch.runnable), len(batch.runnable) - num_missing)
+        at_once = min(most_at_once, num_missing)
         try:
-            await run(endpoint, batch, results, min(at_once, num_missing), progress.advance)
+            await run(endpoint, batch, results, at_once, progress.advance, target.default_model)
         finally:
             progress.close()
-        return 0
 
     try:
-        return run_with_own_engine(parsed, work)
+        target.run(work)
     except KeyboardInterrupt:
         print(f"core run-batch: interrupted. {_kept(results)}", file=sys.stderr)
         return 130
-    except EngineDeadError:
+    except (EngineDeadError, ServerGoneError):
         print(f"core run-batch: {_kept(results)}", file=sys.stderr)
         raise
+    return 0
 
 
 def _kept(results: "Results") -> str:
@@ -128,18 +155,22 @@ def _files(options: RunBatchOptions) -> tuple[Path, Path]:
     is_other = is_there and not os.path.isfile(out)
     if is_other or not os.path.isdir(out.parent):
         raise UserError(f"-o {out}: expected a file in a directory that is there.")
-    if is_there and not options.overwrite:
-        raise UserError(f"-o {out}: is there already; name another file, or replace it with --overwrite.")
     if is_there and os.path.exists(source) and os.path.samefile(source, out):
         raise UserError(f"-o {out}: is the input; name another file.")
+    if is_there and not options.overwrite:
+        raise UserError(f"-o {out}: is there already; name another file, or replace it with --overwrite.")
     return source, out
 
 
-def _tell(out: Path, batch: "BatchFile", num_errors: int) -> None:
-    """The last line."""
+def _tell(out: Path, batch: "BatchFile", errors: "Counter[str]") -> None:
+    """The last line; before it, on standard error, what most errors say."""
+    for sentence, count in errors.most_common(MOST_ERRORS):
+        print(f"{count} x {safe(sentence)}", file=sys.stderr)
+    if len(errors) > MOST_ERRORS:
+        print(f"and {len(errors) - MOST_ERRORS} other errors", file=sys.stderr)
     text = f"{out}: {len(batch.places)} results"
-    if num_errors:
-        text += f", {num_errors} of them errors"
+    if errors:
+        text += f", {errors.total()} of them errors"
     if batch.num_repeated:
         text += f"; lines that repeat another one: {batch.num_repeated}"
     print(text)
@@ -148,5 +179,6 @@ def _tell(out: Path, batch: "BatchFile", num_errors: int) -> None:
 def _show_help() -> None:
     from core.args.show import Section, show
 
-    arguments = Section("Engine", (("[MODEL] [ARGUMENTS]", "As of core serve; without MODEL the embedded one."),))
+    row = ("[MODEL] [ARGUMENTS]", "As of core serve, without --url; without MODEL the embedded one.")
+    arguments = Section("Engine", (row,))
     show(USAGE, SUMMARY, [option_section("Options", RunBatchOptions), arguments])

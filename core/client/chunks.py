@@ -1,16 +1,18 @@
 """Chunks of a streamed answer, of /v1/chat/completions and /v1/completions alike.
 
-Owns: the fields of chunks that clients look at, the pieces of text in them. Never does: read a stream. Called by: the terminal,
-the load of a benchmark.
+Owns: the fields of chunks that clients look at, the pieces of text in them, whether an answer is whole. Never does: ask.
+Called by: the terminal, the load of a benchmark.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import msgspec
 
-from core.client.endpoint import EndpointError
+from core.client.endpoint import Answer, EndpointError
+from core.client.events import DONE, events
 from core.client.refusal import ErrorObject, sentence_of
 
 
@@ -60,6 +62,11 @@ class Chunk(msgspec.Struct):
     usage: Usage | None = None
     error: ErrorObject | str | None = None
 
+    @property
+    def is_last(self) -> bool:
+        """Whether it ends an answer."""
+        return any(choice.finish_reason for choice in self.choices)
+
     def pieces(self) -> list[Piece]:
         """The text that it brings, in order; none when it only begins or ends an answer."""
         found: list[Piece] = []
@@ -72,6 +79,23 @@ class Chunk(msgspec.Struct):
 
 
 _CHUNK = msgspec.json.Decoder(Chunk)
+
+
+async def chunks(answer: Answer) -> AsyncIterator[tuple[Chunk, float]]:
+    """The chunks of a stream, each with the time at which it came, as `time.perf_counter()` says.
+
+    Raises EndpointError for a stream that breaks off, also where a proxy ends it in good order.
+    """
+    is_whole = False
+    async for event in events(answer):
+        if event.data == DONE:
+            is_whole = True
+            continue
+        chunk = decode_chunk(event.data)
+        is_whole = is_whole or chunk.is_last
+        yield chunk, event.arrived
+    if not is_whole:
+        raise EndpointError("The stream ended before the answer was whole.")
 
 
 def decode_chunk(data: bytes) -> Chunk:

@@ -15,6 +15,7 @@ from core.client.endpoint import Answer, EndpointError
 LONGEST_EVENT = 64 * 1024 * 1024
 """A stream with so many bytes and no line break is refused: it is no stream of events."""
 DONE = b"[DONE]"
+"""The data of the last event, of servers that have one."""
 REST_SECONDS = 2.0
 """How long the end of an answer may take to follow its last event."""
 
@@ -28,9 +29,9 @@ class Event:
 
 
 async def events(answer: Answer) -> AsyncIterator[Event]:
-    """The events of a stream up to `[DONE]`, which is not given. Raises EndpointError when the stream breaks off.
+    """The events of a stream up to `DONE`, or its end. Raises EndpointError when the stream breaks off.
 
-    What follows `[DONE]` is read and dropped, so that the connection can be used again.
+    What follows `DONE` is read and dropped, so that the connection can be used again.
     """
     rest = b""
     lines: list[bytes] = []
@@ -46,10 +47,10 @@ async def events(answer: Answer) -> AsyncIterator[Event]:
             elif not text and lines:
                 data = b"\n".join(lines)
                 lines = []
+                yield Event(data, answer.arrived)
                 if data == DONE:
                     await _drop(parts)
                     return
-                yield Event(data, answer.arrived)
 
 
 async def _drop(parts: AsyncIterator[bytes]) -> None:

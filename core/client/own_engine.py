@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from core.api.errors import ConfigError, UserError
+
 if TYPE_CHECKING:
     from core.args.parser import Parsed
     from core.client.app_endpoint import AppEndpoint
@@ -72,6 +74,7 @@ def run_with_own_engine(parsed: Parsed, work: Work) -> int:
     process = EngineProcess.spawn()  # it imports what it needs while the arguments are looked at
     try:
         resolution = resolved(parsed)
+        announce(resolution)
         return asyncio.run(_run(resolution, process, work))
     finally:
         process.discard()
@@ -93,6 +96,20 @@ def resolved(parsed: Parsed) -> Resolution:
     check_tracing(resolution.server.traces)
     refuse_remote(resolution.server)
     return resolution
+
+
+def announce(resolution: Resolution) -> None:
+    """Say that an engine starts, since nothing else is seen for a while."""
+    print(f"Starting {resolution.engine.model.served_names[0]} ...", file=sys.stderr)
+
+
+def refuse_beside_url(parsed: Parsed) -> None:
+    """Raise UserError for arguments of an engine where a server is named, ConfigError for wrong ones."""
+    if parsed.values:
+        given = ", ".join(parsed.values)
+        raise UserError(f"--url names a server, which has its own model and arguments; leave out: {given}.")
+    if parsed.problems:
+        raise ConfigError(parsed.problems)
 
 
 def refusals(names: set[str]) -> list[str]:

@@ -27,13 +27,19 @@ class _Body(msgspec.Struct):
 
 async def refusal(answer: Answer) -> str:
     """The sentence of an answer that is an error. Raises EndpointError when it breaks off."""
-    text = (await whole(answer)).decode(errors="replace")
+    text = await whole(answer)
+    shown = text.decode(errors="replace")
+    sentence = sentence_in(text) or f"The server answered with status {answer.status}: {shown}"
+    return sentence[:LONGEST_SENTENCE]
+
+
+def sentence_in(text: bytes) -> str:
+    """Of the body of an error; empty where it has none."""
     try:
         body = msgspec.json.decode(text, type=_Body)
     except msgspec.DecodeError:
-        body = _Body()
-    sentence = sentence_of(body.error) or body.detail
-    return (sentence or f"The server answered with status {answer.status}: {text}")[:LONGEST_SENTENCE]
+        return ""
+    return sentence_of(body.error) or body.detail or ""
 
 
 def sentence_of(error: ErrorObject | str | None) -> str:

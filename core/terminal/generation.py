@@ -13,9 +13,8 @@ from typing import Any
 
 import msgspec
 
-from core.client.chunks import Piece, decode_chunk
+from core.client.chunks import Piece, chunks
 from core.client.endpoint import Endpoint, EndpointError
-from core.client.events import events
 from core.client.refusal import refusal
 
 
@@ -49,14 +48,13 @@ async def generate(endpoint: Endpoint, path: str, body: Mapping[str, Any], count
     async with endpoint.ask("POST", path, msgspec.json.encode(wanted)) as answer:
         if answer.status != 200:
             raise EndpointError(await refusal(answer))
-        async for event in events(answer):
-            chunk = decode_chunk(event.data)
+        async for chunk, arrived in chunks(answer):
             if chunk.usage is not None:
                 counts.prompt_tokens = chunk.usage.prompt_tokens
                 counts.output_tokens = chunk.usage.completion_tokens
             for choice in chunk.choices:
                 counts.finish_reason = choice.finish_reason or counts.finish_reason
             for piece in chunk.pieces():
-                counts.total_s = event.arrived - begin
+                counts.total_s = arrived - begin
                 counts.first_s = counts.first_s or counts.total_s
                 yield piece

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from core.args.arg import Given
 from core.client.endpoint import Endpoint, EndpointError, whole
 from core.client.http_endpoint import HttpEndpoint
 from core.client.loop_thread import LoopThread
-from core.client.served_names import chosen_name, served_names
+from core.client.own_engine import refuse_beside_url
+from core.client.served_names import served_name
 
 if TYPE_CHECKING:
     from core.args.parser import Parsed
@@ -47,10 +47,14 @@ def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str
     model_name: the served name; None: the server's first.
     Raises UserError, EndpointError when there is no such server, and what starting an engine raises.
     """
-    if url is not None and parsed.values:
-        given = ", ".join(parsed.values)
-        raise UserError(f"--url names a server, which has its own model and arguments; leave out: {given}.")
-    if parsed.problems:
+    if url is not None:
+        refuse_beside_url(parsed)
+    elif "port" in parsed.values:
+        port = parsed.values["port"].value
+        raise UserError(
+            f"--port: no port is opened here; a server that runs is named with --url http://127.0.0.1:{port}."
+        )
+    elif parsed.problems:
         raise ConfigError(parsed.problems)
     key = api_key or os.environ.get("CORE_API_KEY")
     with LoopThread() as loop:
@@ -61,8 +65,8 @@ def target(parsed: Parsed, url: str | None, model_name: str | None, api_key: str
         else:
             endpoint, place = HttpEndpoint(url, key), url
         try:
-            names = loop.run(served_names(endpoint))
-            yield Target(endpoint, chosen_name(model_name, names), place, loop)
+            name = loop.run(served_name(endpoint, model_name))
+            yield Target(endpoint, name, place, loop)
         finally:
             loop.run(endpoint.close())
 
@@ -83,7 +87,7 @@ async def _usual_server(key: str | None) -> str | None:
 
 def _own_engine(parsed: Parsed, loop: LoopThread) -> Endpoint:
     """An engine that ends with the command. Its log has warnings and errors only."""
-    from core.client.own_engine import own_endpoint, resolved
+    from core.client.own_engine import announce, own_endpoint, resolved
     from core.engine.child import EngineProcess
     from core.observe.logging import setup_logging
 
@@ -93,7 +97,7 @@ def _own_engine(parsed: Parsed, loop: LoopThread) -> Endpoint:
         setup_logging(logging.WARNING)
         resolution = resolved(parsed)
         setup_logging(logging.WARNING, config=resolution.server.log_config)
-        print(f"Starting {resolution.engine.model.served_names[0]} ...", file=sys.stderr)
+        announce(resolution)
         return loop.enter(own_endpoint(resolution, process))
     except BaseException:
         process.discard()

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.api.errors import CoreError
+from core.observe.printable import safe
+from core.terminal.echo import no_echo
 from core.terminal.generation import Counts, generate
-from core.terminal.screen import Screen, safe
+from core.terminal.screen import Screen
 from core.terminal.target import Target
 from core.terminal.typed import edit_lines, typed
 
@@ -55,7 +57,8 @@ class Teller:
         parts: list[str] = []
         counts = Counts()
         try:
-            self._target.loop.run(self._show(fields, parts, counts))
+            with no_echo():
+                self._target.loop.run(self._show(fields, parts, counts))
         except KeyboardInterrupt:
             self.screen.end()
             self.screen.note("stopped")
@@ -74,7 +77,7 @@ class Teller:
         commands: that the tab key completes.
         """
         edit_lines(commands)
-        self.screen.note(f"{self._target.model}, {self._target.place}. {hint}")
+        self.screen.note(f"{self._target.model}, {self._target.place}.\n{hint}")
         while True:
             try:
                 text = typed(self.screen.prompt(PROMPT))

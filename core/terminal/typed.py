@@ -61,6 +61,10 @@ def edit_lines(commands: Sequence[str] = ()) -> None:
     with suppress(ImportError):
         import readline
 
+        is_gnu = "libedit" not in (readline.__doc__ or "")
+        if is_gnu:  # Python turns it off; without it each line of a text that is pasted would be a message
+            readline.parse_and_bind("set enable-bracketed-paste on")
+
         def complete(word: str, number: int) -> str | None:
             found = completions(readline.get_line_buffer(), word, commands)
             return found[number] if number < len(found) else None
@@ -68,7 +72,7 @@ def edit_lines(commands: Sequence[str] = ()) -> None:
         if commands:
             readline.set_completer(complete)
             readline.set_completer_delims(" ")
-            readline.parse_and_bind("tab: complete")
+            readline.parse_and_bind("tab: complete" if is_gnu else "bind ^I rl_complete")
 
 
 def completions(line: str, word: str, commands: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.api.pooling import PoolingConfig
 from core.batch.batch_file import look_through
 from core.batch.results import BatchError, BatchResult, OutputError, Results
-from core.batch.run import run_batch
+from core.batch.run import ServerGoneError, run_batch
 from core.client.app_endpoint import AppEndpoint
 from tests.client.apps import fake_endpoint
 from tests.serving.fake_engine import ANSWERS, client_of, make_engine
@@ -46,8 +46,8 @@ async def run(source, out, at_once=4, advance=lambda result: None, engine=None):
     with Results(out) as results:
         async with fake_endpoint(engine=engine) as endpoint:
             await run_batch(endpoint, batch, results, at_once, advance)
-        num_errors = results.finish(batch)
-    return num_errors
+        errors = results.finish(batch)
+    return errors.total()
 
 
 async def test_results_are_the_servers_answers_in_the_files_order(tmp_path):
@@ -348,24 +348,73 @@ async def test_the_death_of_the_engine_ends_the_run_and_keeps_results(tmp_path):
 
 
 async def test_an_answer_that_breaks_off_is_a_result_and_the_others_run(tmp_path):
-    source = write(tmp_path / "in", request("a"), request("b"))
+    source = write(tmp_path / "in", request("a", prompt="breaks"), request("b"))
     batch = look(source)
 
     async def app(scope, receive, send):
-        body = (await receive())["body"]
+        is_first = (await receive())["body"] == first
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        if not asked:
-            asked.append(body)
-            return
-        await send({"type": "http.response.body", "body": b'{"id": "x"}'})
+        if not is_first:
+            await send({"type": "http.response.body", "body": b'{"id": "x"}'})
 
-    asked = []
+    first = json.dumps(request("a", prompt="breaks")["body"]).encode()
     with Results(tmp_path / "out") as results:
         await run_batch(AppEndpoint(app), batch, results, 1, lambda result: None)
-        assert results.finish(batch) == 1
+        assert list(results.finish(batch)) == ["the engine of this command: the answer broke off."]
     rows = read(tmp_path / "out")
     assert rows[0]["error"]["code"] == "no_answer" and rows[0]["response"] is None
     assert rows[1]["response"] == {"status_code": 200, "request_id": "x", "body": {"id": "x"}}
+
+
+def scripted(*answers):
+    """An application that answers each POST with the next (status, headers, body); None: it breaks off."""
+    left = list(answers)
+    bodies = []
+
+    async def app(scope, receive, send):
+        body = (await receive())["body"]
+        if scope["method"] == "GET":
+            answer = (200, {}, b'{"data": []}') if left else None
+        else:
+            bodies.append(json.loads(body))
+            answer = left.pop(0)
+        if answer is not None:
+            status, headers, text = answer
+            pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+            await send({"type": "http.response.start", "status": status, "headers": pairs})
+            await send({"type": "http.response.body", "body": text})
+
+    return AppEndpoint(app), bodies
+
+
+async def test_other_servers_answer_as_they_like(tmp_path, monkeypatch):
+    monkeypatch.setattr("core.batch.run.DEFAULT_WAIT_SECONDS", 0.01)
+    endpoint, bodies = scripted(
+        (429, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, b'{"error": "slow down"}'),
+        (200, {}, b'{\n  "id": 7,\n  "usage": {"completion_tokens": null}\n}\n'),
+        (502, {}, b"<html>bad gateway</html>"),
+        None,
+        (400, {}, b'{"detail": "no such thing"}'),
+    )
+    source = write(tmp_path / "in", request("a"), request("b"), request("c", model="mine"))
+    batch = look(source)
+    with Results(tmp_path / "out") as results:
+        await run_batch(endpoint, batch, results, 1, lambda result: None, default_model="theirs")
+        errors = results.finish(batch)
+    rows = read(tmp_path / "out")
+    assert [row["custom_id"] for row in rows] == ["a", "b", "c"]
+    assert rows[0]["response"]["body"] == {"id": 7, "usage": {"completion_tokens": None}}
+    assert rows[1]["error"]["code"] == "no_answer"
+    assert errors["no such thing"] == 1 and errors.total() == 2
+    assert [body["model"] for body in bodies] == ["theirs"] * 4 + ["mine"]
+
+
+async def test_a_server_that_is_gone_ends_the_run_and_keeps_results(tmp_path):
+    endpoint, _ = scripted((200, {}, b'{"id": "x"}'), None)
+    batch = look(write(tmp_path / "in", request("a"), request("b"), request("c")))
+    with Results(tmp_path / "out") as results, pytest.raises(ServerGoneError, match="broke off"):
+        await run_batch(endpoint, batch, results, 1, lambda result: None)
+    assert (tmp_path / "out.partial").read_bytes().count(b"\n") == 1
 
 
 async def test_a_busy_server_is_asked_again(tmp_path, monkeypatch):

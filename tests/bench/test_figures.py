@@ -13,12 +13,14 @@ from core.api.errors import UserError
 from core.bench.arrivals import Rates, arrival_times
 from core.bench.figures import figures, good_share, most_at_once, parse_limits, parse_percentiles, times_of
 from core.bench.load import Outcome
+from core.bench.report import serving_table
 
 
 def outcome(sent, *arrivals, tokens=None, prompt=10, error=""):
     times = [sent + at for at in arrivals]
     ended = times[-1] if times else sent
-    return Outcome(sent, 0.0, times, ended, prompt, tokens or len(times), "", error)
+    has_usage = tokens is not None
+    return Outcome(sent, 0.0, times, ended, prompt, tokens or len(times), has_usage, bool(times), "", error)
 
 
 def test_times_are_those_of_their_definitions():
@@ -40,6 +42,14 @@ def test_rates_count_what_went_well():
     assert found["request_goodput"] == 0.25  # the first takes 2 s
     assert found["max_concurrent_requests"] == 2
     assert "mean_itl_ms" not in found
+
+
+def test_a_reader_is_told_where_parts_stand_for_tokens():
+    rows = [outcome(0.0, 1.0, 2.0, tokens=8), outcome(0.0, 1.0)]
+    found = figures(rows, 1.0, {}, ["ttft"], [])
+    assert (found["total_output_tokens"], found["completed_without_usage"]) == (9, 1)
+    assert "Answers without usage: 1." in serving_table(found)
+    assert "Answers without usage" not in serving_table(figures(rows[:1], 1.0, {}, ["ttft"], []))
 
 
 def test_summaries_are_those_of_the_standard_library():

@@ -185,8 +185,9 @@ def test_a_chat_at_a_terminal(terminal, server, tmp_path):
     assert "tokens in" in terminal.until("out, first after")
     terminal.line("STUCK please\n")
     terminal.until("Hel")
-    terminal.type("\x03")  # Ctrl-C stops the answer, not the chat
-    terminal.until("stopped")
+    terminal.type("impatient\x03")  # Ctrl-C stops the answer, not the chat
+    shown = terminal.until("stopped")
+    assert "impatient" not in shown and "^C" not in shown, "keys are not shown in the middle of an answer"
     server.wait_idle()
     terminal.line("/undo\n")
     terminal.until("Taken back: STUCK please")
@@ -209,7 +210,7 @@ def test_a_chat_at_a_terminal(terminal, server, tmp_path):
 def test_an_error_costs_neither_files_nor_the_answer_before(terminal, tmp_path):
     (tmp_path / "notes.txt").write_text("wörds")
     terminal.until("Ctrl-D to leave")
-    terminal.line("hi\n")
+    terminal.line("\x1b[200~several lines\nin one hi\x1b[201~\n")  # as terminals send what is pasted
     terminal.until("out, first after")
     terminal.line(f"/file {tmp_path}/notes.txt\n")
     terminal.until("5 characters")
@@ -225,7 +226,8 @@ def test_an_error_costs_neither_files_nor_the_answer_before(terminal, tmp_path):
     terminal.until("4 messages")
     messages = json.loads((tmp_path / "chat.json").read_text())
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
-    assert messages[0]["content"].endswith("hi") and messages[2]["content"].endswith("and now")
+    assert messages[0]["content"].endswith("several lines\nin one hi")
+    assert messages[2]["content"].endswith("and now")
     assert sum("wörds" in message["content"] for message in messages) == 1
 
 

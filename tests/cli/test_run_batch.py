@@ -11,7 +11,9 @@ import time
 
 import pytest
 
+from core.api.config import ServerConfig
 from core.cli.main import main
+from tests.serving.conftest import run_server
 
 COMMAND = [sys.executable, "-P", "-m", "core", "run-batch"]
 
@@ -42,7 +44,8 @@ def answers(path):
         (["-i", "https://x/in.jsonl", "-o", "out"], "only local files"),
         (["-i", "absent.jsonl", "-o", "out"], "absent.jsonl: cannot be read"),
         (["-i", "in.jsonl", "-o", "nowhere/out"], "expected a file in a directory that is there"),
-        (["-i", "in.jsonl", "-o", "in.jsonl"], "is there already"),
+        (["-i", "in.jsonl", "-o", "broken.jsonl"], "is there already"),
+        (["-i", "in.jsonl", "-o", "in.jsonl"], "is the input"),
         (["-i", "in.jsonl", "-o", "in.jsonl", "--overwrite"], "is the input"),
         (["-i", "in.jsonl", "-o", "out", "--port", "1"], "--port: has no meaning here, since no port is opened"),
         (["-i", "in.jsonl", "-o", "/dev/null", "--overwrite"], "expected a file"),
@@ -50,6 +53,9 @@ def answers(path):
         (["-i", "~nobody-here/in", "-o", "out"], "no such home directory"),
         (["-i", "in.jsonl", "-o", "out", "--overwite"], "unknown argument"),
         (["-i", "broken.jsonl", "-o", "out", "--overwite"], "unknown argument"),
+        (["-i", "in.jsonl", "-o", "out", "--model-name", "x"], "--model-name: has no meaning here without --url"),
+        (["-i", "in.jsonl", "-o", "out", "--url", "x"], "--url x: expected http://HOST:PORT"),
+        (["-i", "in.jsonl", "-o", "out", "--url", "http://x", "MODEL"], "--url names a server"),
     ],
 )
 def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, expected):
@@ -60,6 +66,25 @@ def test_mistakes_are_sentences(tmp_path, monkeypatch, capsys, words, expected):
     told = capsys.readouterr().err
     assert expected in told and "Traceback" not in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["broken.jsonl", "in.jsonl"]
+
+
+def test_a_server_answers_instead_of_an_engine(tmp_path, capsys):
+    source, out = write(tmp_path / "in.jsonl", 3), tmp_path / "out.jsonl"
+    with source.open("a") as file:
+        line = {"custom_id": "r3", "url": "/v1/completions", "body": {"prompt": "x", "model": "other"}}
+        file.write(json.dumps(line) + "\n")
+    words = ["run-batch", "-i", str(source), "-o", str(out)]
+    with run_server(ServerConfig(uvicorn_log_level="warning", api_keys=("key",))) as server:
+        assert main([*words, "--url", server.url]) == 1
+        assert "key" in capsys.readouterr().err
+        assert main([*words, "--url", server.url, "--api-key", "key", "--max-concurrency", "2"]) == 0
+    told = capsys.readouterr()
+    assert told.out == f"{out}: 4 results, 1 of them errors\n"
+    assert "1 x The model 'other' does not exist" in told.err
+    statuses = [json.loads(line)["response"]["status_code"] for line in out.read_text().splitlines()]
+    assert statuses == [200, 200, 200, 404]
+    assert main([*words, "--overwrite", "--url", "http://127.0.0.1:9"]) == 1
+    assert "no connection" in capsys.readouterr().err and out.exists()
 
 
 def test_a_real_model_without_a_network(tmp_path, tiny_llama):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import ssl
 from contextlib import asynccontextmanager
@@ -12,8 +13,9 @@ import pytest
 from core.api.config import ServerConfig
 from core.api.errors import UserError
 from core.client.app_endpoint import AppEndpoint
+from core.client.chunks import chunks
 from core.client.endpoint import EndpointError, whole
-from core.client.events import events
+from core.client.events import DONE, events
 from core.client.http_endpoint import HttpEndpoint
 from tests.client.apps import fake_endpoint
 from tests.serving.conftest import run_server
@@ -35,7 +37,7 @@ async def read(endpoint, body, path="/v1/completions"):
 
 async def stream(endpoint, body):
     async with endpoint.ask("POST", "/v1/completions", json.dumps(body).encode()) as answer:
-        found = [event async for event in events(answer)]
+        found = [event async for event in events(answer) if event.data != DONE]
     assert [event.arrived for event in found] == sorted(event.arrived for event in found)
     return "".join(json.loads(event.data)["choices"][0]["text"] for event in found)
 
@@ -178,7 +180,7 @@ async def test_events_across_any_cut():
 
     for size in range(1, len(text)):
         found = [event.data async for event in events(Cut(size))]
-        assert found == [b"one", b"two\nlines"]
+        assert found == [b"one", b"two\nlines", DONE]
 
 
 async def test_a_stream_that_has_said_its_last_is_not_waited_for(monkeypatch):
@@ -192,7 +194,26 @@ async def test_a_stream_that_has_said_its_last_is_not_waited_for(monkeypatch):
             await asyncio.get_running_loop().create_future()
 
     async with asyncio.timeout(5):
-        assert [event.data async for event in events(Endless())] == [b"one"]
+        assert [event.data async for event in events(Endless())] == [b"one", DONE]
+
+
+@pytest.mark.parametrize(
+    "end, is_whole",
+    [
+        (b"data: [DONE]\n\n", True),
+        (b'data: {"choices": [{"text": "", "finish_reason": "stop"}]}\n\n', True),
+        (b"", False),
+    ],
+)
+async def test_a_stream_without_an_end_is_no_answer(end, is_whole):
+    text = b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\ndata: {"choices": [{"text": "one"}]}\n\n' + end
+    found = []
+    ends = contextlib.nullcontext() if is_whole else pytest.raises(EndpointError, match="before the answer was whole")
+    async with raw_server(text) as url, HttpEndpoint(url).ask("POST", "/") as answer:
+        with ends:
+            async for chunk, _ in chunks(answer):
+                found += [piece.text for piece in chunk.pieces()]
+    assert found == ["one"]
 
 
 async def test_an_application_that_fails_is_an_answer_or_an_error():

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from core.cli.main import main
 from core.client.chunks import Piece
-from core.terminal.screen import Screen, safe
+from core.observe.printable import safe
+from core.terminal.screen import Screen
 
 
 @pytest.fixture
 def screen(capsys):
     made = Screen()
-    made.colours = True
+    made.is_terminal = made.colours = True
     return made
 
 
@@ -29,6 +31,24 @@ def test_reasoning_is_apart_from_the_text(screen, capsys):
         screen.show(piece)
     screen.end()
     assert capsys.readouterr().out == "\x1b[2mhmm\n\x1b[0mYes\n\x1b[2mf{}\n\x1b[0m"
+
+
+@pytest.mark.parametrize("name, value", [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_a_terminal_without_colours_has_words_instead(monkeypatch, capsys, name, value):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    screen = Screen()
+    assert screen.prompt("> ") == "> "
+    for piece in (Piece("reasoning", "hm"), Piece("text", "a\x1b[1mb")):
+        screen.show(piece)
+    screen.end()
+    screen.note("stopped")
+    assert capsys.readouterr().out == "[reasoning] hm\na\\x1b[1mb\nstopped\n"
+
+
+def test_errors_with_words_of_a_server_are_text_too(monkeypatch, capsys):
+    assert main(["chat\x1b]0;x\x07"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
 
 
 def test_elsewhere_only_the_text_is_printed_as_it_is(capsys):
