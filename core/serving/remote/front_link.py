@@ -19,6 +19,7 @@ import zmq
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
+from core.engine.turns import Turns
 from core.serving.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
 from core.serving.engine_news import EngineNews
 from core.serving.remote import messages
@@ -109,7 +110,9 @@ class FrontLink:
 
     async def _read(self) -> None:
         """Everything that comes, from whomever."""
+        turns = Turns()
         while True:
+            await turns.give_way()
             identity, kind, payload = await self._link.receive_from()
             if identity == self._peer:
                 self._heard_at = time.monotonic()
