@@ -18,6 +18,8 @@ LONGEST_NAME = 200
 def read_names(path: str) -> tuple[str, ...]:
     """The names in their order, each once. Raises ConfigError."""
     shown = f"--served-model-name-file {path}"
+    if Path(path).exists() and not Path(path).is_file():
+        raise ConfigError([f"{shown}: is no file."])
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_BYTES + 1)

@@ -132,6 +132,10 @@ def _tls_problems(merged: Merged) -> list[str]:
             found.append(f"{flag_of(name)}: has no meaning without TLS; give --ssl-certfile, or leave it out.")
     if merged.value("ssl_cert_reqs") and not merged.value("ssl_ca_certs"):
         found.append("--ssl-cert-reqs: needs --ssl-ca-certs, by which certificates of clients are checked.")
+    if merged.value("ssl_ca_certs") and not merged.value("ssl_cert_reqs"):
+        found.append(
+            "--ssl-ca-certs: no client is asked for a certificate; give --ssl-cert-reqs 1 or 2, or leave it out."
+        )
     return found
 
 

@@ -86,8 +86,9 @@ class Clients:
         client = self._by_identity.get(identity)
         if client is not None:
             return client, frames
+        if not self._post(identity, GREETING):
+            return None  # the rest of what somebody said who is gone already
         problem = greeting_problem(frames[0], "client")
-        self._post(identity, GREETING)
         if problem:
             logger.error("A client was turned away. %s", problem)
             return None

@@ -40,6 +40,7 @@ from core.engine.connection import EngineConnection, SocketConnection
 from core.engine.ledger import Ledger
 from core.engine.owned_engine import OwnedEngine
 from core.engine.shared_file import SharedFiles
+from core.engine.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -260,8 +261,10 @@ class ZmqClient:
             self._engine.post(wire.encode(message))
 
     async def _receive(self) -> None:
+        turns = Turns()
         try:
             while self.dead_error is None:
+                await turns.give_way()
                 message = await self._engine.receive()
                 self._heard_at = time.monotonic()
                 if self.dead_error is None:

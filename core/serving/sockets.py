@@ -8,11 +8,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import ssl
 from pathlib import Path
 
 from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.serving.tls_refresh import tls_context
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -101,24 +101,7 @@ def check_tls_files(server: ServerConfig) -> None:
     if server.ssl_keyfile and not server.ssl_certfile:
         raise UserError("--ssl-keyfile is set without --ssl-certfile; TLS needs the certificate too.")
     if server.ssl_certfile:
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(server.ssl_certfile, server.ssl_keyfile)
-        except (ssl.SSLError, OSError) as error:
-            raise UserError(
-                f"--ssl-certfile '{server.ssl_certfile}' and --ssl-keyfile '{server.ssl_keyfile}' cannot be used ({error}); "
-                "expected PEM files that belong together."
-            ) from None
-        _check_authorities(context, server.ssl_ca_certs)
-
-
-def _check_authorities(context: ssl.SSLContext, path: str | None) -> None:
-    if path is None:
-        return
-    try:
-        context.load_verify_locations(path)
-    except (ssl.SSLError, OSError) as error:
-        raise UserError(f"--ssl-ca-certs is '{path}', which cannot be used ({error}); expected a PEM file.") from None
+        tls_context(server)
 
 
 def _bind_problem(host: str, port: int, error: OSError) -> str:

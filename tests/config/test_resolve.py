@@ -160,6 +160,8 @@ def test_speculation(registry, tiny_llama):
         ({"device": "auto", "load_format": "ggfu"}, "Did you mean 'gguf'?"),
         ({"max_num_seqs": 9, "max_num_batched_tokens": 8}, "--max-num-seqs 9"),
         ({"ssl_keyfile": "/nowhere/key.pem"}, "no such file"),
+        ({"ssl_certfile": __file__, "ssl_ca_certs": __file__}, "no client is asked for a certificate"),
+        ({"served_model_name_file": "/dev/null"}, "is no file"),
         ({"chat_template": "/nowhere/template.jinja"}, "neither a template nor a readable file"),
         ({"root_path": "x"}, "starts with '/'"),
     ],

@@ -17,10 +17,11 @@ import pytest
 from fakes import EOS, KILL, RAISE, TARGET, make_config, reference
 
 from core.api.errors import EngineDeadError, RequestError, UserError, UtilityError
-from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
+from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
 from core.engine.child import EngineProcess
+from core.engine.connection import EngineConnection
 from core.engine.faults import FAULTS_BEFORE_PROBE
 from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
@@ -359,6 +360,7 @@ def test_the_process_ends_with_its_parent() -> None:
 EARLY_ORPHAN = """
 import os, signal
 from core.engine.child import EngineProcess
+from core.engine.connection import EngineConnection
 
 process = EngineProcess.spawn()
 print(process.pid, process.address, flush=True)
@@ -409,3 +411,35 @@ def test_long_temporary_directories_still_give_sockets(tmp_path: Path, monkeypat
         await process.stop(1.0)
 
     asyncio.run(run())
+
+
+class Chatterbox(EngineConnection):
+    """Has always said something already, a thousand times."""
+
+    num_said = 0
+
+    async def _payload(self) -> bytes:
+        self.num_said += 1
+        if self.num_said > 1000:
+            await asyncio.Event().wait()
+        return wire.encode(EngineOutputs(0, [], SchedulerStats()))
+
+    async def until_ended(self, voice: Any) -> EngineDeadError:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def post(self, payload: bytes) -> Any:
+        return asyncio.sleep(0)
+
+    def close(self) -> None:
+        pass
+
+
+async def test_an_engine_that_says_more_than_can_be_handled_does_not_stop_everything_else() -> None:
+    engine = Chatterbox("there")
+    client = ZmqClient(engine, EngineReady(0, 8, 4, 64, "fake", []))
+    client.listen(lambda message: time.sleep(0.001), lambda error: None)
+    for _ in range(5):
+        await asyncio.sleep(0.001)
+    assert engine.num_said < 1000
+    await client.close(0.0)

@@ -25,9 +25,9 @@ from core.config.resolve import resolve
 from core.engine.zmq_client import _check_sizes, _messages
 from core.library.async_llm import AsyncLLM
 from core.serving.remote.agreement import adopted, change, objection
-from core.serving.remote.messages import Hello, channel_frame, channel_of
+from core.serving.remote.messages import Hello, channel_kind, channel_of
 from core.serving.remote.relay import smaller
-from core.serving.remote.sockets import Link
+from core.serving.remote.sockets import PIECE_BYTES, Link
 from core.serving.remote.waiting import Waiting
 from tests.engine.fakes import make_config
 
@@ -119,6 +119,38 @@ async def test_knowing_the_fronts_public_key_is_not_enough(tmp_path: Path, port:
         stranger.close(linger=0)
 
 
+GREETING_OF_STRANGERS = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+async def test_a_crowd_of_strangers_stops_nobody_and_fills_no_memory(tmp_path: Path, port: int) -> None:
+    ours = key(tmp_path / "ours")
+    large = b"x" * (5 * PIECE_BYTES + 1)
+    with link(port, ours, listens=True) as front, link(port, ours, listens=False) as engine:
+
+        async def watch() -> None:
+            while True:
+                await front.trouble()
+
+        async def ask() -> None:
+            await engine.send(b"question", large)
+            identity, *_ = await front.receive_from()
+            await front.send(b"answer", large, identity)
+            assert await engine.receive() == (b"answer", large)
+
+        watching = asyncio.ensure_future(watch())
+        await asyncio.wait_for(ask(), 10)
+        for _ in range(2500):  # more than the library keeps reports of
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" * 4)
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING_OF_STRANGERS + b"\x06" + (1 << 20).to_bytes(8, "big") + bytes(100))
+        await asyncio.wait_for(reader.read(), 5)  # hung up at the size, which is no secret's
+        await asyncio.wait_for(ask(), 10)
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_a_port_in_use_is_a_sentence(port: int) -> None:
     told = rf"127\.0\.0\.1:{port} cannot be used .*--data-parallel-rpc-port"
     with link(port, None, listens=True), pytest.raises(UserError, match=told), link(port, None, listens=True):
@@ -190,8 +222,8 @@ def test_requests_have_the_engines_time_and_a_size_that_can_be_sent() -> None:
         _check_sizes([b"1", b"12345"], 4)
 
 
-def test_frames_of_channels() -> None:
-    assert channel_of(channel_frame(12)) == 12
+def test_kinds_of_channels() -> None:
+    assert channel_of(channel_kind(12)) == 12
     assert all(
         channel_of(frame) is None for frame in (b"talk", b"channel ", b"channel x", b"12", b"channel " + b"9" * 30)
     )

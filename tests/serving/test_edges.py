@@ -19,7 +19,7 @@ from core.api.config import ServerConfig
 from core.api.errors import UserError
 from core.serving.own_middleware import load_middleware
 from core.serving.sockets import bind_path, close_listener, url
-from core.serving.tls_refresh import TlsRefresh
+from core.serving.tls_refresh import TlsRefresh, tls_context
 from tests.serving.conftest import RunningServer
 
 Starter = Callable[..., Any]
@@ -109,16 +109,57 @@ def test_tls_files_are_read_again_when_they_change(start_server: Starter, tmp_pa
         assert peer(running) == cert.read_text()
 
 
-def test_broken_tls_files_leave_the_old_ones(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    key, cert = make_certificate(tmp_path, "first")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
-    refresh = TlsRefresh(quiet(ssl_keyfile=str(key), ssl_certfile=str(cert)), context)
-    cert.write_text("broken")
+def greets(context: ssl.SSLContext, cert: Path, key: Path) -> bool:
+    """Whether a client with this certificate is let in by connections that begin in `context`."""
+    inner = ssl.create_default_context()
+    inner.check_hostname, inner.verify_mode = False, ssl.CERT_NONE
+    inner.load_cert_chain(cert, key)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = inner.wrap_bio(to_client, to_server, server_hostname="server")
+    for _ in range(4):
+        for end in (client, server):
+            try:
+                end.do_handshake()
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError:
+                return False
+    return True
+
+
+def test_tls_files_are_replaced_whole_or_not_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+    (first_key, first), (second_key, second) = (make_certificate(folder, folder.name) for folder in folders)
+    authorities = tmp_path / "authorities.pem"
+    authorities.write_text(first.read_text())
+    config = quiet(ssl_certfile=str(first), ssl_keyfile=str(first_key), ssl_ca_certs=str(authorities), ssl_cert_reqs=2)
+    context = tls_context(config)
+    refresh = TlsRefresh(config, context)
+    assert greets(context, first, first_key) and not greets(context, second, second_key)
     with caplog.at_level("INFO", "core.serving"):
+        authorities.write_text("broken")
         refresh.check()
         refresh.check()
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        assert greets(context, first, first_key)
+        authorities.write_text(second.read_text())
+        refresh.check()
+    assert greets(context, second, second_key)
+    assert not greets(context, first, first_key), "its authority was taken out"
+
+
+def test_nobody_is_asked_for_the_password_of_a_key(tmp_path: Path) -> None:
+    key, cert = make_certificate(tmp_path, "server")
+    locked = tmp_path / "locked.pem"
+    subprocess.run(
+        ["openssl", "rsa", "-aes128", "-passout", "pass:secret", "-in", str(key), "-out", str(locked)],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    with pytest.raises(UserError, match="the key is encrypted"):
+        tls_context(quiet(ssl_keyfile=str(locked), ssl_certfile=str(cert)))
 
 
 class Stamp:

@@ -19,22 +19,8 @@ from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
 from core.serving.api_messages import Alive, EngineAt, EngineDied, Explained, News
 from core.serving.lifetime import LinkError
-from core.serving.remote.messages import (
-    HELLO,
-    PULSE_S,
-    SILENCE_S,
-    TALK,
-    Answer,
-    Bye,
-    Close,
-    Hello,
-    Open,
-    Opened,
-    Refused,
-    ToEngine,
-    channel_frame,
-    channel_of,
-)
+from core.serving.remote import messages
+from core.serving.remote.messages import HELLO, TALK
 from core.serving.remote.relay import Relay
 from core.serving.remote.sockets import LAST_WORDS_MS, MOST_BYTES, Link
 from core.serving.remote.waiting import Waiting
@@ -45,6 +31,8 @@ LOOK_S = 1.0
 RETRY_S = 0.2
 BUSY_S = 2.0
 """Until a front that has another engine is asked again."""
+MOST_UNHEARD_BYTES = 1 << 28
+"""Of answers, which lie in memory while the network fails. A front that lives says something every second."""
 
 
 class SessionOver(Exception):
@@ -57,7 +45,7 @@ class EngineLink:
     on_explained: called with the number of deaths that the front has found one request to be the cause of.
     """
 
-    def __init__(self, settings: RemoteSettings, hello: Hello, on_explained: Callable[[int], None]) -> None:
+    def __init__(self, settings: RemoteSettings, hello: messages.Hello, on_explained: Callable[[int], None]) -> None:
         self._settings = settings
         self._hello = hello
         self._on_explained = on_explained
@@ -65,6 +53,7 @@ class EngineLink:
         self._relay: Relay | None = None
         self._engine: str | None = None
         self._heard_at = 0.0
+        self._unheard_bytes = 0
         self._renewed = asyncio.Event()
         self._waiting = Waiting("the front", settings.patience_s)
 
@@ -74,14 +63,14 @@ class EngineLink:
         if isinstance(news, EngineAt | EngineDied):  # one that is gone for good takes this process with it
             self._say(news)
 
-    def renew(self, hello: Hello) -> None:
+    def renew(self, hello: messages.Hello) -> None:
         """The engine is configured otherwise than was said: say so, in a session of its own."""
         self._hello = hello
         self._renewed.set()
 
     def say_goodbye(self, sentence: str) -> None:
         """Tell the front that this process ends. To be called before `run` is cancelled."""
-        self._say(Bye(sentence))
+        self._say(messages.Bye(sentence))
 
     async def run(self) -> NoReturn:
         """Serve fronts until this is cancelled. Raises LinkError when one refuses this engine, or none comes in time."""
@@ -106,7 +95,7 @@ class EngineLink:
     async def _meet(self, link: Link) -> None:
         """Until a front has welcomed this engine. Raises SessionOver when there is to be another attempt."""
         self._renewed.clear()
-        await link.socket.send_multipart([HELLO, msgspec.msgpack.encode(self._hello)])
+        await link.send(HELLO, msgspec.msgpack.encode(self._hello))
         answering = asyncio.ensure_future(self._answer(link))
         troubling = asyncio.ensure_future(link.trouble())
         try:
@@ -126,20 +115,20 @@ class EngineLink:
                 task.cancel()
             await asyncio.gather(answering, troubling, return_exceptions=True)
         self._waiting.end()
-        self._heard_at = time.monotonic()
+        self._heard_at, self._unheard_bytes = time.monotonic(), 0
         logger.info("The front at %s takes this engine.", link.address)
 
     async def _answer(self, link: Link) -> None:
         """Read the front's answer. Raises LinkError when it is no, SessionOver when it may be yes later."""
-        frames = await link.socket.recv_multipart()
-        problem = greeting_problem(frames[0], "front")
+        greeting, payload = await link.receive()
+        problem = greeting_problem(greeting, "front")
         if problem:
             raise LinkError(problem)
         try:
-            answer: Any = msgspec.msgpack.decode(frames[-1], type=Answer)
+            answer: Any = msgspec.msgpack.decode(payload, type=messages.Answer)
         except UNREADABLE as error:
             raise LinkError(f"The front at {link.address} sent an answer that cannot be read: {error}.") from error
-        if not isinstance(answer, Refused):
+        if not isinstance(answer, messages.Refused):
             return
         if not answer.is_busy:
             raise LinkError(f"The front at {link.address} refuses this engine. {answer.sentence}")
@@ -176,17 +165,17 @@ class EngineLink:
         self._waiting.begin()
 
     async def _read(self, link: Link) -> None:
-        decoder = msgspec.msgpack.Decoder(ToEngine)
+        decoder = msgspec.msgpack.Decoder(messages.ToEngine)
         assert self._relay is not None
         while True:
-            kind, *payload = await link.socket.recv_multipart()
-            self._heard_at = time.monotonic()
-            channel = channel_of(kind)
-            if channel is not None and payload:
-                await self._relay.pass_on(channel, payload[0])
-            elif kind == TALK and payload:
+            kind, payload = await link.receive()
+            self._heard_at, self._unheard_bytes = time.monotonic(), 0
+            channel = messages.channel_of(kind)
+            if channel is not None:
+                await self._relay.pass_on(channel, payload)
+            elif kind == TALK:
                 try:
-                    message = decoder.decode(payload[0])
+                    message = decoder.decode(payload)
                 except UNREADABLE as error:
                     raise SessionOver(f"it sent a message that cannot be read ({error})") from error
                 self._act(message)
@@ -195,23 +184,25 @@ class EngineLink:
         """Do what the front says."""
         assert self._relay is not None
         match message:
-            case Open():
+            case messages.Open():
                 if self._engine is not None:
                     self._relay.open(message.channel, self._engine)
-                    self._say(Opened(message.channel, message.now, time.monotonic()))
-            case Close():
+                    self._say(messages.Opened(message.channel, message.now, time.monotonic()))
+            case messages.Close():
                 self._relay.close(message.channel)
             case Explained():
                 self._on_explained(message.num_deaths)
-            case Bye():
+            case messages.Bye():
                 raise SessionOver(message.sentence.rstrip("."))
 
     async def _pulse(self) -> None:
         while True:
             self._say(Alive())
-            await asyncio.sleep(PULSE_S)
-            if time.monotonic() - self._heard_at > SILENCE_S:
-                raise SessionOver(f"it has said nothing for {SILENCE_S:g} s")
+            await asyncio.sleep(messages.PULSE_S)
+            if time.monotonic() - self._heard_at > messages.SILENCE_S:
+                raise SessionOver(messages.SILENCE)
+            if self._unheard_bytes > MOST_UNHEARD_BYTES:
+                raise SessionOver(f"it has said nothing while {self._unheard_bytes} bytes were sent to it")
 
     async def _until_broken(self) -> None:
         assert self._relay is not None
@@ -224,11 +215,12 @@ class EngineLink:
 
     def _say(self, message: msgspec.Struct) -> None:
         if self._link is not None:
-            self._link.socket.send_multipart([TALK, msgspec.msgpack.encode(message)])
+            self._link.send(TALK, msgspec.msgpack.encode(message))
 
     async def _send(self, channel: int, payload: bytes) -> None:
         if self._link is not None:
-            await self._link.socket.send_multipart([channel_frame(channel), payload])
+            self._unheard_bytes += len(payload)
+            await self._link.send(messages.channel_kind(channel), payload)
 
 
 async def _until_lost(link: Link) -> None:

@@ -3,7 +3,7 @@
 Owns: `FrontLink`: which engine is the front's, news of it, and its channels. Never does: run requests, or know HTTP.
 Called by: the front's start; `LinkedEngine` sends through it.
 
-There is one engine at a time. Another one that comes meanwhile is told so and may ask again, so that it can take over.
+There is one engine at a time. Another one that comes meanwhile is told so and asks again, so that it can take over.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -18,26 +19,13 @@ import zmq
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
+from core.engine.turns import Turns
 from core.serving.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
 from core.serving.engine_news import EngineNews
+from core.serving.remote import messages
 from core.serving.remote.agreement import Agreement
 from core.serving.remote.linked_engine import LinkedEngine
-from core.serving.remote.messages import (
-    HELLO,
-    PULSE_S,
-    SILENCE_S,
-    TALK,
-    Bye,
-    Close,
-    Hello,
-    Open,
-    Opened,
-    Refused,
-    ToFront,
-    Welcome,
-    channel_frame,
-    channel_of,
-)
+from core.serving.remote.messages import HELLO, TALK
 from core.serving.remote.sockets import LAST_WORDS_MS, Link
 from core.serving.remote.waiting import Waiting
 
@@ -46,9 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-PROBE_S = 0.2
-"""In which the library finds out that a connection is gone."""
 HOW = "`core serve MODEL --headless` with the same --data-parallel-address and --data-parallel-rpc-port"
 
 
@@ -66,14 +51,13 @@ class FrontLink:
         self._agreement = Agreement(resolution)
         self._news = news
         self._link = Link(settings, listens=True)
-        self._decoder = msgspec.msgpack.Decoder(ToFront)
+        self._decoder = msgspec.msgpack.Decoder(messages.ToFront)
         self._peer: bytes | None = None
         self._who = ""
-        self._heard_at = self._said_at = 0.0
+        self._heard_at = 0.0
         self._channels: dict[int, LinkedEngine] = {}
         self._num_channels = 0
         self._num_lives = 0
-        self._meetings: set[asyncio.Task[None]] = set()
         self._waiting = Waiting("an engine", settings.patience_s)
         self._waiting.begin()
         self._tasks = [asyncio.ensure_future(work) for work in (self._read(), self._watch(), self._look())]
@@ -82,7 +66,7 @@ class FrontLink:
         logger.info("Listening for an engine at %s: %s.", self._link.address, HOW)
 
     @property
-    def hello(self) -> Hello | None:
+    def hello(self) -> messages.Hello | None:
         """Of the first engine that was taken; None: there was none yet."""
         return self._agreement.hello
 
@@ -92,21 +76,21 @@ class FrontLink:
         number = self._num_channels
         engine = LinkedEngine(address, number, self, self._news)
         self._channels[number] = engine
-        self.say(Open(number, time.monotonic()))
+        self.say(messages.Open(number, time.monotonic()))
         return engine
 
     def drop(self, channel: int) -> None:
         """A channel is not used any more."""
         if self._channels.pop(channel, None) is not None:
-            self.say(Close(channel))
+            self.say(messages.Close(channel))
 
     def post(self, channel: int, payload: bytes) -> None:
         """Send over a channel; nothing happens when the engine is gone."""
-        self._post(channel_frame(channel), payload)
+        self._tell(messages.channel_kind(channel), payload)
 
     def say(self, message: msgspec.Struct) -> None:
         """Send a message to the engine's command, if there is one."""
-        self._post(TALK, msgspec.msgpack.encode(message))
+        self._tell(TALK, msgspec.msgpack.encode(message))
 
     def explain(self, num_deaths: int) -> None:
         """One request was the cause of so many deaths of engines."""
@@ -116,9 +100,8 @@ class FrontLink:
         """Say goodbye, and listen no more. May be called twice."""
         if not self._tasks:
             return
-        tasks = [*self._tasks, *self._meetings]
-        self._tasks = []
-        self.say(Bye("the front has ended"))
+        tasks, self._tasks = self._tasks, []
+        self.say(messages.Bye("the front has ended"))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -127,21 +110,18 @@ class FrontLink:
 
     async def _read(self) -> None:
         """Everything that comes, from whomever."""
+        turns = Turns()
         while True:
-            identity, *frames = await self._link.socket.recv_multipart()
-            if len(frames) != 2:
-                continue
-            kind, payload = frames
+            await turns.give_way()
+            identity, kind, payload = await self._link.receive_from()
             if identity == self._peer:
                 self._heard_at = time.monotonic()
                 self._hear(kind, payload)
-            elif kind != TALK and channel_of(kind) is None:
-                meeting = asyncio.ensure_future(self._meet(identity, kind, payload))
-                self._meetings.add(meeting)
-                meeting.add_done_callback(self._meetings.discard)
+            elif kind != TALK and messages.channel_of(kind) is None:
+                self._meet(identity, kind, payload)
 
     def _hear(self, kind: bytes, payload: bytes) -> None:
-        channel = channel_of(kind)
+        channel = messages.channel_of(kind)
         if channel is not None:
             engine = self._channels.get(channel)
             if engine is not None:
@@ -162,33 +142,30 @@ class FrontLink:
                 self._news.tell(EngineAt(f"{self._link.address}#{self._num_lives}"))
             case EngineDied():
                 self._news.tell(message)
-            case Opened():
+            case messages.Opened():
                 engine = self._channels.get(message.channel)
                 if engine is not None:
                     # the answer was written between our two times, so it is off by half of what lies between them at most
                     between = (message.asked + time.monotonic()) / 2
                     engine.opened(message.now - between)
-            case EngineGone() | Bye():
+            case EngineGone() | messages.Bye():
                 self._lose(message.sentence.rstrip("."))
 
-    async def _meet(self, identity: bytes, greeting: bytes, payload: bytes) -> None:
+    def _meet(self, identity: bytes, greeting: bytes, payload: bytes) -> None:
         """Somebody introduces itself."""
         problem = greeting_problem(greeting, "engine")
         if problem:
             logger.error("An engine was turned away. %s", problem)
-            self._answer(identity, b"")
+            self._send(identity, HELLO, b"")
             return
         try:
-            hello = msgspec.msgpack.decode(payload, type=Hello)
+            hello = msgspec.msgpack.decode(payload, type=messages.Hello)
         except UNREADABLE as error:
             self._refuse(identity, f"What it says of itself cannot be read: {error}.")
             return
         if self._peer is not None:
-            self.say(Alive())
-            await asyncio.sleep(PROBE_S)
-        if self._peer is not None:
-            sentence = f"The front has an engine, {self._who}."
-            self._answer(identity, msgspec.msgpack.encode(Refused(sentence, is_busy=True)))
+            self.say(Alive())  # which tells whether it is still there, until the other one asks again
+            self._answer(identity, messages.Refused(f"The front has an engine, {self._who}.", is_busy=True))
             return
         wrong = self._agreement.objection(hello)
         if wrong:
@@ -196,23 +173,21 @@ class FrontLink:
             return
         self._take(identity, hello)
 
-    def _take(self, identity: bytes, hello: Hello) -> None:
+    def _take(self, identity: bytes, hello: messages.Hello) -> None:
         self._peer = identity
         self._who = hello.who
         self._heard_at = time.monotonic()
         self._agreement.take(hello)
         self._waiting.end()
-        self._answer(identity, msgspec.msgpack.encode(Welcome()))
+        self._answer(identity, messages.Welcome())
         logger.info("The engine of %s has come.", hello.who)
 
     def _refuse(self, identity: bytes, sentence: str) -> None:
         logger.error("An engine was turned away. %s", sentence)
-        self._answer(identity, msgspec.msgpack.encode(Refused(sentence, is_busy=False)))
+        self._answer(identity, messages.Refused(sentence, is_busy=False))
 
-    def _answer(self, identity: bytes, payload: bytes) -> None:
-        """The first message to somebody, who may have gone meanwhile."""
-        sending = asyncio.ensure_future(self._link.socket.send_multipart([identity, HELLO, payload]))
-        sending.add_done_callback(_note_error)
+    def _answer(self, identity: bytes, answer: msgspec.Struct) -> None:
+        self._send(identity, HELLO, msgspec.msgpack.encode(answer))
 
     def _lose(self, how: str) -> None:
         """The engine's command is gone, or not to be trusted. how: a clause."""
@@ -236,36 +211,32 @@ class FrontLink:
     async def _look(self) -> None:
         """Signs of life, and the wait for an engine, until it has been too long."""
         while True:
-            await asyncio.sleep(LOOK_S)
-            now = time.monotonic()
-            if self._peer is not None:
-                if now - self._heard_at > SILENCE_S:
-                    self._lose(f"it has said nothing for {SILENCE_S:g} s")
-                elif now - self._said_at > PULSE_S:
-                    self._said_at = now
-                    self.say(Alive())
+            await asyncio.sleep(messages.PULSE_S)
+            self.say(Alive())
+            if time.monotonic() - self._heard_at > messages.SILENCE_S:
+                self._lose(messages.SILENCE)
             sentence = self._waiting.look(f"at {self._link.address} ({HOW})")
             if sentence is not None:
                 self._news.tell(EngineGone(sentence, "exit"))
                 return
 
-    def _post(self, kind: bytes, payload: bytes) -> None:
-        if self._peer is None:
-            return
-        sending = asyncio.ensure_future(self._link.socket.send_multipart([self._peer, kind, payload]))
-        if sending.done():
-            self._sent(sending)
-        else:
-            sending.add_done_callback(self._sent)
+    def _tell(self, kind: bytes, payload: bytes) -> None:
+        """To our engine, if there is one."""
+        if self._peer is not None:
+            self._send(self._peer, kind, payload)
 
-    def _sent(self, sending: asyncio.Future[Any]) -> None:
+    def _send(self, identity: bytes, kind: bytes, payload: bytes) -> None:
+        self._link.send(kind, payload, identity).add_done_callback(partial(self._sent, identity))
+
+    def _sent(self, identity: bytes, sending: asyncio.Future[Any]) -> None:
+        """A stranger may have gone before its answer; our engine must not."""
         if sending.cancelled():
             return
         error = sending.exception()
-        if isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH:
-            self._lose("the connection was lost")
-        elif error is not None:
-            self._lose(f"nothing can be sent to it ({error})")
+        if error is None or identity != self._peer:
+            return
+        is_gone = isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH
+        self._lose("the connection was lost" if is_gone else f"nothing can be sent to it ({error})")
 
     def _on_end(self, task: asyncio.Future[None]) -> None:
         """One of our tasks has ended, which is a defect unless the wait is over."""
@@ -273,8 +244,3 @@ class FrontLink:
             return
         logger.error("The way to the engine is broken.", exc_info=task.exception())
         self._news.tell(EngineGone(f"The way to the engine is broken ({task.exception()}).", "exit"))
-
-
-def _note_error(sending: asyncio.Future[Any]) -> None:
-    if not sending.cancelled():
-        sending.exception()

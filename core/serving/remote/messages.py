@@ -6,8 +6,8 @@ The engine's command connects and says `Hello`; the front answers `Welcome`, or 
 what becomes of its engine, the other `Open`s channels to it. A channel carries the messages of one client of the engine
 (`core.api.messages`) as they are. Both say `Alive` all the time, and `Bye` when they end.
 
-A message has two frames: the first says what it is, `HELLO` with the version of the protocol for the first one each way, `TALK`
-for one of these Structs, or the number of a channel.
+A message has a kind and a payload. The kind is `HELLO` with the version of the protocol for the first one each way, `TALK` for
+one of these Structs, or the number of a channel.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ HELLO = GREETING
 TALK = b"talk"
 _CHANNEL = b"channel "
 
-PULSE_S = 5.0
+PULSE_S = 1.0
 """From one `Alive` to the next."""
 SILENCE_S = 60.0
 """Without a word, after which the other end counts as lost."""
+SILENCE = f"it has said nothing for {SILENCE_S:g} s"
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -96,14 +97,14 @@ Answer = Welcome | Refused
 ToEngine = Open | Close | Explained | Alive | Bye
 
 
-def channel_frame(channel: int) -> bytes:
-    """The first frame of a channel's messages."""
+def channel_kind(channel: int) -> bytes:
+    """The kind of a channel's messages."""
     return _CHANNEL + b"%d" % channel
 
 
-def channel_of(frame: bytes) -> int | None:
-    """The number in such a frame; None when it is none."""
-    digits = frame.removeprefix(_CHANNEL)
-    if digits == frame or not digits.isdigit() or len(digits) > 18:
+def channel_of(kind: bytes) -> int | None:
+    """The number in such a kind; None when it is none."""
+    digits = kind.removeprefix(_CHANNEL)
+    if digits == kind or not digits.isdigit() or len(digits) > 18:
         return None
     return int(digits)

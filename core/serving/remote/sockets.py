@@ -5,6 +5,8 @@ Called by: both ends.
 
 Both ends derive the same key pair from the secret: each proves to the other that it has it. The front asks its authenticator
 about every connection, before it reads a message of it.
+
+A payload travels as frames of at most `PIECE_BYTES`: the library keeps no more than one of whoever has proved nothing yet.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import socket as system
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import zmq
 import zmq.asyncio
@@ -26,6 +28,11 @@ from core.config.remote import read_secret
 
 MOST_BYTES: Final = 1 << 30
 """Of a message."""
+PIECE_BYTES: Final = 1 << 16
+SEAL_BYTES: Final = 1 << 10
+"""More than encryption and handshake add to a frame."""
+HANDSHAKE_MS: Final = 10_000
+"""Within which the other end proves that it has the secret."""
 RETRY_MS: Final = 100
 RETRY_MOST_MS: Final = 2000
 HEARTBEAT_MS: Final = 5000
@@ -67,13 +74,33 @@ class Link:
 
         What the other end said last can be read before its loss is told.
         """
+        events = [await self._event()]
+        while await self._monitor.poll(
+            0
+        ):  # a crowd of strangers is one trouble, and what nobody reads stops the library
+            events.append(await self._event())
+        if _LOST in events:
+            await asyncio.sleep(LAST_WORDS_S)
+            return None
+        return _FAILURES[events[-1]]
+
+    def send(self, kind: bytes, payload: bytes, to: bytes | None = None) -> asyncio.Future[object]:
+        """Send a message. Messages leave in the order of the calls; awaiting one is optional. to: of those who connect."""
+        pieces = [payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES)]
+        whom = [] if to is None else [to]
+        return cast("asyncio.Future[object]", self.socket.send_multipart([*whom, kind, *(pieces or [b""])]))
+
+    async def receive(self) -> tuple[bytes, bytes]:
+        """The next message where this end connects: its kind and its payload."""
+        kind, *pieces = await self.socket.recv_multipart()
+        return kind, _joined(pieces)
+
+    async def receive_from(self) -> tuple[bytes, bytes, bytes]:
+        """The next message where this end listens: who sent it, its kind and its payload."""
         while True:
-            event = parse_monitor_message(await self._monitor.recv_multipart())["event"]
-            if event == _LOST:
-                await asyncio.sleep(LAST_WORDS_S)
-                return None
-            if event in _FAILURES:
-                return _FAILURES[event]
+            identity, *frames = await self.socket.recv_multipart()
+            if frames:
+                return identity, frames[0], _joined(frames[1:])
 
     def close(self, linger_ms: int = 0) -> None:
         """Give everything back; tasks that wait here must have been cancelled.
@@ -87,11 +114,15 @@ class Link:
             self._authenticator.stop()
         self._context.term()
 
+    async def _event(self) -> int:
+        return int(parse_monitor_message(await self._monitor.recv_multipart())["event"])
+
     def _configure(self, settings: RemoteSettings) -> None:
         options = {
             zmq.SNDHWM: 0,
             zmq.RCVHWM: 0,
-            zmq.MAXMSGSIZE: MOST_BYTES,
+            zmq.MAXMSGSIZE: PIECE_BYTES + SEAL_BYTES,
+            zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
             zmq.RECONNECT_IVL: RETRY_MS,
             zmq.RECONNECT_IVL_MAX: RETRY_MOST_MS,
             zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
@@ -140,6 +171,10 @@ class _OneKey:
     def callback(self, domain: str, key: bytes) -> bool:
         """Whether the one with this key may."""
         return key == self._public
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _numeric(address: str) -> str:
