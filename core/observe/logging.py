@@ -1,7 +1,7 @@
 """One line a log record, the same in every process.
 
 Owns: the format and the handler of the loggers `core` and `core_plugins`, and of libraries that a process names; lines in that
-format without a logger; the filter against floods from any logger.
+format without a logger; the filters against floods.
 Never does: touch other loggers or the root otherwise.
 Called by: the command line, the server and the engine process, once each; a library user configures `logging` as usual.
 """
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from core.api.errors import UserError
+from core.observe.page_looks import PageLooks
 from core.observe.repeats import RepeatFilter
 
 LOGGERS = ("core", "core_plugins")
@@ -40,6 +41,7 @@ def setup_logging(
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER_NAME)
     handler.setFormatter(_formatter(process))
+    handler.addFilter(PageLooks())
     handler.addFilter(RepeatFilter())
     level = level.upper() if isinstance(level, str) else level
     for name in (*LOGGERS, *libraries):

@@ -14,7 +14,7 @@ from core.observe.logging import LOGGERS, log_line, setup_logging
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
-    names = (*LOGGERS, "some.library")
+    names = (*LOGGERS, "some.library", "uvicorn.access")
     kept = [(logging.getLogger(name), logging.getLogger(name).handlers[:]) for name in names]
     states = [(logger, handlers, logger.level, logger.propagate) for logger, handlers in kept]
     yield
@@ -67,3 +67,13 @@ def test_a_file_that_asks_for_what_is_not_there_is_told() -> None:
     wrong = {"version": 1, "handlers": {"file": {"class": "no.such.Handler"}}}
     with pytest.raises(UserError, match="--log-config-file"):
         setup_logging("info", "engine", config=wrong)
+
+
+def test_looks_of_the_page_are_not_in_the_access_log(capsys: pytest.CaptureFixture[str]) -> None:
+    setup_logging(process="server", libraries=["uvicorn.access"])
+    logger = logging.getLogger("uvicorn.access")
+    logger.setLevel(logging.INFO)
+    for path, status in (("/metrics?look", 200), ("/metrics", 200), ("/health?look", 503), ("/v1/x?look=", 200)):
+        logger.info('%s - "%s %s HTTP/%s" %d', "127.0.0.1:1", "GET", path, "1.1", status)
+    logged = [line.partition('"')[2] for line in capsys.readouterr().err.splitlines()]
+    assert logged == ['GET /metrics HTTP/1.1" 200', 'GET /health?look HTTP/1.1" 503', 'GET /v1/x?look= HTTP/1.1" 200']

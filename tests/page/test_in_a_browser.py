@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.attack.timing import serving
+from tests.page.conftest import answer_of, ask, start, wait_for_end
 
 pytestmark = pytest.mark.page
-
-PICTURES = Path(os.environ.get("PAGE_PICTURES", "page-pictures"))
-WIDTHS = {"desktop": (1280, 900), "phone": (390, 800)}
-ANSWER_MS = 200_000
 
 
 @pytest.fixture(scope="module")
@@ -25,52 +20,35 @@ def url() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(params=WIDTHS)
-def page(request: pytest.FixtureRequest, browser: Any, url: str) -> Iterator[Any]:
-    width, height = WIDTHS[request.param]
-    page = browser.new_page(viewport={"width": width, "height": height})
-    complaints: list[str] = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
-    page.goto(url)
-    page.wait_for_selector(".badge.good")
-    yield page
-    page.screenshot(path=PICTURES / f"{request.node.originalname}-{request.param}.png")
-    assert not complaints
-    overflow = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-    assert overflow <= 0, "the page is wider than the window"
-    page.close()
-
-
-def ask(page: Any, text: str, **settings: str) -> None:
-    for name, value in settings.items():
-        page.evaluate("([id, value]) => { document.getElementById(id).value = value; }", [name, value])
-    page.fill("#question", text)
-    page.press("#question", "Enter")
-    page.wait_for_selector("#send:not([hidden])", timeout=ANSWER_MS)
+@pytest.fixture
+def page(opened: Callable[[str], Any], url: str) -> Any:
+    return opened(url)
 
 
 def test_an_answer_streams_with_the_probability_of_each_token(page: Any) -> None:
     ask(page, "Count to three. <img src=x onerror=document.title='run'>", max_tokens="24", temperature="0")
-    assert page.locator("article.assistant .text").inner_text().strip()
+    assert answer_of(page)
+    page.click(".sureness summary")
     assert page.locator(".strip rect").count() >= 2
     page.locator(".strip rect").first.hover()
     assert page.locator(".alternative").count() == 5
-    assert "tokens a second" in page.locator("#usage").inner_text()
+    assert "tokens a second" in page.locator(".figures").inner_text()
     assert page.title() == "core", "text stays text"
-    page.click("#again")
-    page.wait_for_selector("#send:not([hidden])", timeout=ANSWER_MS)
+    page.get_by_role("button", name="Retry").click()
+    wait_for_end(page)
     assert page.locator("article").count() == 2
+
+
+def test_tokens_are_looked_at_with_the_keyboard(page: Any) -> None:
+    ask(page, "Count to three.", max_tokens="8", temperature="0")
+    page.focus(".sureness summary")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    page.keyboard.press("End")
+    last = page.locator(".around mark").inner_text()
+    page.keyboard.press("Home")
+    assert page.locator(".around mark").inner_text() != last
+    assert page.locator(".alternative").count() == 5
 
 
 def test_the_end_of_a_long_answer_stays_in_view(page: Any) -> None:
@@ -80,10 +58,8 @@ def test_the_end_of_a_long_answer_stays_in_view(page: Any) -> None:
 
 
 def test_a_new_chat_forgets_an_answer_that_still_comes(page: Any) -> None:
-    page.evaluate("document.getElementById('max_tokens').value = '400'")
-    page.fill("#question", "Tell a long story.")
-    page.press("#question", "Enter")
-    page.wait_for_selector(".strip rect")
+    start(page, "Tell a long story.", max_tokens="400")
+    page.wait_for_selector("article.assistant .text p")
     page.click("#clear")
     ask(page, "Hi", max_tokens="4")
     assert page.locator("article").count() == 2
@@ -91,32 +67,34 @@ def test_a_new_chat_forgets_an_answer_that_still_comes(page: Any) -> None:
 
 
 def test_an_answer_that_was_stopped_is_kept_and_made_again(page: Any) -> None:
-    page.evaluate("document.getElementById('max_tokens').value = '400'")
-    page.fill("#question", "Tell a long story.")
-    page.press("#question", "Enter")
-    page.wait_for_selector(".strip rect")
-    page.click("#stop")
-    page.wait_for_selector("#send:not([hidden])")
-    assert page.locator("article.assistant .text").inner_text().strip()
+    start(page, "Tell a long story.", max_tokens="400")
+    page.wait_for_selector("article.assistant .text p")
+    page.keyboard.press("Escape")
+    wait_for_end(page)
+    assert answer_of(page)
+    assert page.locator(".actions", has_text="stopped").count() == 1
     page.evaluate("document.getElementById('max_tokens').value = '4'")
-    page.click("#again")
-    page.wait_for_selector("#send:not([hidden])", timeout=ANSWER_MS)
+    page.get_by_role("button", name="Retry").click()
+    wait_for_end(page)
     assert page.locator("article.assistant").count() == 1
 
 
 def test_an_answer_follows_a_schema(page: Any) -> None:
     number = {"type": "object", "properties": {"n": {"enum": [3, 4]}}, "required": ["n"], "additionalProperties": False}
     ask(page, "How many legs has a dog?", max_tokens="40", schema=json.dumps(number))
-    assert json.loads(page.locator("article.assistant .text").inner_text())["n"] in (3, 4)
+    assert json.loads(answer_of(page))["n"] in (3, 4)
 
 
 def test_mistakes_are_told_and_the_chat_goes_on(page: Any) -> None:
-    page.evaluate("document.getElementById('schema').value = '{broken'")
-    page.fill("#question", "Hi")
-    page.press("#question", "Enter")
-    assert "Schema of the answer" in page.locator("[role=alert]").inner_text()
-    ask(page, "Hi", schema="", max_tokens="4")
+    start(page, "Hi", schema="{broken")
+    assert "Schema of the answer" in page.locator("#conversation [role=alert]").inner_text()
+    page.evaluate(
+        "['schema', 'max_tokens'].forEach((id, at) => { document.getElementById(id).value = ['', '4'][at]; })"
+    )
+    page.get_by_role("button", name="Try again").click()
+    wait_for_end(page)
     assert page.locator("article.assistant").count() == 1
+    assert page.locator("#conversation [role=alert]").count() == 0
 
 
 def test_rates_and_requests_are_live(page: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SERVE = f"{sys.executable} -m tests.serving.serve_fake"
 Start = Callable[..., "subprocess.Popen[str]"]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 @contextmanager

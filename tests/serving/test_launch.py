@@ -24,7 +24,7 @@ from core.api.errors import UserError
 from core.serving.chat_template import read_template
 from core.serving.lifetime import on_loop_error
 from core.serving.sockets import bind, check_tls_files
-from tests.serving.serving_processes import ROOT, SERVE, Start, fake_server, ready_url, shells
+from tests.serving.serving_processes import ROOT, SERVE, Start, fake_server, free_port, ready_url, shells
 
 
 @pytest.fixture
@@ -166,11 +166,6 @@ def test_engine_death(start: Start) -> None:
     assert process.returncode == 1
     assert "the engine died: The engine process ended with signal 9." in errors
     assert "Traceback" not in errors
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def until_healthy(port: int, process: subprocess.Popen[str]) -> None:

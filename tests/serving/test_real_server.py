@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
+
+from tests.serving.serving_processes import free_port
 
 START_LIMIT_SECONDS = 120
 OTHER_MEMORY_LIMIT = 450 * 2**20
@@ -35,12 +36,6 @@ class Server:
     def metric(self, name: str) -> float:
         line = next(line for line in self.get("/metrics").splitlines() if line.startswith(f"core:{name}{{"))
         return float(line.rsplit(" ", 1)[1])
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def command(*arguments: str) -> list[str]:

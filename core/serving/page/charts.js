@@ -2,22 +2,25 @@
 
 import { draw } from "./elements.js";
 
-export function sparkline(values, width = 220, height = 42) {
-  const most = Math.max(...values, 1e-9);
-  const step = width / Math.max(values.length - 1, 1);
-  const points = values.map((value, index) => `${(index * step).toFixed(1)},${(height - 2 - (value / most) * (height - 6)).toFixed(1)}`);
-  const line = draw("polyline", { points: points.join(" "), class: "line" });
-  return draw("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", preserveAspectRatio: "none" }, line);
+// points: [{at, value}], milliseconds.
+export function sparkline(points, from, to, width = 220, height = 42) {
+  const most = Math.max(...points.map((point) => point.value), 1e-9);
+  const x = (point) => (((point.at - from) / (to - from)) * width).toFixed(1);
+  const places = points.map((point) => `${x(point)},${(height - 2 - (point.value / most) * (height - 6)).toFixed(1)}`);
+  const line = draw("polyline", { points: places.join(" "), class: "line" });
+  const area = draw("polygon", { points: `${x(points[0])},${height} ${places.join(" ")} ${width},${height}`, class: "area" });
+  return draw("svg", { viewBox: `0 0 ${width} ${height}`, class: "spark", preserveAspectRatio: "none", "aria-hidden": "true" }, area, line);
 }
 
-const ROW = 16;
+const ROW = 17;
+const NOTE = 90; // pixels that a note may need
 
-// rows: [{label, begin, middle, end, kind}], seconds; middle is null until there is one.
+// rows: [{label, note, begin, middle, end, kind}], seconds; middle is null until there is one.
 export function timeline(rows, from, to, width) {
   const scale = width / (to - from);
   const at = (time) => Math.max(0, (time - from) * scale);
   const height = rows.length * ROW + 18;
-  const picture = draw("svg", { width, height, class: "timeline", role: "img", "aria-label": "Requests over time" });
+  const picture = draw("svg", { width, height, class: "timeline", role: "img", "aria-label": `${rows.length} requests over time` });
   for (let ago = 10; ago < to - from; ago += 10) {
     const x = at(to - ago);
     const text = draw("text", { x: x + 2, y: height - 4 }, `−${ago} s`);
@@ -27,12 +30,18 @@ export function timeline(rows, from, to, width) {
     const y = index * ROW + 2;
     const middle = row.middle ?? row.end;
     const waiting = Math.max(1, at(middle) - at(row.begin));
-    const bars = [draw("rect", { x: at(row.begin), y, width: waiting, height: ROW - 5, class: "waiting" })];
+    const bars = [draw("rect", { x: at(row.begin), y, width: waiting, height: ROW - 5, rx: 2, class: "waiting" })];
     if (row.middle !== null) {
       const answering = Math.max(1, at(row.end) - at(row.middle));
-      bars.push(draw("rect", { x: at(row.middle), y, width: answering, height: ROW - 5, class: row.kind }));
+      bars.push(draw("rect", { x: at(row.middle), y, width: answering, height: ROW - 5, rx: 2, class: row.kind }));
     }
-    picture.append(draw("g", {}, ...bars, draw("title", {}, row.label)));
+    picture.append(draw("g", {}, ...bars, note(row.note, at(row.begin), at(row.end), y, width), draw("title", {}, row.label)));
   });
   return picture;
+}
+
+// Behind the bar, or before it where there is no room.
+function note(words, begin, end, y, width) {
+  const isBehind = end + NOTE < width;
+  return draw("text", { x: isBehind ? end + 5 : Math.max(0, begin - 5), y: y + 10, "text-anchor": isBehind ? "start" : "end" }, words);
 }

@@ -1,68 +1,22 @@
-// The conversation: what is sent, the answer as it comes, tools that the user answers for.
+// The chat: questions, answers as they come, tools that the user answers for.
 
+import { Conversation, mistake } from "./conversation.js";
 import { find, make } from "./elements.js";
 import { Message } from "./message.js";
 import { stream } from "./server.js";
+import { requestBody, startSettings } from "./settings.js";
 
-const NUMBERS = ["temperature", "top_p", "max_tokens", "seed"];
-const NEAR_END = 40; // pixels
-
-let turns = []; // {message: as the API wants it, element: that shows it}; a new chat is a new list
+let chat = null;
 let running = null; // the AbortController of the answer that is being written
-
-function parsed(id, what) {
-  const text = find(id).value.trim();
-  if (!text) return undefined;
-  try {
-    return JSON.parse(text);
-  } catch (error) {
-    throw new Error(`${what}: ${error.message}`);
-  }
-}
-
-function requestBody() {
-  const system = find("system").value.trim();
-  const messages = turns.map((turn) => turn.message);
-  const body = { messages: system ? [{ role: "system", content: system }, ...messages] : messages };
-  for (const name of NUMBERS) {
-    if (find(name).value !== "") body[name] = Number(find(name).value);
-  }
-  const effort = find("reasoning_effort").value;
-  if (effort) body.reasoning_effort = effort;
-  body.tools = parsed("tools", "Tools");
-  const schema = parsed("schema", "Schema of the answer");
-  if (schema) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema } };
-  if (find("logprobs").checked) Object.assign(body, { logprobs: true, top_logprobs: 5 });
-  return { ...body, model: find("model").dataset.name, stream: true, stream_options: { include_usage: true } };
-}
 
 function busy(isBusy) {
   find("send").hidden = isBusy;
   find("stop").hidden = !isBusy;
-  find("again").disabled = isBusy || !turns.length;
+  find("chat").classList.toggle("busy", isBusy);
+  find("conversation").setAttribute("aria-busy", String(isBusy));
 }
 
-function show(message, element) {
-  turns.push({ message, element });
-  find("conversation").append(element);
-}
-
-function showEnd() {
-  scrollTo(0, document.documentElement.scrollHeight);
-}
-
-// Makes a change of the conversation, and keeps the end in view unless the reader has scrolled up.
-function follow(change) {
-  const wasAtEnd = innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_END;
-  change();
-  if (wasAtEnd) showEnd();
-}
-
-function fail(error) {
-  find("conversation").append(make("p", { class: "error", role: "alert" }, error.message));
-}
-
-function showUsage(usage, begin, first) {
+function figures(usage, begin, first) {
   const seconds = (performance.now() - first) / 1000;
   const rate = usage.completion_tokens > 1 && seconds > 0 ? (usage.completion_tokens - 1) / seconds : 0;
   const cached = usage.prompt_tokens_details?.cached_tokens;
@@ -72,44 +26,78 @@ function showUsage(usage, begin, first) {
     `first after ${Math.round(first - begin)} ms`,
     rate ? `${rate.toFixed(0)} tokens a second` : "",
   ];
-  find("usage").textContent = parts.filter(Boolean).join(" · ");
+  return parts.filter(Boolean).join(" · ");
+}
+
+// Shows what came at most once a frame, however fast tokens come.
+function painter(shown) {
+  let frame = 0;
+  const paint = () => {
+    frame = 0;
+    shown.render();
+    chat.follow();
+  };
+  return {
+    ask: () => { frame ||= requestAnimationFrame(paint); },
+    cancel: () => cancelAnimationFrame(frame),
+  };
+}
+
+// Streams an answer into `shown`; gives how it ended: null, "stopped" or the error.
+async function receive(body, shown, signal) {
+  const picture = painter(shown);
+  const begin = performance.now();
+  const told = { first: null, usage: null, trouble: null };
+  try {
+    await stream("v1/chat/completions", body, signal, (event) => {
+      told.first ??= performance.now();
+      told.usage = event.usage ?? told.usage;
+      (event.choices ?? []).forEach((choice) => shown.add(choice));
+      picture.ask();
+    });
+  } catch (error) {
+    told.trouble = error;
+  }
+  picture.cancel();
+  const words = told.usage && told.first !== null ? figures(told.usage, begin, told.first) : "";
+  return { trouble: told.trouble, words };
 }
 
 async function answer() {
   let body;
   try {
-    body = requestBody();
+    body = requestBody(chat.messages);
   } catch (error) {
-    fail(error);
+    chat.put(mistake(error, again));
     return;
   }
-  const chat = turns;
-  running = new AbortController();
+  const mine = new AbortController();
+  running = mine;
   busy(true);
-  const message = new Message("assistant");
-  find("conversation").append(message.element);
-  showEnd();
-  const begin = performance.now();
-  let first = null;
-  let usage = null;
-  try {
-    await stream("v1/chat/completions", body, running.signal, (event) => {
-      first ??= performance.now();
-      usage = event.usage ?? usage;
-      follow(() => (event.choices ?? []).forEach((choice) => message.add(choice)));
-    });
-  } catch (error) {
-    if (error.name !== "AbortError") fail(error);
-  }
+  const shown = new Message("assistant");
+  shown.element.classList.add("writing");
+  chat.put(shown.element);
+  chat.showEnd();
+  find("status").textContent = "The model is writing.";
+  const { trouble, words } = await receive(body, shown, mine.signal);
+  if (running !== mine) return; // a new chat has begun
   running = null;
-  if (chat !== turns) return; // a new chat has begun
-  follow(() => message.end());
-  if (usage && first !== null) showUsage(usage, begin, first);
-  const said = message.said();
-  if (said) turns.push({ message: said, element: message.element });
-  else message.element.remove();
   busy(false);
+  finish(shown, trouble, words);
+}
+
+function finish(shown, trouble, words) {
+  const isStopped = trouble?.name === "AbortError";
+  shown.element.classList.remove("writing");
+  shown.end(trouble ? (isStopped ? "stopped" : "broken") : null, words);
+  const said = shown.said();
+  if (said) chat.add(said, shown);
+  else shown.element.remove();
+  find("status").textContent = said ? "The answer is complete." : "There is no answer.";
+  if (trouble && !isStopped) chat.put(mistake(trouble, again));
+  else if (!said) chat.put(mistake(new Error(isStopped ? "Stopped before the answer began." : "The model wrote nothing."), again));
   askForResults(said?.tool_calls ?? []);
+  chat.follow();
 }
 
 // Whoever sits in front of the page plays the tools.
@@ -117,18 +105,14 @@ function askForResults(calls) {
   if (!calls.length) return;
   const fields = calls.map((call) => make("textarea", { rows: 2, "aria-label": `Result of ${call.function.name}` }));
   const labels = calls.map((call, index) => make("label", {}, `Result of ${call.function.name}`, fields[index]));
-  const form = make("form", { class: "results" }, ...labels, make("button", { type: "submit" }, "Give results"));
+  const form = make("form", { class: "results notice" }, ...labels, make("button", { type: "submit" }, "Give results"));
   form.addEventListener("submit", (event) => {
     event.preventDefault();
-    calls.forEach((call, index) => {
-      const shown = new Message("tool");
-      shown.setText(fields[index].value);
-      show({ role: "tool", tool_call_id: call.id, content: fields[index].value }, shown.element);
-    });
     form.remove();
+    calls.forEach((call, index) => chat.add({ role: "tool", tool_call_id: call.id, content: fields[index].value }));
     answer();
   });
-  find("conversation").append(form);
+  chat.put(form);
   fields[0].focus();
 }
 
@@ -136,37 +120,104 @@ function ask() {
   const text = find("question").value;
   if (running || !text.trim()) return;
   find("question").value = "";
-  const shown = new Message("user");
-  shown.setText(text);
-  show({ role: "user", content: text }, shown.element);
+  if (matchMedia("(max-width: 560px)").matches) find("settings").open = false; // the answer needs the room
+  chat.clean();
+  chat.add({ role: "user", content: text });
   answer();
 }
 
 // The last answer once more.
 function again() {
-  while (turns.length && turns.at(-1).message.role === "assistant") turns.pop().element.remove();
-  for (const each of document.querySelectorAll("#conversation > .results, #conversation > .error")) each.remove();
+  if (running) return;
+  const last = chat.turns.at(-1);
+  if (last?.message.role === "assistant") chat.cutBefore(last);
+  else chat.clean();
+  if (chat.turns.length) answer();
+}
+
+function actions(turn) {
+  if (turn.message.role === "assistant") return [["Retry", () => retry(turn)]];
+  return turn.message.role === "user" ? [["Edit", () => edit(turn)]] : [];
+}
+
+function retry(turn) {
+  if (running) return;
+  chat.cutBefore(turn);
   answer();
 }
 
+// A question as a form in its own place; what came after it goes when it is sent.
+function edit(turn) {
+  if (running) return;
+  const { element } = turn.shown;
+  const field = make("textarea", { rows: 3, dir: "auto", "aria-label": "Changed question" });
+  field.value = turn.message.content;
+  const cancel = make("button", { type: "button" }, "Cancel");
+  const form = make("form", { class: "edit" }, field, make("div", { class: "row" }, make("button", { type: "submit", class: "main" }, "Send"), cancel));
+  const leave = () => {
+    form.replaceWith(element);
+    find("question").focus();
+  };
+  const send = () => {
+    if (running || !field.value.trim()) return;
+    form.replaceWith(element);
+    chat.cutBefore(turn);
+    chat.add({ role: "user", content: field.value });
+    answer();
+    find("question").focus();
+  };
+  cancel.addEventListener("click", leave);
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") leave();
+    sendOnEnter(event, send);
+  });
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    send();
+  });
+  element.replaceWith(form);
+  field.focus();
+}
+
+function sendOnEnter(event, send) {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  send();
+}
+
+function clear() {
+  running?.abort();
+  running = null;
+  chat.clear();
+  busy(false);
+  find("status").textContent = "A new chat.";
+  find("question").focus();
+}
+
 export function startChat() {
+  chat = new Conversation(actions);
+  startSettings();
   find("compose").addEventListener("submit", (event) => {
     event.preventDefault();
     ask();
   });
-  find("question").addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-      event.preventDefault();
-      ask();
-    }
-  });
-  find("stop").addEventListener("click", () => running?.abort());
-  find("again").addEventListener("click", again);
-  find("clear").addEventListener("click", () => {
+  find("question").addEventListener("keydown", (event) => sendOnEnter(event, ask));
+  find("stop").addEventListener("click", () => {
     running?.abort();
-    turns = [];
-    find("conversation").replaceChildren();
-    find("usage").textContent = "";
-    busy(false);
+    find("question").focus();
   });
+  addEventListener("keydown", (event) => {
+    if (event.key === "Escape") running?.abort();
+  });
+  find("clear").addEventListener("click", clear);
+  for (const example of document.querySelectorAll(".example")) {
+    example.addEventListener("click", () => {
+      find("question").value = example.textContent;
+      ask();
+    });
+  }
+  chat.restore();
+  const last = chat.turns.at(-1);
+  if (last?.message.role === "user") chat.put(mistake(new Error("The page was loaded again before the answer came."), again));
+  askForResults(last?.message.tool_calls ?? []);
 }

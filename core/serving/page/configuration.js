@@ -39,7 +39,7 @@ function memoryRows() {
 
 function render() {
   const parts = [
-    make("p", {}, `${explained.model} on ${explained.device}; numerics ${explained.numerics ?? "known when the engine is up"}`),
+    make("p", { class: "dim summary" }, `${explained.model} on ${explained.device}; numerics ${explained.numerics ?? "known when the engine is up"}`),
     ...explained.warnings.map((warning) => make("p", { class: "error" }, warning)),
     make("h2", {}, "Arguments"),
     table(["name", "value", "from", "because"], argumentRows()),

@@ -1,12 +1,15 @@
-// The live view: rates and gauges from /metrics, and the timeline of requests.
+// The live view: rates and gauges from /metrics, and the timeline of requests. Figures are gathered, more seldom, while it is not
+// shown, so whoever opens it sees what has just been.
 
 import { sparkline, timeline } from "./charts.js";
 import { find, make } from "./elements.js";
 import { get, metrics } from "./server.js";
 
 const PERIOD_MS = 1000;
-const KEPT = 120;
+const HIDDEN_PERIODS = 3; // between two looks while the view is not shown
+const KEPT_S = 120;
 const WINDOW_S = 60;
+const MOST_ROWS = 40;
 
 const TILES = [
   { name: "Tokens a second", value: (now, before, seconds) => rate("core:generation_tokens_total", now, before, seconds) },
@@ -14,13 +17,14 @@ const TILES = [
   { name: "Running", value: (now) => sum(now, "core:num_requests_running") },
   { name: "Waiting", value: (now) => sum(now, "core:num_requests_waiting") },
   { name: "KV cache in use", value: (now) => 100 * largest(now, "core:kv_cache_usage_perc"), unit: "%" },
-  { name: "Prefix hits", value: hitRate, unit: "%" },
-  { name: "First token, mean", value: (now, before) => mean("core:time_to_first_token_seconds", now, before), unit: "ms" },
-  { name: "Between tokens, mean", value: (now, before) => mean("core:inter_token_latency_seconds", now, before), unit: "ms" },
+  { name: "Prefix hits since the start", value: hitRate, unit: "%" },
+  { name: "First token, mean", value: (now, before) => mean("core:time_to_first_token_seconds", now, before), unit: "ms", isMean: true },
+  { name: "Between tokens, mean", value: (now, before) => mean("core:inter_token_latency_seconds", now, before), unit: "ms", isMean: true },
 ];
 
-let timer = null;
+let isShown = false;
 let isLooking = false; // a slow server is not asked twice at once
+let periods = 0;
 let last = null; // { at, values }: the metrics of the look before
 let shown = [];
 
@@ -64,23 +68,35 @@ function makeTiles() {
 
 function words(value, unit) {
   const digits = value >= 100 || Number.isInteger(value) ? 0 : 1;
-  return `${value.toFixed(digits)}${unit ? ` ${unit}` : ""}`;
+  return [value.toFixed(digits), unit ? make("span", { class: "unit" }, ` ${unit}`) : ""];
 }
 
-function showMetrics(values, at) {
-  if (last) {
-    const seconds = (at - last.at) / 1000;
-    for (const each of shown) {
-      const value = each.tile.value(values, last.values, seconds);
+// Metrics that shrank are those of a server that was started anew.
+function isAnew(values) {
+  return sum(values, "core:generation_tokens_total") < sum(last.values, "core:generation_tokens_total");
+}
+
+// Means begin with those since the start of the server; rates need a second look.
+function gather(values, at) {
+  const before = last && !isAnew(values) ? last : null;
+  for (const each of shown) {
+    if (before || each.tile.isMean) {
+      const value = each.tile.value(values, before?.values ?? {}, (at - (before?.at ?? at)) / 1000);
       if (value !== null) each.latest = value;
       if (each.latest === null) continue; // nothing was measured yet
-      each.history.push(each.latest);
-      if (each.history.length > KEPT) each.history.shift();
-      each.number.textContent = words(each.latest, each.tile.unit);
-      each.picture.replaceChildren(sparkline(each.history));
+      each.history.push({ at, value: each.latest });
+      each.history = each.history.filter((point) => at - point.at <= KEPT_S * 1000);
     }
   }
   last = { at, values };
+}
+
+function showMetrics() {
+  for (const each of shown) {
+    if (!each.history.length) continue;
+    each.number.replaceChildren(...words(each.latest, each.tile.unit));
+    each.picture.replaceChildren(sparkline(each.history, last.at - KEPT_S * 1000, last.at));
+  }
 }
 
 function label(request) {
@@ -91,9 +107,10 @@ function label(request) {
 
 function showRequests({ now, requests }) {
   const from = now - WINDOW_S;
-  const recent = requests.filter((request) => (request.end ?? now) >= from).slice(-40);
+  const recent = requests.filter((request) => (request.end ?? now) >= from).slice(-MOST_ROWS);
   const rows = recent.map((request) => ({
     label: label(request),
+    note: request.num_tokens ? `${request.num_prompt_tokens} + ${request.num_tokens}` : "",
     begin: request.begin,
     middle: request.first_token,
     end: request.end ?? now,
@@ -105,25 +122,37 @@ function showRequests({ now, requests }) {
 }
 
 async function look() {
-  if (document.hidden || isLooking) return;
+  periods += 1;
+  if (document.hidden || isLooking || (!isShown && periods % HIDDEN_PERIODS)) return;
   isLooking = true;
   try {
-    showMetrics(await metrics(), performance.now());
-    showRequests(await get("live/requests"));
+    gather(await metrics(), performance.now());
+    if (isShown) {
+      showMetrics();
+      showRequests(await get("live/requests?look"));
+    }
+    find("live_error").hidden = true;
   } catch (error) {
-    find("timeline").replaceChildren(make("p", { class: "error" }, error.message));
+    find("live_error").textContent = error.message;
+    find("live_error").hidden = false;
+    last = null; // rates begin anew
   } finally {
     isLooking = false;
   }
 }
 
-export function startLive() {
-  if (!shown.length) makeTiles();
+export function watch() {
+  makeTiles();
   look();
-  timer = setInterval(look, PERIOD_MS);
+  setInterval(look, PERIOD_MS);
+}
+
+export function startLive() {
+  isShown = true;
+  if (last) showMetrics();
+  look();
 }
 
 export function stopLive() {
-  clearInterval(timer);
-  last = null;
+  isShown = false;
 }

@@ -1,9 +1,17 @@
 // One message on the page: text, reasoning, calls and how sure the model was of each token.
 
+import { copyButton } from "./copying.js";
 import { make } from "./elements.js";
 import { TokenStrip } from "./logprobs.js";
+import { GrowingText } from "./markdown.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool" };
+const ENDS = {
+  length: "cut at the most tokens of an answer",
+  abort: "ended by the server",
+  stopped: "stopped",
+  broken: "broke off",
+};
 
 export class Message {
   constructor(role) {
@@ -14,36 +22,38 @@ export class Message {
     this.reason = null;
     this.strip = null;
     this.body = make("div", { class: "text" });
-    this.thoughts = make("pre");
+    this.grown = new GrowingText(this.body);
+    this.thoughts = make("div", { class: "thoughts", dir: "auto" });
     this.thinking = make("details", { class: "reasoning", open: "" }, make("summary", {}, "Reasoning"), this.thoughts);
     this.thinking.hidden = true;
     this.tools = make("div");
-    this.foot = make("div", { class: "foot" });
-    const name = make("div", { class: "who" }, NAMES[role]);
-    this.element = make("article", { class: role }, name, this.thinking, this.body, this.tools, this.foot);
+    this.sureness = make("div", { class: "foot" });
+    this.actions = make("div", { class: "actions" });
+    const name = make("h2", { class: "who" }, NAMES[role]);
+    const parts = [name, this.thinking, this.body, this.tools, this.sureness, this.actions];
+    this.element = make("article", { class: role, "aria-label": NAMES[role] }, ...parts);
   }
 
-  setText(text) {
-    this.text = text;
-    this.body.replaceChildren(...blocks(text));
+  // A whole message, as the API has it.
+  static of(message) {
+    const made = new Message(message.role);
+    made.text = message.content ?? "";
+    made.reasoning = message.reasoning ?? "";
+    (message.tool_calls ?? []).forEach((call, index) => made.addCall({ ...call, index }));
+    made.render();
+    made.thinking.open = false;
+    return made;
   }
 
   // A choice of a streamed event.
   add(choice) {
     const { delta } = choice;
-    const reasoning = delta.reasoning ?? delta.reasoning_content;
-    if (reasoning) {
-      this.reasoning += reasoning;
-      this.thinking.hidden = false;
-      this.thoughts.textContent = this.reasoning;
-    }
-    if (delta.content) {
-      if (!this.text) this.thinking.open = false;
-      this.setText(this.text + delta.content);
-    }
+    this.reasoning += delta.reasoning ?? delta.reasoning_content ?? "";
+    if (delta.content && !this.text) this.thinking.open = false;
+    this.text += delta.content ?? "";
     for (const part of delta.tool_calls ?? []) this.addCall(part);
     for (const token of choice.logprobs?.content ?? []) {
-      this.strip ??= new TokenStrip(this.foot);
+      this.strip ??= new TokenStrip(this.sureness);
       this.strip.add(token);
     }
     this.reason = choice.finish_reason ?? this.reason;
@@ -52,7 +62,7 @@ export class Message {
   addCall(part) {
     let call = this.calls[part.index];
     if (!call) {
-      call = { id: part.id, type: "function", function: { name: "", arguments: "" }, shown: make("pre", { class: "call" }) };
+      call = { id: part.id, type: "function", function: { name: "", arguments: "" }, shown: make("pre", { class: "call", tabindex: 0 }) };
       this.calls[part.index] = call;
       this.tools.append(call.shown);
     }
@@ -61,9 +71,29 @@ export class Message {
     call.shown.textContent = `${call.function.name}(${call.function.arguments})`;
   }
 
-  end() {
+  render() {
+    if (this.reasoning) {
+      this.thinking.hidden = false;
+      this.thoughts.textContent = this.reasoning;
+    }
+    if (this.role === "assistant") this.grown.show(this.text);
+    else this.body.replaceChildren(make("p", { dir: "auto" }, this.text));
+    this.strip?.draw();
+  }
+
+  // It is whole. outcome: "stopped" or "broken"; null when the model ended it. figures: words about tokens and times.
+  end(outcome, figures) {
+    this.render();
     this.thinking.open = false;
-    if (this.reason === "length") this.foot.append(make("span", { class: "dim" }, "cut at the most tokens"));
+    const how = ENDS[outcome ?? this.reason];
+    if (how) this.actions.append(make("span", { class: "warn" }, how));
+    if (figures) this.actions.append(make("span", { class: "dim figures" }, figures));
+  }
+
+  // Buttons for what can be done with it. others: [label, action].
+  offer(others) {
+    const buttons = others.map(([label, action]) => make("button", { type: "button", class: "quiet", onclick: action }, label));
+    this.actions.prepend(copyButton(() => this.text, "Copy message"), ...buttons);
   }
 
   // The message as the next request carries it; null when there is nothing in it.
@@ -75,14 +105,4 @@ export class Message {
     if (calls.length) message.tool_calls = calls.map(({ shown, ...call }) => call);
     return message;
   }
-}
-
-// Paragraphs, and code between fences; nothing else of what a model writes is given a form.
-function blocks(text) {
-  return text.split("```").map((part, index) => {
-    if (index % 2 === 0) return make("p", {}, part.trim());
-    const lines = part.split("\n");
-    const code = lines.length > 1 ? lines.slice(1).join("\n") : part;
-    return make("pre", {}, code);
-  });
 }

@@ -3,61 +3,108 @@
 import { startChat } from "./chat.js";
 import { showConfiguration } from "./configuration.js";
 import { find } from "./elements.js";
-import { startLive, stopLive } from "./live.js";
-import { apiKey, get, setApiKey } from "./server.js";
+import { startLive, stopLive, watch } from "./live.js";
+import { apiKey, get, onRefusedKey, setApiKey } from "./server.js";
 
 const TABS = { chat: () => {}, live: startLive, configuration: showConfiguration };
 const HEALTH_MS = 5000;
 
+let current = null;
+let isServing = null; // null until /health was asked
+
 function show(wanted) {
-  const name = wanted in TABS ? wanted : "chat";
-  for (const tab of document.querySelectorAll("[role=tab]")) {
-    tab.setAttribute("aria-selected", String(tab.dataset.tab === name));
+  current = wanted in TABS ? wanted : "chat";
+  for (const tab of tabs()) {
+    const isShown = tab.dataset.tab === current;
+    tab.setAttribute("aria-selected", String(isShown));
+    tab.tabIndex = isShown ? 0 : -1;
   }
-  for (const each of Object.keys(TABS)) find(each).hidden = each !== name;
+  for (const each of Object.keys(TABS)) find(each).hidden = each !== current;
   stopLive();
-  TABS[name]();
+  TABS[current]();
+}
+
+function tabs() {
+  return [...document.querySelectorAll("[role=tab]")];
+}
+
+function moveToTab(event) {
+  const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+  if (!step) return;
+  const all = tabs();
+  const next = all[(all.indexOf(event.target) + step + all.length) % all.length];
+  location.hash = next.dataset.tab;
+  next.focus();
+}
+
+function showHealth(words, kind, title) {
+  const badge = find("health");
+  if (badge.textContent !== words) badge.textContent = words;
+  badge.className = `badge ${kind}`;
+  badge.title = title;
 }
 
 async function checkHealth() {
-  const badge = find("health");
+  const before = isServing;
   try {
-    const health = await get("health");
-    badge.textContent = health.state;
-    badge.className = `badge ${health.state === "serving" ? "good" : "warn"}`;
-    badge.title = `Engine restarts: ${health.engine_restarts}`;
+    const health = await get("health?look");
+    isServing = health.state === "serving";
+    showHealth(health.state, isServing ? "good" : "warn", `Engine restarts: ${health.engine_restarts}`);
   } catch (error) {
-    badge.textContent = error.status === 503 ? "not serving" : "unreachable";
-    badge.className = "badge bad";
-    badge.title = error.message;
+    isServing = false;
+    showHealth(error.status === 503 ? "not serving" : "unreachable", "bad", error.message);
   }
+  if (isServing && before === false) again(); // another server may have come up at this address
 }
 
 async function showModel() {
   try {
     const models = await get("v1/models");
-    find("model").textContent = models.data[0].id;
-    find("model").dataset.name = models.data[0].id;
-    find("model").title = models.data[0].response_format;
-    find("key").hidden = !apiKey();
+    const [model] = models.data;
+    find("model").textContent = model.id;
+    find("model").dataset.name = model.id;
+    find("model").title = [`up to ${model.max_model_len} tokens`, model.response_format].filter(Boolean).join("; ");
+    find("model_name").textContent = model.id;
+    if (apiKey()) askForKey("The API key of this tab:", true);
+    else find("keyform").hidden = true;
   } catch (error) {
-    if (error.status === 401) find("key").hidden = false;
-    find("model").textContent = error.message;
+    if (error.status !== 401) find("model").textContent = error.message;
   }
 }
 
-for (const tab of document.querySelectorAll("[role=tab]")) {
+function again() {
+  showModel();
+  TABS[current]();
+}
+
+function askForKey(why, isQuiet) {
+  find("why_key").textContent = why;
+  find("keyform").classList.toggle("quiet", Boolean(isQuiet));
+  find("keyform").hidden = false;
+}
+
+onRefusedKey(() => {
+  const isAsked = !find("keyform").hidden && !find("keyform").classList.contains("quiet");
+  askForKey(apiKey() ? "The server does not know this API key." : "This server asks for an API key.");
+  if (!isAsked) find("key").focus();
+});
+
+find("keyform").addEventListener("submit", (event) => {
+  event.preventDefault();
+  setApiKey(find("key").value.trim());
+  again();
+});
+for (const tab of tabs()) {
   tab.addEventListener("click", () => { location.hash = tab.dataset.tab; });
+  tab.addEventListener("keydown", moveToTab);
 }
 addEventListener("hashchange", () => show(location.hash.slice(1)));
+for (const event of ["online", "offline", "visibilitychange"]) addEventListener(event, checkHealth);
 find("key").value = apiKey();
-find("key").addEventListener("change", () => {
-  setApiKey(find("key").value.trim());
-  showModel();
-});
-find("keyform").addEventListener("submit", (event) => event.preventDefault());
 startChat();
+watch();
 showModel();
 checkHealth();
 setInterval(() => { if (!document.hidden) checkHealth(); }, HEALTH_MS);
 show(location.hash.slice(1));
+if (current === "chat" && find("keyform").hidden) find("question").focus();

@@ -2,6 +2,11 @@
 
 const KEY = "core-api-key";
 
+const GONE = "The server cannot be reached. Does it run, and is this machine connected?";
+const BROKEN = "The connection broke off before the answer was complete.";
+
+let refused = () => {}; // called when the server does not take the key
+
 export class ServerError extends Error {
   constructor(message, status) {
     super(message);
@@ -14,7 +19,12 @@ export function apiKey() {
 }
 
 export function setApiKey(key) {
-  sessionStorage.setItem(KEY, key);
+  if (key) sessionStorage.setItem(KEY, key);
+  else sessionStorage.removeItem(KEY);
+}
+
+export function onRefusedKey(action) {
+  refused = action;
 }
 
 function headers() {
@@ -23,8 +33,21 @@ function headers() {
   return found;
 }
 
+// An answer that is well. A browser has no words for a server that is gone, so these are ours.
+async function sent(path, options) {
+  let answer;
+  try {
+    answer = await fetch(path, { headers: headers(), ...options });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError(GONE);
+  }
+  return checked(answer);
+}
+
 async function checked(answer) {
   if (answer.ok) return answer;
+  if (answer.status === 401) refused();
   let message = `The server answered ${answer.status}.`;
   try {
     const body = await answer.json();
@@ -37,28 +60,27 @@ async function checked(answer) {
 
 // Paths are relative, so the page works behind a proxy that adds a prefix.
 export async function get(path) {
-  return (await checked(await fetch(path, { headers: headers() }))).json();
+  return (await sent(path)).json();
 }
 
 export async function getText(path) {
-  return (await checked(await fetch(path, { headers: headers() }))).text();
+  return (await sent(path)).text();
 }
 
-// Calls `onEvent` with each event of a streamed answer, parsed.
+// Calls `onEvent` with each event of a streamed answer, parsed. A stream without its last word broke off.
 export async function stream(path, body, signal, onEvent) {
-  const answer = await checked(
-    await fetch(path, { method: "POST", headers: headers(), body: JSON.stringify(body), signal }),
-  );
+  const answer = await sent(path, { method: "POST", body: JSON.stringify(body), signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return;
+    const { done, value } = await next(reader);
+    if (done) throw new ServerError(BROKEN);
     const events = (rest + value).split("\n\n");
     rest = events.pop();
     for (const event of events) {
       const data = event.split("\n").filter((line) => line.startsWith("data: ")).map((line) => line.slice(6)).join("\n");
-      if (!data || data === "[DONE]") continue;
+      if (data === "[DONE]") return;
+      if (!data) continue;
       const parsed = JSON.parse(data);
       if (parsed.error) throw new ServerError(parsed.error.message, parsed.error.code);
       onEvent(parsed);
@@ -66,10 +88,19 @@ export async function stream(path, body, signal, onEvent) {
   }
 }
 
+async function next(reader) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new ServerError(BROKEN);
+  }
+}
+
 // Prometheus' text as {name: [{labels: text, value: number}]}.
 export async function metrics() {
   const found = {};
-  for (const line of (await getText("metrics")).split("\n")) {
+  for (const line of (await getText("metrics?look")).split("\n")) {
     const parts = /^([\w:]+)(?:\{(.*)\})? (\S+)$/.exec(line);
     if (!parts) continue;
     (found[parts[1]] ??= []).push({ labels: parts[2] ?? "", value: Number(parts[3]) });
