@@ -33,7 +33,7 @@ from core_plugins.kernels.triton.chips import CHIPS
 rows = {row.name: row for row in kernel_rows()}
 hopper = next(chip for chip in CHIPS if chip.name == "sm_90")
 print(judged(replace(rows["settle"], uses_mma=True), hopper).problems)
-print(judged(replace(rows["silu gated bf16"], no_fma=True), hopper).problems)
+print(judged(replace(rows["logprobs"], no_fma=True), hopper).problems)
 print(judged(replace(rows["settle"], signature={}), hopper).problems)
 """
 
