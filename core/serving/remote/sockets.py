@@ -75,9 +75,8 @@ class Link:
         What the other end said last can be read before its loss is told.
         """
         events = [await self._event()]
-        while await self._monitor.poll(
-            0
-        ):  # a crowd of strangers is one trouble, and what nobody reads stops the library
+        # all at once: a crowd of strangers is one trouble, and reports that nobody reads stop the library
+        while await self._monitor.poll(0):
             events.append(await self._event())
         if _LOST in events:
             await asyncio.sleep(LAST_WORDS_S)
