@@ -109,6 +109,19 @@ class InputProcessor:
             parsed = self._parse(prompt)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
             return ProcessedInput(parsed.text, [request])
+        return self._to_continue(request_id, prompt, params, terms, deadline, arrival, grammar)
+
+    def _to_continue(
+        self,
+        request_id: str,
+        prompt: PromptInput,
+        params: SamplingParams,
+        terms: RequestTerms,
+        deadline: float,
+        arrival: float,
+        grammar: CompiledGrammar | None,
+    ) -> ProcessedInput:
+        """A request for text; arguments as of `process`."""
         self._check_params(params)
         _check_compiled(params, grammar)
         parsed = self._parse(prompt)

@@ -76,23 +76,17 @@ def _vocabulary(
     begins = model == "spm" or is_bert or pre in BEGINNING
     # An old spelling of `separator` is the one in files.
     separator = metadata.token(f"{prefix}.seperator_token_id", vocab_size)
-    bos = metadata.token(f"{prefix}.bos_token_id", vocab_size)
-    if bos is None and is_bert:
-        bos = metadata.token(f"{prefix}.cls_token_id", vocab_size)
     has_separator = is_bert or pre in SEPARATED
     merges = metadata.items(f"{prefix}.merges", str, optional=model != "bpe" or pre in RANKED)
-    scores = metadata.items(f"{prefix}.scores", float, vocab_size, optional=model in ("bpe", "wordpiece"))
-    if model == "bpe" and not merges and pre in RANKED:
-        scores = [-float(rank) for rank in range(vocab_size)]
     space = metadata.flag(f"{prefix}.add_space_prefix", model == "spm")
     return Vocabulary(
         model=model,
         tokens=_bert_tokens(tokens) if is_bert else tokens,
         pre=pre if model == "bpe" else "",
         merges=merges,
-        scores=scores,
+        scores=_scores(metadata, model, vocab_size, ranked=not merges and pre in RANKED),
         types=metadata.items(f"{prefix}.token_type", int, vocab_size, optional=True),
-        bos_token_id=bos,
+        bos_token_id=_begin(metadata, vocab_size, is_bert=is_bert),
         eos_token_id=metadata.token(f"{prefix}.eos_token_id", vocab_size),
         unk_token_id=metadata.token(f"{prefix}.unknown_token_id", vocab_size),
         pad_token_id=metadata.token(f"{prefix}.padding_token_id", vocab_size),
@@ -106,6 +100,22 @@ def _vocabulary(
         lowercase=metadata.flag(f"{prefix}.normalizer.lowercase", True),
         strip_accents=_accents(metadata, f"{prefix}.normalizer.strip_accents"),
     )
+
+
+def _begin(metadata: Metadata, vocab_size: int, *, is_bert: bool) -> int | None:
+    """The token that a text begins with; BERT's may have a name of its own."""
+    token = metadata.token("tokenizer.ggml.bos_token_id", vocab_size)
+    if token is None and is_bert:
+        return metadata.token("tokenizer.ggml.cls_token_id", vocab_size)
+    return token
+
+
+def _scores(metadata: Metadata, model: str, vocab_size: int, *, ranked: bool) -> list[float]:
+    """Of all tokens. ranked: a vocabulary without merges is in the order of its ranks."""
+    found = metadata.items("tokenizer.ggml.scores", float, vocab_size, optional=model in ("bpe", "wordpiece"))
+    if model == "bpe" and ranked:
+        return [-float(rank) for rank in range(vocab_size)]
+    return found
 
 
 def _accents(metadata: Metadata, key: str) -> bool | None:
