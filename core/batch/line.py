@@ -28,6 +28,8 @@ SERVED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "/rerank": (),
         "/v1/rerank": (),
         "/v2/rerank": (),
+        "/v1/embed": (),
+        "/v2/embed": (),
     }
 )
 """The paths of requests, each with the fields of its body that may not be true: a batch has one whole answer a line."""

@@ -19,6 +19,7 @@ from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
 from core.serving.protocol.completions import CompletionRequest, CompletionResponse
+from core.serving.protocol.embed import EmbedAnswer, EmbedRequest
 from core.serving.protocol.operation import (
     HealthAnswer,
     LoadAnswer,
@@ -124,6 +125,8 @@ OPERATIONS: dict[str, Operation] = {
     "/pooling": Operation(PoolingAnswer, PoolingRequest, errors=(*BODY, 404, 429)),
     "/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
     "/v1/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
+    "/v1/embed": Operation(EmbedAnswer, EmbedRequest, errors=(*BODY, 404, 429)),
+    "/v2/embed": Operation(EmbedAnswer, EmbedRequest, errors=(*BODY, 404, 429)),
     "/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
     "/v1/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
     "/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),

@@ -19,12 +19,14 @@ from core.api.pooling_outputs import Float32, LateChunkingMetadata, WholeOutput,
 from core.engine.late_chunks import late_chunks
 from core.serving.prepared import (
     PreparedClasses,
+    PreparedEmbed,
     PreparedEmbedding,
     PreparedHidden,
     PreparedPooling,
     PreparedRerank,
     PreparedScore,
 )
+from core.serving.protocol.embed import EmbedAnswer, Vectors
 from core.serving.protocol.pooled import (
     ApiVersion,
     BilledUnits,
@@ -43,7 +45,7 @@ from core.serving.protocol.pooled import (
 )
 from core.serving.protocol.pooling import EmbeddingRequest
 from core.serving.protocol.usage import Usage
-from core.serving.vector_bytes import packed
+from core.serving.vector_bytes import bits, packed
 
 Outputs = Sequence[WholeOutput]
 Answer = TypeVar("Answer", EmbeddingAnswer, PoolingAnswer)
@@ -137,8 +139,31 @@ def rerank_answer(
     answer = RerankAnswer(id=answer_id, model=prepared.model, usage=usage_of(outputs), results=best)
     if api_version is not None:
         units = -(-len(texts) // DOCUMENTS_A_UNIT)
-        answer.meta = RerankMeta(ApiVersion(api_version), BilledUnits(units))
+        answer.meta = RerankMeta(ApiVersion(api_version), BilledUnits(search_units=units))
     return answer
+
+
+def embed_answer(prepared: PreparedEmbed, outputs: Outputs, answer_id: str, api_version: str) -> EmbedAnswer:
+    """Of /v1/embed and /v2/embed. api_version: of Cohere's API."""
+    texts = [str(text) for text in prepared.body.texts()]
+    units = BilledUnits(input_tokens=usage_of(outputs).prompt_tokens)
+    meta = RerankMeta(ApiVersion(api_version), units)
+    if api_version == "1" and prepared.body.embedding_types is None:
+        plain = [output.outputs.data.tolist() for output in outputs]
+        return EmbedAnswer(id=answer_id, embeddings=plain, texts=texts, meta=meta, response_type="embeddings_floats")
+    vectors = [output.outputs.data for output in outputs]
+    found = Vectors()
+    for form in prepared.body.types:
+        match form:
+            case "float":
+                found.floats = [vector.tolist() for vector in vectors]
+            case "base64":
+                found.base64 = [base64.b64encode(packed(vector)).decode() for vector in vectors]
+            case "binary":
+                found.binary = [bits(vector, signed=True) for vector in vectors]
+            case "ubinary":
+                found.ubinary = [bits(vector, signed=False) for vector in vectors]
+    return EmbedAnswer(id=answer_id, embeddings=found, texts=texts, meta=meta)
 
 
 def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> list[float]:
@@ -155,11 +180,13 @@ def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> lis
     return found
 
 
-def _written(numbers: Float32, body: EmbeddingRequest) -> list[float] | str:
-    """Numbers as JSON has them, or base64 of them."""
+def _written(numbers: Float32, body: EmbeddingRequest) -> list[Any] | str:
+    """Numbers as JSON has them, or base64 of them, or their bits."""
+    if body.encoding_format in ("binary", "ubinary"):
+        return bits(numbers, signed=body.encoding_format == "binary")
     if body.encoding_format == "base64":
         return base64.b64encode(_packed(numbers, body)).decode()
-    plain: list[float] = numbers.tolist()
+    plain: list[Any] = numbers.tolist()
     return plain
 
 

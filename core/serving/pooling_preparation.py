@@ -11,6 +11,7 @@ from typing import Any
 
 from core.api.errors import RequestError
 from core.api.pooling_outputs import LateChunkingMetadata
+from core.api.pooling_params import PoolingParams
 from core.engine.late_chunks import late_chunks
 from core.engine.pooling_input import NO_TOKENS
 from core.engine.text_pairs import TextPairs
@@ -34,14 +35,14 @@ class PoolingPreparation:
     def prepare(self, body: Any, model: str, kind: type[PreparedPooling]) -> PreparedPooling:
         """A decoded body. model: the name to report. Raises RequestError."""
         pooling = self._settings.pooling
-        params = body.params(pooling)
-        params.verify()
         pairs = self._pairs if isinstance(body, PairBody) else None
-        names = {"prompt_token_ids": body.text_field, "prompt": body.text_field}
+        names = body.field_names
         with own_names(names):
+            params = body.params(pooling)
+            params.verify()
             texts = self._given(body)
             check_choices(self._settings, texts, 1)
-            prompts = self._single(body, texts) if pairs is None else self._joined(body, pairs)
+            prompts = self._single(body, texts, params) if pairs is None else self._joined(body, pairs)
             check_amount(self._settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
         body.metadata = None  # it may hold anything, and changes nothing
         prepared = kind(
@@ -83,7 +84,7 @@ class PoolingPreparation:
         pooling = self._settings.pooling
         if pooling is None:
             return texts
-        named = body.prompt_named
+        named = body.prompt_for(pooling)
         front = pooling.prompt(named)
         if not front:
             return texts
@@ -91,7 +92,7 @@ class PoolingPreparation:
             raise RequestError("prompt_name is of texts, and token ids are given; leave it out.", param="prompt_name")
         return [front + text if isinstance(text, str) else text for text in texts]
 
-    def _single(self, body: PoolingBody, texts: list[Text]) -> list[Prompt]:
+    def _single(self, body: PoolingBody, texts: list[Text], params: PoolingParams) -> list[Prompt]:
         """A prompt for each text."""
         if isinstance(body, PairBody) and body.instruction is not None:
             raise RequestError("instruction is of models with a template for pairs; leave it out.", param="instruction")
@@ -99,7 +100,7 @@ class PoolingPreparation:
             query, *documents = texts
             texts = [query, *(self._shortened(document, body.max_tokens_per_doc) for document in documents)]
         special = body.add_special_tokens is not False
-        is_cut = body.truncate_prompt_tokens is not None
+        is_cut = params.truncate_prompt_tokens is not None
         prompts: list[Prompt] = []
         for text in texts:
             if isinstance(text, str):

@@ -30,6 +30,7 @@ from core.serving.prepared import (
     PreparedChat,
     PreparedClasses,
     PreparedCompletion,
+    PreparedEmbed,
     PreparedEmbedding,
     PreparedHidden,
     PreparedMessages,
@@ -44,6 +45,7 @@ from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
 from core.serving.protocol.decoding import decode_body
+from core.serving.protocol.embed import EmbedRequest
 from core.serving.protocol.messages import Conversation
 from core.serving.protocol.pairs import RerankRequest, ScoreRequest
 from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
@@ -76,11 +78,13 @@ class Preparation:
         self.tokenizer = tokenizer
         self.names = ServedNames(settings.served_names, settings.served_names_file)
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
-        self.texts = TextTokens(tokenizer, settings.max_model_len)
+        num_for_output = 1 if settings.pooling is None else 0
+        self.texts = TextTokens(tokenizer, settings.max_model_len, settings.max_model_len - num_for_output)
         self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._embedding = msgspec.json.Decoder(EmbeddingRequest)
+        self._embed = msgspec.json.Decoder(EmbedRequest)
         self._pooling = msgspec.json.Decoder(PoolingRequest)
         self._classify = msgspec.json.Decoder(ClassifyRequest)
         self._score = msgspec.json.Decoder(ScoreRequest)
@@ -98,6 +102,7 @@ class Preparation:
             "chat": self.chat,
             "completion": self.completion,
             "embedding": lambda given: self._pool(self._embedding, given, PreparedEmbedding),
+            "embed": lambda given: self._pool(self._embed, given, PreparedEmbed),
             "pooling": lambda given: self._pool(self._pooling, given, PreparedHidden),
             "classify": lambda given: self._pool(self._classify, given, PreparedClasses),
             "score": lambda given: self._pool(self._score, given, PreparedScore),

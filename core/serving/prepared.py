@@ -24,6 +24,7 @@ from core.formats.tool_spec import ToolSpec
 from core.serving.protocol.anthropic_answer import TokenCount
 from core.serving.protocol.chat import ChatRequest
 from core.serving.protocol.completions import CompletionRequest
+from core.serving.protocol.embed import EmbedRequest
 from core.serving.protocol.pairs import RerankRequest, ScoreRequest
 from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
 from core.serving.protocol.responses import ResponsesRequest
@@ -159,6 +160,12 @@ class PreparedEmbedding(PreparedPooling):
     parts: list[LateChunkingMetadata] = []
 
 
+class PreparedEmbed(PreparedPooling):
+    """Of /v2/embed."""
+
+    body: EmbedRequest
+
+
 class PreparedHidden(PreparedEmbedding):
     """Of /pooling."""
 
@@ -226,6 +233,7 @@ RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "chat": PreparedChat,
         "completion": PreparedCompletion,
         "embedding": PreparedEmbedding,
+        "embed": PreparedEmbed,
         "pooling": PreparedHidden,
         "classify": PreparedClasses,
         "score": PreparedScore,

@@ -59,6 +59,10 @@ class Preparer:
         """A body of /v1/embeddings."""
         return await self._pooling("embedding", data)
 
+    async def embed(self, data: Buffer) -> PreparedPooling:
+        """A body of /v2/embed."""
+        return await self._pooling("embed", data)
+
     async def pooling(self, data: Buffer) -> PreparedPooling:
         """A body of /pooling."""
         return await self._pooling("pooling", data)

@@ -16,11 +16,12 @@ SPARE_TOKENS = 64
 
 
 class TextTokens:
-    """max_model_len: tokens that the context holds."""
+    """max_model_len: tokens that the context holds. most: of these, as many as a prompt may fill."""
 
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, max_model_len: int, most: int) -> None:
         self.tokenizer = tokenizer
         self.max_model_len = max_model_len
+        self.most = most
 
     def prompt(self, text: str, add_special_tokens: bool, keep: int | None) -> list[int]:
         """Token ids of a prompt that fits the context, or of which only the last `keep` tokens will be used (-1: as many
@@ -36,7 +37,7 @@ class TextTokens:
         """
         if keep is not None:
             return ids[-self.max_model_len :]
-        if len(ids) > self.max_model_len - 1:
+        if len(ids) > self.most:
             raise self._too_long(f"has {len(ids)} tokens")
         return ids
 
@@ -72,9 +73,10 @@ class TextTokens:
 
     def _too_long(self, what: str) -> RequestError:
         limit = self.max_model_len
+        reason = "" if self.most == limit else f": the context holds {limit}, one of them for output"
         return RequestError(
-            f"The prompt {what}, but at most {limit - 1} tokens fit: the context holds {limit}, one of them for output. "
-            "Shorten the prompt, set truncate_prompt_tokens, or raise --max-model-len.",
+            f"The prompt {what}, but at most {self.most} tokens fit{reason}. Shorten the prompt, set truncate_prompt_tokens, "
+            "or raise --max-model-len.",
             param="prompt",
             code="context_length_exceeded",
         )

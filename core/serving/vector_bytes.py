@@ -17,6 +17,9 @@ from core.api.pooling_outputs import Float32
 NumberFormat = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
 Endianness = Literal["native", "big", "little"]
 
+SIGN: Final = 128
+"""What whole numbers of 8 bits with a sign are less than those without one."""
+
 EIGHT_BITS: Final = {"fp8_e4m3": (3, 7, 0x7E), "fp8_e5m2": (2, 15, 0x7B)}
 """Bits of the mantissa, bias of the exponent and the largest finite number of each format of 8 bits."""
 
@@ -36,6 +39,13 @@ def packed(numbers: Float32, form: NumberFormat = "float32", order: Endianness =
             wanted = _eight_bits(numbers, form)
     is_little = order == "little" or (order == "native" and sys.byteorder == "little")
     return wanted.astype(wanted.dtype.newbyteorder("<" if is_little else ">")).tobytes()
+
+
+def bits(numbers: Float32, *, signed: bool) -> list[Any]:
+    """Whether each number is positive, eight in a whole number, the first one highest; of vectors, of each."""
+    found = np.packbits(numbers > 0, axis=-1)
+    plain: list[Any] = (found.astype(np.int16) - SIGN if signed else found).tolist()
+    return plain
 
 
 def _bfloat16(numbers: Float32) -> NDArray[np.uint16]:

@@ -117,6 +117,41 @@ def test_scores_are_cosines(server: RunningServer) -> None:
     assert [entry["score"] for entry in pairs["data"]] == [1.0, 0.0]
 
 
+def test_the_shape_of_coheres_vectors(server: RunningServer) -> None:
+    asked = ["float", "binary", "ubinary", "base64"]
+    answer = post(server, "/v2/embed", texts=["abba", "cd"], embedding_types=asked, input_type="search_query").json()
+    numbers = np.array([[4.0, 2.0, 0.0, 0.0], [2.0, 0.0, 1.0, 1.0]], np.float32)  # behind the prompt "aa"
+    found = answer["embeddings"]
+    assert found["float"] == numbers.tolist()
+    assert [np.frombuffer(base64.b64decode(one), "<f4").tolist() for one in found["base64"]] == numbers.tolist()
+    assert found["ubinary"] == [[0b11000000], [0b10110000]]
+    assert found["binary"] == [[0b11000000 - 128], [0b10110000 - 128]]
+    assert answer["response_type"] == "embeddings_by_type" and answer["texts"] == ["abba", "cd"]
+    assert answer["meta"]["api_version"] == {"version": "2"}
+    count = sum(len(server.engine.tokenizer.encode("aa" + text)) for text in answer["texts"])
+    assert answer["meta"]["billed_units"] == {"input_tokens": count}
+    inputs = [{"content": [{"type": "text", "text": "cd"}]}]
+    plain = post(server, "/v1/embed", inputs=inputs, input_type="clustering", output_dimension=2).json()
+    assert (plain["embeddings"], plain["response_type"]) == ([[0.0, 0.0]], "embeddings_floats")
+
+
+def test_coheres_texts_are_cut_as_asked(server: RunningServer) -> None:
+    text = "a" * 20_000
+    cut = post(server, "/v2/embed", texts=[text]).json()
+    assert cut["meta"]["billed_units"]["input_tokens"] == 64
+    short = post(server, "/v2/embed", texts=[text], max_tokens=5, truncate="END").json()
+    assert short["meta"]["billed_units"]["input_tokens"] == 5
+    refused = post(server, "/v2/embed", texts=[text], truncate="NONE").json()["error"]
+    assert refused["param"] == "texts" and refused["code"] == "context_length_exceeded"
+    assert "of output" not in refused["message"]
+
+
+def test_bits_under_jinas_names(server: RunningServer) -> None:
+    for name, form, whole in (("encoding_type", "ubinary", 192), ("embedding_type", "binary", 64)):
+        answer = post(server, "/v1/embeddings", input="abba", **{name: form}).json()
+        assert answer["data"][0]["embedding"] == [whole]
+
+
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_documents_come_back_by_their_scores(server: RunningServer, path: str) -> None:
     documents = ["b", {"text": "ab"}, "a"]
@@ -175,6 +210,7 @@ def test_vectors_as_bytes(server: RunningServer) -> None:
     assert base64.b64decode(text["data"][0]["embedding"]) == bytes.fromhex("803f000000000000")
 
 
+TYPE = "encoding_type"
 LATE = "late_chunking_params"
 REFUSED = {
     "no input": ("/v1/embeddings", {}, "input", "'input' is missing"),
@@ -206,6 +242,24 @@ REFUSED = {
         "chunk_size",
         "missing",
     ),
+    "formats": (
+        "/v1/embeddings",
+        {"input": "a", "encoding_type": "float", "encoding_format": "base64"},
+        TYPE,
+        "differ",
+    ),
+    "no format": ("/v1/embeddings", {"input": "a", "encoding_type": "hex"}, TYPE, "Expected one of 'base64', 'binary'"),
+    "no texts": ("/v2/embed", {}, "texts", "either texts or inputs"),
+    "empty texts": ("/v2/embed", {"texts": []}, "texts", "at least one entry"),
+    "empty text of texts": ("/v2/embed", {"texts": ["a", ""]}, "texts", "none of them empty"),
+    "images": ("/v2/embed", {"texts": ["a"], "images": ["b"]}, "images", "reads texts"),
+    "parts": ("/v2/embed", {"inputs": [{"content": [{"type": "image_url"}]}]}, "inputs", "of the type 'text'"),
+    "int8": ("/v2/embed", {"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types", "Expected one of"),
+    "input type": ("/v2/embed", {"texts": ["a"], "input_type": "x"}, "input_type", "the model knows query, document"),
+    "output size": ("/v2/embed", {"texts": ["a"], "output_dimension": 9}, "output_dimension", "output_dimension is 9;"),
+    "start": ("/v2/embed", {"texts": ["a"], "truncate": "START"}, "truncate", "first tokens stay"),
+    "not cut": ("/v2/embed", {"texts": ["a"], "truncate": "NONE", "max_tokens": 2}, "max_tokens", "leave one out"),
+    "more tokens": ("/v2/embed", {"texts": ["a"], "max_tokens": 65}, "max_tokens", "at most 64"),
     "top_n": ("/rerank", {"query": "a", "documents": ["a"], "top_n": -1}, "top_n", "from 0 on"),
 }
 

@@ -7,9 +7,10 @@ Called by: `core.serving.preparation`; the intake and the helper process, for bo
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+import msgspec.inspect
 
 from core.api.errors import RequestError, nearest
 
@@ -56,7 +57,25 @@ def _invalid(message: str, decoder: msgspec.json.Decoder[T]) -> RequestError:
         return RequestError(f"The field '{name}' is missing; the request needs it.", param=name, code="missing_field")
     path = _PATH.search(message)
     param = path.group(1) if path and path.group(1) else None
-    return RequestError(f"Invalid request: {message}.", param=param, code="invalid_type")
+    expected = ""
+    if param is not None and message.startswith("Invalid enum value"):
+        expected = f" Expected one of {', '.join(map(repr, _choices(decoder, param)))}."
+    return RequestError(f"Invalid request: {message}.{expected}", param=param, code="invalid_type")
+
+
+def _choices(decoder: msgspec.json.Decoder[T], name: str) -> list[Any]:
+    """The values that a field of the body, or the entries of its list, may have."""
+    info = msgspec.inspect.type_info(decoder.type)
+    kinds: list[Any] = [field.type for field in getattr(info, "fields", ()) if field.encode_name == name]
+    found: list[Any] = []
+    while kinds:
+        kind = kinds.pop(0)
+        kinds += getattr(kind, "types", ())
+        if isinstance(kind, msgspec.inspect.CollectionType):
+            kinds.append(kind.item_type)
+        if isinstance(kind, msgspec.inspect.LiteralType):
+            found += kind.values
+    return found
 
 
 def _field_names(decoder: msgspec.json.Decoder[T]) -> tuple[str, ...]:

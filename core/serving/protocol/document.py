@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from core.serving.protocol import anthropic, chat, pairs, pooling, responses, sampling
+from core.serving.protocol import anthropic, chat, embed, pairs, pooling, responses, sampling
 from core.serving.protocol.completions import CompletionRequest
 
 _INTRO = """# Fields of requests
@@ -58,6 +58,7 @@ BODIES: tuple[Body, ...] = (
     Body(["/v1/responses"], responses.ResponsesRequest, responses.NEUTRAL, responses.REFUSED),
     Body(["/v1/messages"], anthropic.MessagesRequest, anthropic.NEUTRAL, anthropic.REFUSED),
     Body(["/v1/embeddings"], pooling.EmbeddingRequest, METADATA),
+    Body(["/v1/embed", "/v2/embed"], embed.EmbedRequest, METADATA, {"images": "this model reads texts"}),
     Body(["/classify", "/v1/classify"], pooling.ClassifyRequest, METADATA),
     Body(["/pooling"], pooling.PoolingRequest, METADATA),
     Body(["/score", "/v1/score"], pairs.ScoreRequest, METADATA),

@@ -109,10 +109,11 @@ class ApiVersion(msgspec.Struct):
     version: str
 
 
-class BilledUnits(msgspec.Struct):
-    """search_units: one for each hundred documents of a query, as Cohere counts."""
+class BilledUnits(msgspec.Struct, omit_defaults=True):
+    """search_units: one for each hundred documents of a query, as Cohere counts. input_tokens: of texts."""
 
-    search_units: int
+    search_units: int | UnsetType = UNSET
+    input_tokens: int | UnsetType = UNSET
 
 
 class RerankMeta(msgspec.Struct):

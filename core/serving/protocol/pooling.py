@@ -15,6 +15,10 @@ from core.api.pooling_params import LateChunkingParams, PoolingParams, PoolingTa
 from core.serving.protocol.sampling import Int32, RequestId
 from core.serving.vector_bytes import Endianness, NumberFormat
 
+TextFormat = Literal["float", "base64", "binary", "ubinary"]
+EncodingFormat = TextFormat | Literal["bytes", "bytes_only"]
+FORMAT_NAMES = ("encoding_format", "encoding_type", "embedding_type")
+
 Text = str | list[int]
 """One text, or its token ids."""
 
@@ -49,7 +53,11 @@ class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         raise NotImplementedError
 
     @property
-    def prompt_named(self) -> str | None:
+    def field_names(self) -> dict[str, str]:
+        """For errors of what comes behind; see `core.serving.field_names`."""
+        return {"prompt_token_ids": self.text_field, "prompt": self.text_field}
+
+    def prompt_for(self, config: PoolingConfig) -> str | None:
         """The name of the text in front of each text; None: the default one, if there is one."""
         return ""
 
@@ -58,15 +66,18 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     """A body of /v1/embeddings.
 
     input: a text, token ids, or a list of either.
-    encoding_format: numbers as JSON (float), base64 of them, or the answer's body is all vectors one behind the other (bytes,
-        with a header `metadata` that says where each lies, or bytes_only, without it).
+    encoding_format: numbers as JSON (float), base64 of them, a bit for each number (whether it is positive), eight in a whole
+        number with a sign (binary) or without one (ubinary); or the body is all vectors one behind the other (bytes, with a
+        header `metadata` that says where each lies, or bytes_only, without it). Jina calls it encoding_type or embedding_type.
     embed_dtype, endianness: of base64 and bytes; float32, little-endian when left out.
     prompt_name: of the prompts in the checkpoint's files, the one that is put in front of each text; empty: none.
     late_chunking_params: of vectors of tokens, the mean of so many in place of each one.
     """
 
     input: str | list[Any] | None = None
-    encoding_format: Literal["float", "base64", "bytes", "bytes_only"] | None = None
+    encoding_format: EncodingFormat | None = None
+    encoding_type: TextFormat | None = None
+    embedding_type: TextFormat | None = None
     embed_dtype: NumberFormat | None = None
     endianness: Endianness | None = None
     prompt_name: str | None = None
@@ -79,8 +90,7 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         """The input as a list."""
         return texts_of("input", self.input)
 
-    @property
-    def prompt_named(self) -> str | None:
+    def prompt_for(self, config: PoolingConfig) -> str | None:
         """As the body says."""
         return self.prompt_name
 
@@ -97,7 +107,8 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
     def params_of(self, task: PoolingTask | None) -> PoolingParams:
         """The same for a task."""
-        if self.encoding_format in (None, "float"):
+        self._settle_format()
+        if self.encoding_format in (None, "float", "binary", "ubinary"):
             for name in ("embed_dtype", "endianness"):
                 if getattr(self, name) is not None:
                     raise RequestError(f"{name} is of the encoding_format base64 and bytes; leave it out.", param=name)
@@ -109,6 +120,15 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
             late_chunking_params=self.late_chunking_params,
             truncate_prompt_tokens=self.truncate_prompt_tokens,
         )
+
+    def _settle_format(self) -> None:
+        """One name for what has three. Raises RequestError where they differ."""
+        given = {name: getattr(self, name) for name in FORMAT_NAMES if getattr(self, name) is not None}
+        if len(set(given.values())) > 1:
+            raise RequestError(
+                f"{' and '.join(given)} are names of the same, and differ; leave one out.", param=max(given)
+            )
+        self.encoding_format = next(iter(given.values()), None)
 
 
 class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True):

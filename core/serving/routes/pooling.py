@@ -1,4 +1,4 @@
-"""/v1/embeddings, /pooling, /classify, /score and /rerank: vectors and classes of texts, and numbers made of them.
+"""/v1/embeddings, /v2/embed, /pooling, /classify, /score and /rerank: vectors and classes of texts, and numbers made of them.
 
 Owns: the order of these steps. Never does: write answers (`pooling_answers` does).
 """
@@ -21,6 +21,7 @@ from core.serving.generation import run_prompts
 from core.serving.intake import intake
 from core.serving.pooling_answers import (
     classify_answer,
+    embed_answer,
     embedding_answer,
     pooling_answer,
     rerank_answer,
@@ -39,6 +40,18 @@ Write = Callable[[Any, list[WholeOutput], str], msgspec.Struct | Response]
 async def create_embedding(request: Request) -> Response:
     """One vector a text."""
     return await _answer(request, context_of(request).preparer.embedding, "embd", embedding_answer)
+
+
+@router.post("/v2/embed")
+async def embed(request: Request) -> Response:
+    """The same in the shape of Cohere's API."""
+    return await _answer(request, context_of(request).preparer.embed, "embd", partial(embed_answer, api_version="2"))
+
+
+@router.post("/v1/embed")
+async def embed_v1(request: Request) -> Response:
+    """The same under the path of the first version of Cohere's API."""
+    return await _answer(request, context_of(request).preparer.embed, "embd", partial(embed_answer, api_version="1"))
 
 
 @router.post("/pooling")
