@@ -213,11 +213,11 @@ class LLM(PoolingMethods, LLMEngine):
         """
         if isinstance(method, str) and method in CALLS:
             return [named_call(method, args, kwargs or {}).on(self)]
+        if not isinstance(method, str) and not callable(method):
+            raise RequestError(f"method is {method!r}; expected a name or a function.", param="method")
         worker = self._live_client().worker
         if callable(method):
             return [method(worker, *args, **(kwargs or {}))]
-        if not isinstance(method, str):
-            raise RequestError(f"method is {method!r}; expected a name or a function.", param="method")
         found = getattr(worker, method, None)
         if method.startswith("_") or not callable(found):
             raise RequestError(

@@ -125,6 +125,32 @@ def test_all_prompts_are_checked_before_any_runs(make: Maker) -> None:
     assert len(llm.generate("a", SamplingParams(max_tokens=1000), use_tqdm=False)[0].outputs[0].token_ids) == 63
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"stop": 3},
+        {"stop": ["a", 3]},
+        {"bad_words": "abc"},
+        {"stop_token_ids": 3},
+        {"allowed_token_ids": "12"},
+        {"logit_bias": [1]},
+    ],
+    ids=str,
+)
+def test_parameters_of_a_wrong_kind_are_named(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(ValueError, match=f"^{name} is .*; expected a"):  # scripts catch what vLLM raises
+        SamplingParams(**wrong)
+
+
+def test_a_misspelt_keyword_has_a_nearest_one(make: Maker) -> None:
+    llm = make()
+    with pytest.raises(TypeError, match=r"generate has no argument 'sampling_parms'. Did you mean 'sampling_params'"):
+        llm.generate("a", sampling_parms=SamplingParams())
+    with pytest.raises(RequestError, match="method is 3; expected a name or a function"):
+        llm.collective_rpc(3)  # type: ignore[arg-type]
+
+
 def test_choices_and_stop_strings(make: Maker) -> None:
     llm = make(script="one two three")
     (output,) = llm.generate("x", SamplingParams(n=4, stop=[" th"], max_tokens=50), use_tqdm=False)
@@ -187,13 +213,15 @@ def test_chat(make: Maker) -> None:
     assert own.prompt == "a!?"
 
 
-@pytest.mark.parametrize("messages", ["hello", 7, [], [[]], ["hello"], [["hello"]], [[{"role": "user"}, 3]]])
+@pytest.mark.parametrize(
+    "messages", ["hello", 7, [], [[]], ["hello"], [["hello"]], [[{"role": "user"}, 3]], [{"content": "hi"}]]
+)
 def test_bad_conversations(make: Maker, messages: Any) -> None:
     llm = make()
     if messages == []:
         assert llm.chat(messages, use_tqdm=False) == []
         return
-    with pytest.raises(RequestError, match="messages"):
+    with pytest.raises(RequestError, match=r"messages|no 'role'"):
         llm.chat(messages, use_tqdm=False)
 
 

@@ -161,6 +161,7 @@ def test_late_chunks(bert):
     assert np.allclose(found.outputs.data, np.stack(expected), atol=1e-5)
     parts = found.late_chunking.chunks
     assert [part.token_range for part in parts] == [(0, 3), (3, 6), (6, 7)] and parts[0].char_range is None
+    assert np.array_equal(bert.embed(given, pooling_params=chunks, **NO_BAR)[0].outputs.data, found.outputs.data)
     written = [part.char_range for part in text.late_chunking.chunks if part.char_range]
     assert written[0][0] == 0 and written[-1][1] == len("a text in parts")
 

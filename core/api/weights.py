@@ -89,6 +89,7 @@ class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shared_memory:  name of POSIX shared memory (a file of /dev/shm), in place of `path`.
     tensors:        what lies there.
     weight_version: what the weights are called from then on; None: the number of the update.
+    frees_first:    whether the weights in use go before the new ones are read, so that memory is not taken twice.
     """
 
     path: Annotated[str, msgspec.Meta(max_length=4096, pattern=r"^[^\0]+$")] | None = None
@@ -96,3 +97,4 @@ class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     shared_memory: Annotated[str, msgspec.Meta(min_length=1, max_length=255)] | None = None
     tensors: Annotated[list[TensorPlace], msgspec.Meta(max_length=MOST_TENSORS)] = []
     weight_version: Version | None = None
+    frees_first: bool = False

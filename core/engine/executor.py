@@ -150,8 +150,11 @@ class Reloader(Protocol):
         """What was staged will not be applied."""
         ...
 
-    def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
-        """Use staged updates, all or none; plans after it name no sequence of one before. Raises UserError."""
+    def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
+        """Use staged updates, all or none; plans after it name no sequence of one before. Raises UserError.
+
+        frees_first: whether the weights and the cache in use are given back before others are read.
+        """
         ...
 
     def reload(self) -> None:

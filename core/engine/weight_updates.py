@@ -42,6 +42,7 @@ class WeightUpdates:
         self._reloader = reloader
         self._halted = halted
         self._gathered: list[WeightSource] | None = None
+        self._frees_first = False
 
     def take(self, update: dict[str, Any], mode: str) -> None:
         """One update, at once, or with others when an update was begun. See `Lifecycle.update_weights`."""
@@ -50,9 +51,10 @@ class WeightUpdates:
         asked = _as_update(update)
         source = between_steps(self._core, lambda: reloader.stage(asked))
         if self._gathered is None:
-            self._apply([source], asked.weight_version, mode)
+            self._apply([source], asked.weight_version, mode, frees_first=asked.frees_first)
         elif asked.weight_version is None:
             self._gathered.append(source)
+            self._frees_first |= asked.frees_first
         else:
             self._discard([source])
             raise UtilityError("weight update: name the version when you finish it.")
@@ -62,6 +64,7 @@ class WeightUpdates:
         self._replacing()
         self._discard(self._gathered or ())
         self._gathered = []
+        self._frees_first = False
 
     def finish(self, weight_version: str | None, mode: str) -> None:
         """Apply what was gathered."""
@@ -72,7 +75,7 @@ class WeightUpdates:
             raise UtilityError("There is no weight update to finish; start one, and send tensors.")
         version = _as_version(weight_version)
         self._gathered = None
-        self._apply(gathered, version, mode)
+        self._apply(gathered, version, mode, frees_first=self._frees_first)
 
     def reload(self) -> None:
         """Read the weights again, as their files are now."""
@@ -80,14 +83,14 @@ class WeightUpdates:
         with self._halted("keep"):
             self._change(reloader.reload)
 
-    def _apply(self, sources: Sequence[WeightSource], version: str | None, mode: str) -> None:
+    def _apply(self, sources: Sequence[WeightSource], version: str | None, mode: str, *, frees_first: bool) -> None:
         """Use staged sources, or discard them."""
         reloader = self._replacing()
         try:
             if mode == "wait" and self._core.has_requests():
                 raise UtilityError("Requests still run; pause with mode `wait` and update when they have ended.")
             with self._halted(mode):
-                self._change(lambda: reloader.apply(sources, version))
+                self._change(lambda: reloader.apply(sources, version, frees_first=frees_first))
         except BaseException:
             self._discard(sources)
             raise

@@ -98,17 +98,20 @@ class Reloader:
         self._worker.kept_tensors.drop(source.kept)
         self._forget_unused()
 
-    def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
+    def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         """Compute with staged updates from now on, or once the weights are woken.
 
         version: None: the number of the update.
+        frees_first: whether the models in use go before others are built.
         Raises UserError when the weights cannot be used; then nothing has changed.
         """
         number = self.state.number + 1
         together, replaced = compacted([*self.state.sources, *sources])
         state = WeightsState(version=version or str(number), number=number, sources=together)
-        changed = {name for source in sources for name in source.names}
-        self._use(state, changed)
+        if frees_first and "weights" not in self._missing:
+            self._exchange(state)
+        else:
+            self._use(state, {name for source in sources for name in source.names})
         self._worker.kept_tensors.drop(replaced)
 
     def reload(self) -> None:
@@ -130,6 +133,28 @@ class Reloader:
         except BaseException:
             self._base_files = before
             raise
+
+    def _exchange(self, state: WeightsState) -> None:
+        """Compute with these weights from now on; the models in use go first, and their memory with them.
+
+        Raises UserError when these could not be read again, or others not be built; then those before are in use again, read
+        from their files. Raises RuntimeError when not even that is possible any more.
+        """
+        before = self.state
+        there = sorted(PARTS - self._missing)
+        self.release(2)
+        self._checkpoint = None
+        self.state = state
+        try:
+            self.restore(there)
+        except UserError:
+            self.state = before
+            try:
+                self.restore(there)
+            except UserError as error:
+                raise RuntimeError(f"neither the new weights nor those before can be read: {error}") from error
+            raise
+        self._forget_unused()
 
     def _use(self, state: WeightsState, changed: Set[str] | None) -> None:
         """Compute with these weights from now on, or once the weights are woken. Raises UserError; then nothing has changed.

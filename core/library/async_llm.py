@@ -7,7 +7,6 @@ or the work of the engine's client. Called by: users.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -27,6 +26,7 @@ from core.engine.async_engine import AsyncEngine
 from core.engine.prompt_parser import PromptInput
 from core.engine.request_terms import RequestTerms
 from core.library.absent import AbsentNames
+from core.library.given import keywords_of, one_id, several_ids, tags_of
 from core.library.keywords import refuse_keywords
 from core.library.named_calls import named_call
 from core.library.pooled import as_tensor, whole_answer
@@ -70,7 +70,7 @@ class AsyncLLM(AbsentNames):
         options: what vLLM takes besides; what asks for something is refused by name.
         """
         refuse_keywords(options, cls.from_engine_args)
-        return cls(**dataclasses.asdict(engine_args))
+        return cls(**keywords_of(engine_args))
 
     async def start(self) -> None:
         """Start the engine, if it is not running.
@@ -98,6 +98,7 @@ class AsyncLLM(AbsentNames):
         EngineDeadError when the engine dies.
         """
         refuse_keywords(options, self.generate)
+        one_id(request_id)
         engine = await self._running()
         terms = RequestTerms(priority=priority)
         outputs = engine.generate(prompt, sampling_params, request_id, terms)
@@ -115,6 +116,7 @@ class AsyncLLM(AbsentNames):
         pooling_params: `task` says what of; for the rest see `generate`.
         """
         refuse_keywords(options, self.encode)
+        one_id(request_id)
         engine = await self._running()
         terms = RequestTerms(priority=priority)
         outputs = engine.generate(prompt, pooling_params, request_id, terms)
@@ -127,9 +129,10 @@ class AsyncLLM(AbsentNames):
 
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End requests; the stream of each gets a last output with finish reason `abort`. Unknown ids are ignored."""
+        ids = several_ids(request_id)
         if self._engine is None:
             return
-        for one in [request_id] if isinstance(request_id, str) else list(request_id):
+        for one in ids:
             await self._engine.abort(one)
 
     async def get_tokenizer(self) -> ScriptTokenizer:
@@ -180,9 +183,9 @@ class AsyncLLM(AbsentNames):
         """
         await (await self._running()).control.sleep(level, mode)
 
-    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+    async def wake_up(self, tags: str | Sequence[str] | None = None) -> None:
         """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it."""
-        await (await self._running()).control.wake_up(tags)
+        await (await self._running()).control.wake_up(tags_of(tags))
 
     async def is_sleeping(self) -> bool:
         """Whether some of the memory is not there."""

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Self
 
+from core.api.errors import nearest
 from core.args import foreign
 from core.args.convert import convert
 from core.args.plain import loose
@@ -37,6 +38,14 @@ def _arguments() -> dict[str, Field]:
 class _Arguments:
     """The methods of both classes."""
 
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Raises TypeError for a name that there is not, and names the nearest."""
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in given:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no argument '{name}'.{nearest(name, known)}")
+        return super().__new__(cls)
+
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         """Add all arguments to a parser, argparse's or a `FlexibleArgumentParser`, and return it. Defaults leave them unset.
@@ -53,6 +62,8 @@ class _Arguments:
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
         """The arguments among those of a parsed command line."""
+        if not isinstance(args, argparse.Namespace):
+            raise TypeError(f"args is a {type(args).__name__}; expected what parse_args returns.")
         values = vars(args)
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         return cls(**{name: values[name] for name in known if name in values})

@@ -6,7 +6,6 @@ its end, render conversations (`LLM` does) or use threads. Called by: users, and
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import time
@@ -31,6 +30,7 @@ from core.engine.request_terms import RequestTerms
 from core.engine.tokenizing import load_tokenizer
 from core.grammars.compiler import GrammarCompiler
 from core.library.absent import AbsentNames
+from core.library.given import keywords_of, one_id, several_ids
 from core.library.keywords import refuse_keywords
 from core.library.metrics import Metric, metrics_of
 from core.library.processor_names import with_paths
@@ -82,7 +82,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         options: what vLLM takes besides; anything but None is refused by name.
         """
         refuse_keywords(options, cls.from_engine_args)
-        return cls(**dataclasses.asdict(engine_args))
+        return cls(**keywords_of(engine_args))
 
     def add_request(
         self,
@@ -104,9 +104,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         Raises RequestError for a wrong request; the others go on.
         """
         refuse_keywords(options, self.add_request)
-        if not isinstance(request_id, str):
-            raise RequestError(f"request_id is {request_id!r}; expected a text.", param="request_id")
-        if request_id in self._output:
+        if one_id(request_id) in self._output:
             raise RequestError(
                 f"request_id {request_id!r} is an unfinished request's; give another.", param="request_id"
             )
@@ -146,7 +144,7 @@ class LLMEngine(WeightMethods, AbsentNames):
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
         """End requests, of which no output comes any more; unknown ids are ignored."""
-        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        ids = several_ids(request_id)
         self._output.abort(ids)
         self._live_client().abort(ids)
 

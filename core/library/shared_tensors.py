@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
+from core.api.errors import RequestError
 from core.api.weights import TensorPlace, WeightUpdate
 
 if TYPE_CHECKING:
@@ -25,12 +26,16 @@ ALIGNMENT = 64
 class SharedTensors:
     """Copies of tensors, by name, in POSIX shared memory; it is gone after the `with` block. The engine copies what it takes.
 
-    name: of the memory. tensors: what lies there.
+    name: of the memory. tensors: what lies there. Raises RequestError for anything but tensors.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         import torch
 
+        if not isinstance(tensors, Mapping) or not all(isinstance(each, torch.Tensor) for each in tensors.values()):
+            raise RequestError(
+                "tensors: expected a mapping of names to tensors, such as model.state_dict().", param="tensors"
+            )
         self.name = f"core-weights-{uuid4().hex}"
         self.tensors: list[TensorPlace] = []
         self._path = Path("/dev/shm", self.name)

@@ -14,6 +14,7 @@ import msgspec
 from core.api.decoding import UNREADABLE
 from core.api.errors import RequestError
 from core.api.weights import PauseMode, WeightUpdate
+from core.library.given import tags_of
 
 if TYPE_CHECKING:
     from core.engine.inproc import InprocClient
@@ -32,9 +33,9 @@ class WeightMethods:
         """
         self._call("sleep", level=level, mode=mode)
 
-    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+    def wake_up(self, tags: str | Sequence[str] | None = None) -> None:
         """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it. Raises UtilityError."""
-        self._call("wake_up", tags=None if tags is None else list(tags))
+        self._call("wake_up", tags=tags_of(tags))
 
     def is_sleeping(self) -> bool:
         """Whether some of the memory is not there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
 from core.args.arg import Given
 from core.args.schema import schema
@@ -42,6 +43,17 @@ def test_keyword_arguments_are_checked_like_the_command_line():
     assert len(problems) == 4
     assert "modle" in problems[0] and "'model'" in problems[0]
     assert any("port 'a'" in problem for problem in problems)
+
+
+def test_types_of_torch_are_types():
+    assert merge({"dtype": torch.bfloat16}, {}).value("dtype") == "bfloat16"
+
+
+def test_what_old_scripts_leave_as_it_was_asks_for_nothing():
+    asked = {"task": "generate", "tokenizer_pool_size": 0, "worker_use_ray": False, "num_scheduler_steps": 1}
+    assert merge(asked, {}).problems == []
+    (problem,) = merge({"task": "embed"}, {}).problems
+    assert "--runner pooling" in problem
 
 
 def test_a_name_may_be_one_text_or_a_list():

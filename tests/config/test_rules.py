@@ -92,6 +92,7 @@ CASES = [
      [{"request_timeout": 1.0}, {"context": "llm"}], "request_timeout: only a server reads this"),
     ("llm_is_watched_otherwise", [{"enable_log_requests": False}, {"context": "llm"}],
      [{"enable_log_requests": True}, {"context": "llm"}], "--enable-log-requests: no effect here"),
+    ("model_has_a_name", [{"model": "m"}], [{"model": " "}], "expected a path or a hub name"),
     ("a_tokenizer_that_is_not_wanted", [{"skip_tokenizer_init": True}],
      [{"skip_tokenizer_init": True, "tokenizer": "d"}], "--tokenizer has no effect"),
     ("served_names_swallow_the_model", [{"served_model_name": ["a", "b"]}],

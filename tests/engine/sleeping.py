@@ -35,7 +35,7 @@ class FakeReloader:
     def discard(self, source: WeightSource) -> None:
         self.calls.append(f"discard {source.path}")
 
-    def apply(self, sources: Sequence[WeightSource], version: str | None) -> None:
+    def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         self._note("apply " + ",".join(source.path for source in sources))
         number = self.state.number + 1
         self.state = WeightsState(version=version or str(number), number=number, sources=tuple(sources))

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from core import SharedTensors
 from core.anonymous_file import anonymous_file
-from core.api.errors import CoreError, UtilityError
+from core.api.errors import CheckpointError, CoreError, UtilityError
 from core.api.weights import WeightsState
 from core.config.resolve import resolve
 from core.engine.inproc import InprocClient
@@ -110,6 +110,57 @@ def test_a_gguf_file_is_replaced_by_another(tmp_path: Path) -> None:
         before = answers(llm)
         llm.update_weights(path=str(smollm2_path()), names=["model.embed_tokens.weight"])
         assert answers(llm) == before
+
+
+def test_weights_in_use_may_go_first(tiny_llama: Path, newer_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    after = answers_of(newer_llama)
+    with engine(tiny_llama) as llm:
+        before = answers(llm)
+        llm.update_weights(path=str(newer_llama), frees_first=True)
+        assert answers(llm) == after
+        with SharedTensors(weights_of(tiny_llama)) as shared:
+            llm.start_weight_update()
+            llm.update_weights(msgspec.structs.replace(shared.update(), frees_first=True))
+            assert llm.finish_weight_update("back") == "back"
+        assert answers(llm) == before
+
+        worker = llm._live_client().worker
+        build, tries = worker.build_models, iter([True])
+
+        def fails_once(*args: Any) -> Any:
+            if next(tries, False):
+                raise CheckpointError("the file is cut short")
+            return build(*args)
+
+        monkeypatch.setattr(worker, "build_models", fails_once)
+        with pytest.raises(UtilityError, match="cut short"):
+            llm.update_weights(path=str(newer_llama), frees_first=True)
+        assert answers(llm) == before and llm.weight_version == "back"
+
+
+@pytest.mark.slow
+def test_the_memory_of_weights_that_go_first_is_not_taken_twice(tmp_path: Path) -> None:
+    shape = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 4, "head_dim": 128}
+    paths = [save_checkpoint(tmp_path / name, seed=seed, **shape) for seed, name in enumerate("ab")]
+    weights = (paths[0] / "model.safetensors").stat().st_size // 2  # in bfloat16
+
+    def peak(**fields: Any) -> int:
+        """Bytes above those before the update."""
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
+        begin = resident("VmRSS")
+        llm.update_weights(**fields)
+        return resident("VmHWM") - begin
+
+    with engine(paths[0], dtype="bfloat16") as llm:
+        llm.update_weights(path=str(paths[1]))
+        assert peak(path=str(paths[0])) > weights
+        assert peak(path=str(paths[1]), frees_first=True) < weights // 2
+
+
+def resident(name: str) -> int:
+    """Bytes of memory of this process."""
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name)]
+    return int(line.split()[1]) * 1024
 
 
 def test_what_does_not_fit_is_refused_by_name_and_changes_nothing(

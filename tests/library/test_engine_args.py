@@ -71,6 +71,10 @@ def test_mistakes_are_told(capsys: pytest.CaptureFixture[str]) -> None:
         EngineArgs(no_such=1)
     with pytest.raises(TypeError, match="port"):
         EngineArgs(port=1)
+    with pytest.raises(TypeError, match=r"no argument 'modle'. Did you mean 'model'"):
+        EngineArgs(modle="m")
+    with pytest.raises(TypeError, match="args is a dict; expected what parse_args returns"):
+        EngineArgs.from_cli_args({"model": "m"})
     for words, sentence in {
         "--max-model-len much": "--max-model-len: ",
         "--speculative-config.method": "--speculative-config.method: expected one argument",

@@ -14,8 +14,17 @@ import pytest
 from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 
 import core.library.async_llm as async_module
-from core import LLM, AsyncEngineArgs, AsyncLLM, EngineArgs, LLMEngine, RequestOutput, SamplingParams
-from core.api.errors import EngineDeadError, RequestError
+from core import (
+    LLM,
+    AsyncEngineArgs,
+    AsyncLLM,
+    EngineArgs,
+    LLMEngine,
+    RequestOutput,
+    SamplingParams,
+    SharedTensors,
+)
+from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.sampling_params import RequestOutputKind
 from core.engine.async_engine import AsyncEngine
 
@@ -107,6 +116,12 @@ def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> Non
             engine.add_request("b", "x", SamplingParams(), lora_request="adapter")
         with pytest.raises(TypeError, match=r"'lora_reqest'. Did you mean 'lora_request'"):
             engine.generate("x", lora_reqest=None)
+        with pytest.raises(RequestError, match="request_id is 3; expected a text or a list"):
+            engine.abort_request(3)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="engine_args is a dict; expected EngineArgs"):
+            LLMEngine.from_engine_args({"model": "some/model"})
+        with pytest.raises(RequestError, match="expected a mapping of names to tensors"):
+            SharedTensors({"norm": 3})  # type: ignore[dict-item]
         with pytest.raises(RequestError, match="add_request or enqueue are unfinished"):
             engine.generate("x")
         assert list(run(engine)) == ["a"]
@@ -181,6 +196,8 @@ def test_streams_beside_each_other(fakes: list[dict[str, Any]]) -> None:
         await engine.abort("long")
         *_, last = [output async for output in long]
         assert last.outputs[0].finish_reason == "abort"
+        with pytest.raises(RequestError, match="request_id is 3; expected a text"):
+            await anext(engine.generate("x", params, 3))  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="lora_request is not served yet"):
             await anext(engine.generate("x", params, "x", lora_request="adapter"))
         assert await engine.reset_prefix_cache()
