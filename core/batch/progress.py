@@ -56,22 +56,26 @@ class BatchProgress:
             self._errors += 1
         now = time.monotonic()
         if self._bar is not None:
-            self._bar.set_postfix_str(self._speed(now), refresh=False)
+            self._bar.set_postfix_str(self._tokens_and_errors(now), refresh=False)
             self._bar.update(1)
         elif now - self._told >= LINE_SECONDS:
             self._told = now
-            print(f"{self._done} of {self._total} requests, {self._speed(now)}", file=sys.stderr, flush=True)
+            speed = (self._done - self._begun_with) / self._seconds(now)
+            text = f"{self._done} of {self._total} requests, {speed:.2f} requests/s, {self._tokens_and_errors(now)}"
+            print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:
         """The end of the bar."""
         if self._bar is not None:
             self._bar.close()
 
-    def _speed(self, now: float) -> str:
-        seconds = max(now - self._begin, 1e-9)
-        requests = (self._done - self._begun_with) / seconds
-        text = f"{requests:.2f} requests/s, {self._tokens / seconds:.1f} output tokens/s"
+    def _tokens_and_errors(self, now: float) -> str:
+        text = f"{self._tokens / self._seconds(now):.1f} output tokens/s"
         return text + (f", {self._errors} errors" if self._errors else "")
+
+    def _seconds(self, now: float) -> float:
+        """Since this run began."""
+        return max(now - self._begin, 1e-9)
 
 
 def _output_tokens(body: msgspec.Raw) -> int:

@@ -65,7 +65,7 @@ def combinations(serve: Sequence[Params], bench: Sequence[Params], num_runs: int
     runs: list[Run] = []
     folders: set[Path] = set()
     for server, given in enumerate(serve):
-        for params in bench:
+        for place, params in enumerate(bench):
             names = [name for name in (name_of(given), name_of(params)) if name]
             folder = directory / ("--".join(names) or "run")
             if folder in folders:
@@ -73,7 +73,8 @@ def combinations(serve: Sequence[Params], bench: Sequence[Params], num_runs: int
             folders.add(folder)
             for number in range(num_runs):
                 path = folder / f"run{number}.json"
-                runs.append(Run(server, given, params, number, path))
+                seed = place * num_runs + number
+                runs.append(Run(server, given, params, number, path, seed))
     return runs
 
 

@@ -13,15 +13,18 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from core.api.errors import CoreError, UserError
+from core.bench.report import make_directory
 from core.bench.sweep_options import SweepOptions
 from core.processes import python_command
 
 STOP_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+"""How often is looked whether the server is still there."""
 NAME = "_benchmark_name"
 """A key of parameters that names them, and is no argument."""
 
@@ -30,13 +33,21 @@ Params = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One measurement. server: which of the servers, from 0. path: of its result."""
+    """One measurement.
+
+    server: which of the servers, from 0.
+    serve, bench: the parameters of both.
+    number: of the runs with these, from 0.
+    path: of its result.
+    seed: of its prompts, another one for each measurement on a server: else all but the first would find theirs in its cache.
+    """
 
     server: int
     serve: Params
     bench: Params
     number: int
     path: Path
+    seed: int
 
 
 class SweepError(CoreError):
@@ -46,27 +57,37 @@ class SweepError(CoreError):
 def run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None:
     """The runs on one server."""
     command = None if options.serve_cmd is None else [*_split(options.serve_cmd), *words_of(params)]
-    with _server(command, dry=options.dry_run) as process:
+    log = todo[0].path.parent.parent / f"server{todo[0].server}.log"
+    with _server(command, log, dry=options.dry_run) as process:
         for run in todo:
-            words = [*_split(options.bench_cmd), *words_of(run.bench), "--save-result"]
-            words += ["--result-dir", str(run.path.parent), "--result-filename", run.path.name]
-            words += ["--ready-check-timeout-sec", f"{options.server_ready_timeout:g}"]
-            print(shlex.join(words), flush=True)
+            words = _measurement(options, run)
+            print(f"\n{run.path}:\n{shlex.join(words)}", flush=True)
             if not options.dry_run:
-                _measure(words, run, process)
+                _measure(words, run, process, log)
 
 
-def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None) -> None:
+def _measurement(options: SweepOptions, run: Run) -> list[str]:
+    """The words of one measurement."""
+    words = [*_split(options.bench_cmd), *words_of(run.bench)]
+    has_seed = any(word == "--seed" or word.startswith("--seed=") for word in words)
+    if not has_seed:
+        words += ["--seed", str(run.seed)]
+    words += ["--save-result", "--result-dir", str(run.path.parent), "--result-filename", run.path.name]
+    return [*words, "--ready-check-timeout-sec", f"{options.server_ready_timeout:g}"]
+
+
+def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None, log: Path) -> None:
     """One measurement. A server that ends while it is waited for ends the measurement too. Raises SweepError."""
     with _started(words, "--bench-cmd") as measuring:
         try:
             while True:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    code = measuring.wait(0.5)
+                    code = measuring.wait(LOOK_SECONDS)
                     break
                 if server is not None and server.poll() is not None:
                     raise SweepError(
-                        f"The server ended with code {server.returncode} before {run.path.parent.name} was done."
+                        f"The server ended with code {server.returncode} before {run.path.parent.name} was done; its last "
+                        f"words are in {log}."
                     )
         finally:
             if measuring.poll() is None:
@@ -76,14 +97,15 @@ def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None)
 
 
 @contextlib.contextmanager
-def _server(command: list[str] | None, *, dry: bool) -> Iterator[subprocess.Popen[bytes] | None]:
-    """A server for as long as the block; None without a command."""
+def _server(command: list[str] | None, log: Path, *, dry: bool) -> Iterator[subprocess.Popen[bytes] | None]:
+    """A server for as long as the block, whose output goes to `log`; None without a command."""
     if command is not None:
-        print(shlex.join(command), flush=True)
+        print(f"\n{shlex.join(command)}", flush=True)
     if command is None or dry:
         yield None
         return
-    process = _started(command, "--serve-cmd", start_new_session=True)
+    with _log_file(log) as output:
+        process = _started(command, "--serve-cmd", output)
     try:
         yield process
     finally:
@@ -95,23 +117,36 @@ def _server(command: list[str] | None, *, dry: bool) -> Iterator[subprocess.Pope
         process.wait()
 
 
-def _started(command: list[str], flag: str, *, start_new_session: bool = False) -> subprocess.Popen[bytes]:
-    """A process. Raises UserError for a command that is not there."""
+def _log_file(path: Path) -> BinaryIO:
+    """A file for a server's output. Raises UserError."""
+    make_directory(path.parent)
     try:
-        return subprocess.Popen(command, start_new_session=start_new_session)
+        return path.open("wb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def _started(command: list[str], flag: str, output: BinaryIO | None = None) -> subprocess.Popen[bytes]:
+    """A process; with `output` in a session of its own, where Ctrl-C does not reach it.
+
+    Raises UserError for a command that is not there.
+    """
+    words = python_command(*command) if command[0] == "core" else command  # this very core
+    try:
+        return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=output is not None)
     except OSError as error:
         raise UserError(f"{flag} {command[0]}: cannot be started: {error.strerror}.") from None
 
 
 def _split(command: str) -> list[str]:
-    """A command's words; `core` is this very one. Raises UserError."""
+    """A command's words. Raises UserError."""
     try:
         words = shlex.split(command)
     except ValueError as error:
         raise UserError(f"{command}: {error}.") from None
     if not words:
         raise UserError("A command is empty; expected one such as 'core bench serve'.")
-    return python_command("core", *words[1:]) if words[0] == "core" else words
+    return words
 
 
 def words_of(params: Params) -> list[str]:

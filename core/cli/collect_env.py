@@ -1,6 +1,6 @@
 """`core collect-env`: what a report about a problem needs to say about this machine.
 
-Owns: the list of facts and where each is read. Never does: send anything, or show names of users, hosts and secrets.
+Owns: the list of facts and where each is read. Never does: send anything, or show what `private` hides.
 Called by: main.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from core.api.errors import UserError
 from core.args.show import Section, show
 from core.cli.options import take_help, take_switch
+from core.cli.private import hidden_value, without_names
 from core.cli.tables import print_json
 from core.config.memory import human_bytes
 from core.version import __version__
@@ -46,9 +46,6 @@ PACKAGES = (
 )
 PREFIXES = ("CORE_", "HF_", "TORCH", "OMP_", "MKL_", "OPENBLAS_", "CUDA_", "NVIDIA_", "LD_PRELOAD", "MALLOC_")
 """Variables of the environment that are told."""
-SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
-CREDENTIALS = re.compile(r"//[^/@\s]+@")
-"""User and password in an address."""
 FLAGS = (
     "avx2",
     "avx512f",
@@ -93,7 +90,7 @@ def _system() -> Facts:
     libc, version = platform.libc_ver()
     return {
         "core": __version__,
-        "installed at": _without_names(str(Path(__file__).resolve().parents[2])),
+        "installed at": without_names(str(Path(__file__).resolve().parents[2])),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "distribution": _distribution(),
@@ -177,7 +174,8 @@ def _plugins() -> Facts:
             continue
         lines = (item.reason or "").splitlines() or [""]
         origin = "" if is_ours else f" ({item.row.distribution} {item.row.version})"
-        found[f"{item.row.kind}.{item.row.name}"] = f"{item.status}{origin} {lines[0]}".strip()
+        reason = without_names(lines[0])
+        found[f"{item.row.kind}.{item.row.name}"] = f"{item.status}{origin} {reason}".strip()
     return {"of core-engine, usable": str(num_usable), **found}
 
 
@@ -185,8 +183,7 @@ def _environment() -> Facts:
     found: dict[str, str] = {}
     for name, value in sorted(os.environ.items()):
         if name.startswith(PREFIXES):
-            is_secret = any(word in name for word in SECRETS)
-            found[name] = "***" if is_secret else _without_names(value)
+            found[name] = hidden_value(name, value)
     return found
 
 
@@ -200,14 +197,6 @@ SECTIONS: Mapping[str, Callable[[], Facts]] = {
     "Plugins": _plugins,
     "Environment": _environment,
 }
-
-
-def _without_names(text: str) -> str:
-    """Without the home directory, whose name is a user's, and without user and password in addresses."""
-    home = os.path.expanduser("~")
-    if home not in ("", "/", "~"):
-        text = text.replace(home, "~")
-    return CREDENTIALS.sub("//***@", text)
 
 
 def _distribution() -> str:

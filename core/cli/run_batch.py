@@ -83,8 +83,7 @@ def run_batch(words: list[str]) -> int:
         missing = [place for place in batch.runnable if not results.has(place)]
         total = len(batch.runnable)
         if missing:
-            if len(missing) < total:
-                print(f"{results.path}: going on; {len(missing)} of {total} requests are left.", file=sys.stderr)
+            _tell_begin(results, len(missing), total)
             code = _run(target, batch, results, len(missing))
             if code:
                 return code
@@ -135,6 +134,14 @@ def _run(target: "BatchTarget", batch: "BatchFile", results: "Results", num_miss
         print(f"core run-batch: {_kept(results)}", file=sys.stderr)
         raise
     return 0
+
+
+def _tell_begin(results: "Results", num_missing: int, total: int) -> None:
+    """What an earlier run has left."""
+    if num_missing < total:
+        print(f"{results.path}: going on; {num_missing} of {total} requests are left.", file=sys.stderr)
+    elif len(results):
+        print(f"{results.path}: what it holds is of other requests or another model; all run.", file=sys.stderr)
 
 
 def _kept(results: "Results") -> str:

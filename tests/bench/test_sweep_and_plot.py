@@ -83,6 +83,24 @@ def test_a_server_runs_for_its_measurements_with_its_arguments(commands):
     assert rows[-1]["server"] in ("--max-num-seqs 2 --prefix", "")  # it may not have come that far
 
 
+def test_no_measurement_finds_the_prompts_of_another_one_in_the_cache(commands, capsys):
+    sweep(options(commands, dry_run=True))
+    assert re.findall(r"--seed (\d)", capsys.readouterr().out) == ["0", "1", "2", "3"]
+    sweep(options(commands, dry_run=True, bench_cmd="core bench serve --seed=7"))
+    shown = capsys.readouterr().out
+    assert "core bench serve --seed=7 --request-rate 1 --save-result" in shown, "the command as a person types it"
+
+
+def test_a_server_speaks_into_a_file(commands, capfd):
+    (commands / "server.py").write_text("print('no such model'); raise SystemExit(2)")
+    (commands / "bench.py").write_text("import time; time.sleep(30)")
+    command = f"{sys.executable} {commands}/server.py"
+    with pytest.raises(SweepError, match=r"ended with code 2 before .*server0\.log"):
+        sweep(options(commands, serve_cmd=command))
+    assert (commands / "out" / "server0.log").read_text() == "no such model\n"
+    assert "no such model" not in capfd.readouterr().out
+
+
 def test_a_failure_ends_the_sweep_and_leaves_no_process(commands):
     (commands / "bench.json").write_text('[{"request_rate": 1, "fail": true}]')
     with pytest.raises(SweepError, match="ended with code 3"):

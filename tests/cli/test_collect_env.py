@@ -9,7 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from core.cli.main import main
+from core.cli.private import hidden_value
 
 
 def test_facts_are_those_of_the_system(monkeypatch, capsys):
@@ -24,7 +27,7 @@ def test_facts_are_those_of_the_system(monkeypatch, capsys):
     facts = json.loads(told)
     assert facts["Environment"]["OMP_NUM_THREADS"] == "7"
     assert facts["Environment"]["HF_TOKEN"] == "***"
-    assert facts["Environment"]["HF_ENDPOINT"] == "https://***@mirror/x"
+    assert facts["Environment"]["HF_ENDPOINT"] == "https://***/x"
     assert facts["Packages"]["numpy"] == importlib.metadata.version("numpy")
     assert str(os.cpu_count()) in facts["Processor"]["cores"]
     assert str(Path.home()) not in told or str(Path.home()) == "/"
@@ -32,6 +35,29 @@ def test_facts_are_those_of_the_system(monkeypatch, capsys):
     text = capsys.readouterr().out
     for title in facts:
         assert f"{title}:\n" in text
+
+
+@pytest.mark.parametrize(
+    "name, value, expected",
+    [
+        ("HF_AUTH", "abc", "***"),
+        ("CORE_S3_CREDENTIALS", "abc", "***"),
+        ("HF_ENDPOINT", "https://mirror.example/x?token=abc", "https://***/x"),
+        ("CORE_OTLP_TRACES_ENDPOINT", "collector.example:4317", "***"),
+        ("CORE_HOST", "10.1.2.3", "***"),
+        ("CORE_HOST", "127.0.0.1", "127.0.0.1"),
+        ("HF_ENDPOINT", "http://localhost:8080/x", "http://localhost:8080/x"),
+        ("HF_ENDPOINT", "http://localhost.example/x", "http://***/x"),
+        ("HF_HOME", "/home/ann/hf:/Users/bob", "/home/***/hf:/Users/***"),
+        ("HF_HOME", "/data/carol/hf", "/data/***/hf"),
+        ("CUDA_VISIBLE_DEVICES", "0,1", "0,1"),
+        ("TORCH_LOGS", "", ""),
+    ],
+)
+def test_no_value_names_a_secret_a_user_or_a_host(monkeypatch, name, value, expected):
+    monkeypatch.setenv("HOME", "/nowhere")
+    monkeypatch.setenv("USER", "carol")
+    assert hidden_value(name, value) == expected
 
 
 def test_a_user_without_a_home_has_an_environment_too(monkeypatch, capsys):
