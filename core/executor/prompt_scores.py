@@ -52,5 +52,5 @@ def score_prompts(
             rows = logits(range(offset + start, offset + stop))
             token_ids = prompt[start + 1 : stop + 1]
             kernel = sampler.logprobs_of(rows)
-            entries += prompt_logprobs(rows, token_ids, number, kernel=kernel, as_logits=as_logits)
+            entries += prompt_logprobs(rows, token_ids, number, sampler.vocab_size, kernel, as_logits=as_logits)
         result.prompt_logprobs[slot] = entries

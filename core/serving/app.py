@@ -71,7 +71,7 @@ def create_app(
 ) -> FastAPI:
     """The API of `engine`. cache_config: reported by /metrics. durable: lets streams and responses outlive the server.
 
-    Raises UserError when the chat template or a public prompt of `server_config` cannot be used.
+    Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used.
     """
     docs = not server_config.disable_fastapi_docs
     app = FastAPI(
@@ -120,6 +120,7 @@ def create_app(
     app.add_middleware(DrainGate, drain=context.drain)
     if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
+    app.middleware_stack = app.build_middleware_stack()  # now, so that one that cannot be made ends the start
     return app
 
 

@@ -156,7 +156,9 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, (ClientGone, ClientDisconnect)):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    return error_response(error, scope=request.scope)
+    # the server hangs up after what it does not know: a client that is told so sends nothing more there
+    headers = None if isinstance(error, CoreError) else {"connection": "close"}
+    return error_response(error, headers, request.scope)
 
 
 def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) -> Response:

@@ -11,12 +11,29 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
+from starlette.types import ASGIApp
+
 from core.api.errors import UserError
 
 
 def load_middleware(paths: Sequence[str]) -> list[Any]:
-    """Factories, each of an ASGI application around another. Raises UserError."""
-    return [_load(path) for path in paths]
+    """Factories, each of an ASGI application around another. Both this and they raise UserError."""
+    return [functools.partial(_made, path, _load(path)) for path in paths]
+
+
+def _made(path: str, factory: Any, app: ASGIApp) -> ASGIApp:
+    """The middleware around an application."""
+    try:
+        made = factory(app)
+    except Exception as error:
+        raise UserError(
+            f"--middleware {path}: cannot be made ({type(error).__name__}: {error}); expected a class whose only argument "
+            "that must be given is the application."
+        ) from error
+    if not callable(made):
+        raise UserError(f"--middleware {path}: has no __call__(scope, receive, send); expected ASGI middleware.")
+    application: ASGIApp = made
+    return application
 
 
 def _load(path: str) -> Any:

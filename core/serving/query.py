@@ -7,11 +7,25 @@ from __future__ import annotations
 
 from typing import get_args
 
+from fastapi import Request
+
 from core.api.errors import RequestError, nearest
 from core.api.weights import PauseMode
 
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 MODES: tuple[PauseMode, ...] = get_args(PauseMode)
+
+
+def check_names(request: Request, *once: str, often: str | None = None) -> None:
+    """Raises RequestError for parameters that mean nothing, or are given twice. often: one that may be."""
+    query = request.query_params
+    known = [*once, *([often] if often else [])]
+    for name in query:
+        if name not in known:
+            expected = f"expected {', '.join(known)}" if known else "none is expected"
+            raise RequestError(f"{name} is no parameter of this path; {expected}.{nearest(name, known)}", param=name)
+        if name != often and len(query.getlist(name)) > 1:
+            raise RequestError(f"{name} is given {len(query.getlist(name))} times; expected one.", param=name)
 
 
 def flag_of(name: str, text: str) -> bool:

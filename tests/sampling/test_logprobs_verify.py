@@ -1,9 +1,13 @@
 """Log-probabilities against torch's log_softmax, and verification of drafts."""
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from sampling.reference import Row, draw, sample_one, sequence
 
+from core.executor.prompt_scores import score_prompts
 from core.sampling import Sampler, accept, prompt_logprobs
 from core.sampling.host_logits import HostLogits
 
@@ -80,6 +84,19 @@ def test_prompt_logprobs_agree_with_torch_and_ignore_padding(num):
     for row, token, entry in zip(logits, tokens, prompt_logprobs(padded, tokens, num, vocab_size=VOCAB), strict=True):
         check(entry, row, token, num)
     assert prompt_logprobs(logits, tokens, num) == prompt_logprobs(padded, tokens, num, vocab_size=VOCAB)
+
+
+def test_scores_of_a_prompt_name_no_token_beyond_the_vocabulary():
+    padded = torch.cat([random_logits(2), torch.full((2, 40), 99.0)], dim=1)
+    one = np.array([0], np.int64)
+    step = SimpleNamespace(slots=one, num_computed=one, query_lens=one + 2, cu_seqlens=one)
+    request = SimpleNamespace(prompt_token_ids=[4, 5, 6], params=SimpleNamespace(prompt_logprobs=-1))
+    result = SimpleNamespace(prompt_logprobs={})
+    score_prompts(step, {0: request}, result, lambda tokens: padded[list(tokens)], 8, Sampler(VOCAB))
+    for row, token, entry in zip(padded, [5, 6], result.prompt_logprobs[0], strict=True):
+        assert max(entry.token_ids) == VOCAB - 1
+        assert entry.token_ids[0] == token
+        assert entry.logprobs[0] == pytest.approx(float(torch.log_softmax(row[:VOCAB].double(), 0)[token]), abs=1e-5)
 
 
 @pytest.mark.parametrize(

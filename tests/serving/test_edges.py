@@ -17,10 +17,12 @@ import uvloop
 
 from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.serving.app import create_app
 from core.serving.own_middleware import load_middleware
 from core.serving.sockets import bind_path, close_listener, url
 from core.serving.tls_refresh import TlsRefresh, tls_context
 from tests.serving.conftest import RunningServer
+from tests.serving.fake_engine import make_engine
 
 Starter = Callable[..., Any]
 
@@ -190,10 +192,44 @@ def test_middleware_of_the_users_own(start_server: Starter) -> None:
         assert (headers["x-stamp"], headers["x-function"]) == ("class", "/health")
 
 
+async def fail(request: Any, call_next: Any) -> Any:
+    raise RuntimeError("a defect of the user's own")
+
+
+def test_middleware_that_fails_is_one_answer_and_the_client_knows_that_the_connection_ends(
+    start_server: Starter,
+) -> None:
+    with start_server(quiet(middleware=("tests.serving.test_edges.fail",))) as running:
+        for _ in range(3):
+            answer = running.http.get("/health")
+            assert answer.status_code == 500 and answer.headers["connection"] == "close"
+
+
 @pytest.mark.parametrize("path", ["nowhere", "no.such.module", "tests.serving.test_edges:absent", "os:sep", ":", ""])
 def test_middleware_that_is_none_is_told(path: str) -> None:
     with pytest.raises(UserError, match="--middleware"):
         load_middleware([path])
+
+
+class Unmade:
+    """Middleware that wants more than an application."""
+
+    def __init__(self, app: Any, option: int) -> None:
+        """Never reached."""
+
+
+class Uncallable:
+    """No middleware, but a class."""
+
+    def __init__(self, app: Any) -> None:
+        """With an application."""
+
+
+@pytest.mark.parametrize(("name", "told"), [("Unmade", "cannot be made .*'option'"), ("Uncallable", "__call__")])
+async def test_middleware_that_cannot_be_made_ends_the_start(name: str, told: str) -> None:
+    engine = make_engine()
+    with pytest.raises(UserError, match=f"--middleware tests.serving.test_edges:{name}: .*{told}"):
+        create_app(engine, quiet(middleware=(f"tests.serving.test_edges:{name}",)), engine.model_config)
 
 
 def test_load_counts_prompts_that_live(start_server: Starter, server: RunningServer) -> None:

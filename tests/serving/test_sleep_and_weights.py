@@ -208,6 +208,10 @@ async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
             ("/sleep?mode=x", 400, "mode"),
             ("/pause?clear_cache=x", 400, "clear_cache"),
             ("/wake_up?tags=x", 400, None),
+            ("/wake_up?tag=weights", 400, "tag"),
+            ("/sleep?levl=2", 400, "levl"),
+            ("/sleep?level=1&level=2", 400, "level"),
+            ("/resume?all=1", 400, "all"),
             ("/update_weights", 400, "body"),
             ("/finish_weight_update", 400, None),
         ):

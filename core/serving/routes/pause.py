@@ -8,7 +8,7 @@ from core.serving.body import json_response
 from core.serving.context import context_of
 from core.serving.disconnect import waited_for
 from core.serving.protocol.operation import PausedAnswer, StatusAnswer
-from core.serving.query import flag_of, mode_of
+from core.serving.query import check_names, flag_of, mode_of
 
 router = APIRouter(tags=["operation"])
 
@@ -21,6 +21,7 @@ async def pause(
 
     Whoever hangs up while it waits for them takes the pause back.
     """
+    check_names(request, "mode", "clear_cache", "wait_for_inflight_requests")
     waits = flag_of("wait_for_inflight_requests", wait_for_inflight_requests)
     wanted = "wait" if waits else mode_of(mode)
     clears = flag_of("clear_cache", clear_cache)
@@ -32,6 +33,7 @@ async def pause(
 @router.post("/resume")
 async def resume(request: Request) -> Response:
     """End a pause."""
+    check_names(request)
     await context_of(request).engine.control.resume()
     return json_response(StatusAnswer("resumed"))
 

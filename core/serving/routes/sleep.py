@@ -10,7 +10,7 @@ from core.serving.body import json_response
 from core.serving.context import context_of
 from core.serving.disconnect import waited_for
 from core.serving.protocol.operation import SleepingAnswer, StatusAnswer
-from core.serving.query import level_of, mode_of
+from core.serving.query import check_names, level_of, mode_of
 
 router = APIRouter(tags=["operation"])
 
@@ -22,6 +22,7 @@ async def sleep(request: Request, level: str = "1", mode: str = "abort") -> Resp
     level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
     mode: of requests that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
     """
+    check_names(request, "level", "mode")
     wanted = mode_of(mode)
     sleeping = context_of(request).engine.control.sleep(level_of(level), wanted)
     await waited_for(wanted, request.receive, sleeping)
@@ -31,6 +32,7 @@ async def sleep(request: Request, level: str = "1", mode: str = "abort") -> Resp
 @router.post("/wake_up")
 async def wake_up(request: Request, tags: Annotated[list[str] | None, Query()] = None) -> Response:
     """Bring memory back: all of it, or that which `tags` name, `weights` or `kv_cache`."""
+    check_names(request, often="tags")
     control = context_of(request).engine.control
     await control.wake_up(tags or None)
     return json_response(StatusAnswer("asleep" if await control.is_sleeping() else "awake"))
