@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from core.api.messages import NO_HANDLE
 from core.engine.breadcrumbs import LastStep
@@ -16,6 +16,8 @@ from core.engine.breadcrumbs import LastStep
 Cause = Literal["crash", "killed", "out_of_memory", "wedge", "exit"]
 """A signal through its own doing; one from outside; the system needed its memory; we killed it because it hung; it ended by
 itself."""
+
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
 CRASHES: Final = frozenset({
     signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,

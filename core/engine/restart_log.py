@@ -11,6 +11,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from core.engine.death import CAUSES
+
 LATEST = 8
 
 
@@ -37,7 +39,8 @@ class RestartLog:
 
     def __init__(self) -> None:
         self.latest: deque[PastDeath] = deque(maxlen=LATEST)
-        self.num_restarts: Counter[str] = Counter()
+        # Zeros from the start: a rate over a counter that first appears as 1 would never show the first restart.
+        self.num_restarts: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
         self.paused_since: float | None = None
         self.on_recovered: Callable[[float], None] | None = None
 

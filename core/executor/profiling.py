@@ -2,17 +2,22 @@
 
 Owns: `StepProfiler`: one recording at a time, and its file. Never does: decide when. Called by: the executor, in the thread
 that computes steps, which is the one that torch records.
+
+It is torch.autograd's profiler, which torch.profiler is made of: that one imports torch's compiler and with it Triton, which
+takes many seconds and writes pages about leaks when the process ends.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
+import shutil
 import threading
 import time
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+from torch.autograd.profiler import profile
 
 from core.api.config import ProfilerConfig
 from core.api.errors import UtilityError
@@ -28,8 +33,7 @@ class StepProfiler:
         self._writing: threading.Thread | None = None
         self._path = ""
         self._error = ""
-        # The first one imports for seconds, in which a running engine would count as one that hangs.
-        with profile(activities=[ProfilerActivity.CPU]):
+        with profile(use_kineto=True):  # the first one takes longest: better now than in a running engine
             pass
 
     def start(self) -> str:
@@ -40,18 +44,16 @@ class StepProfiler:
             self._directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UtilityError(f"Traces cannot be written to {self._directory}: {error.strerror}.") from None
-        activities = [ProfilerActivity.CPU]
-        if torch.cuda.is_available():
-            activities.append(ProfilerActivity.CUDA)
         config = self._config
         recording = profile(
-            activities=activities,
+            use_kineto=True,
+            use_device="cuda" if torch.cuda.is_available() else None,
             record_shapes=config.record_shapes,
             profile_memory=config.with_memory,
             with_stack=config.with_stack,
             with_flops=config.with_flops,
         )
-        recording.start()
+        recording.__enter__()
         self._profile = recording
         return str(self._directory)
 
@@ -61,7 +63,7 @@ class StepProfiler:
         if recording is None:
             raise UtilityError("No profile is being recorded; start one first.")
         self._profile = None
-        recording.stop()
+        recording.__exit__(None, None, None)
         suffix = ".pt.trace.json.gz" if self._config.use_gzip else ".pt.trace.json"
         name = f"core-{os.getpid()}-{time.time_ns() // 1_000_000}{suffix}"
         self._path = str(self._directory / name)
@@ -79,6 +81,16 @@ class StepProfiler:
 
     def _write(self, recording: profile, path: str) -> None:
         try:
-            recording.export_chrome_trace(path)
+            plain = path.removesuffix(".gz")
+            recording.export_chrome_trace(plain)
+            if plain != path:
+                _compress(plain, path)
         except Exception as error:  # whatever it is, who asks for the file is told
             self._error = f"{type(error).__name__}: {error}"
+
+
+def _compress(plain: str, path: str) -> None:
+    """In place of the plain file."""
+    with open(plain, "rb") as source, gzip.open(path, "wb") as target:
+        shutil.copyfileobj(source, target)
+    os.remove(plain)

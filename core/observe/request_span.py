@@ -2,6 +2,8 @@
 
 Owns: `RequestSpan`, names and values of attributes. Never does: send (`Tracing` does), or measure: the times are those of
 the outputs. Called by: the server, with every output of each prompt, where traces are wanted.
+
+Attributes have OpenTelemetry's names for generative models, and beside them those that vLLM uses where these differ.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ REQUEST_VALUES: Mapping[str, Callable[[SamplingParams], Any]] = {
     "gen_ai.request.top_k": lambda params: params.top_k,
     "gen_ai.request.max_tokens": lambda params: params.max_tokens,
     "gen_ai.request.n": lambda params: params.n,
+    "gen_ai.request.choice.count": lambda params: params.n if params.n > 1 else None,
+    "gen_ai.request.seed": lambda params: params.seed,
+    "gen_ai.request.frequency_penalty": lambda params: params.frequency_penalty or None,
+    "gen_ai.request.presence_penalty": lambda params: params.presence_penalty or None,
 }
 TIMES: Mapping[str, tuple[str, str]] = {
     "gen_ai.latency.time_in_queue": ("arrival_time", "first_scheduled_time"),
@@ -48,6 +54,7 @@ class RequestSpan:
     """Follows one prompt to its end. Feed every output (or `drop` it), then call `close`.
 
     parent: the trace that it belongs to.
+    answer_id: as the client sees it; one answer may have several prompts.
     model_name: as it is served.
     detailed: whether its phases are spans of their own.
     """
@@ -57,6 +64,7 @@ class RequestSpan:
         tracer: Tracer,
         parent: Context,
         request_id: str,
+        answer_id: str,
         params: SamplingParams | PoolingParams,
         model_name: str,
         *,
@@ -72,6 +80,10 @@ class RequestSpan:
         self._is_open = True
         self._attributes: dict[str, Any] = {
             "gen_ai.request.id": request_id,
+            "gen_ai.operation.name": _operation(answer_id, params),
+            "gen_ai.provider.name": "core",
+            "gen_ai.response.id": answer_id,
+            "gen_ai.request.model": model_name,
             "gen_ai.response.model": model_name,
         }
         self._num_choices = 1
@@ -116,6 +128,7 @@ class RequestSpan:
         )
         if failed:
             span.set_status(StatusCode.ERROR)
+            span.set_attribute("error.type", "_OTHER")
         if self._detailed:
             inside = set_span_in_context(span)
             for phase, (start, stop) in PHASES.items():
@@ -131,16 +144,28 @@ class RequestSpan:
         values: dict[str, Any] = {
             "gen_ai.response.finish_reasons": reasons,
             "gen_ai.usage.completion_tokens": self._num_tokens,
+            "gen_ai.usage.output_tokens": self._num_tokens,
         }
         if self._last is None:
             return values
-        values["gen_ai.usage.prompt_tokens"] = len(self._last.prompt_token_ids)
-        values["gen_ai.usage.cached_tokens"] = self._last.num_cached_tokens
+        num_prompt_tokens = len(self._last.prompt_token_ids)
+        num_cached_tokens = self._last.num_cached_tokens
+        values["gen_ai.usage.prompt_tokens"] = num_prompt_tokens
+        values["gen_ai.usage.input_tokens"] = num_prompt_tokens
+        values["gen_ai.usage.cached_tokens"] = num_cached_tokens
+        values["gen_ai.usage.cache_read.input_tokens"] = num_cached_tokens
         for name, (start, stop) in TIMES.items():
             seconds = _seconds(self._last.metrics, start, stop)
             if seconds is not None:
                 values[name] = seconds
         return values
+
+
+def _operation(answer_id: str, params: SamplingParams | PoolingParams) -> str:
+    """OpenTelemetry's word for what was asked for."""
+    if isinstance(params, PoolingParams):
+        return "embeddings"
+    return "text_completion" if answer_id.startswith("cmpl-") else "chat"
 
 
 def _request_values(params: SamplingParams) -> dict[str, Any]:

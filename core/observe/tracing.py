@@ -59,11 +59,19 @@ class Tracing:
         finally:
             detach(token)
 
-    def follow(self, request_id: str, params: SamplingParams | PoolingParams) -> RequestSpan:
+    def follow(self, request_id: str, answer_id: str, params: SamplingParams | PoolingParams) -> RequestSpan:
         """The span of a prompt that begins now, in the trace that this is done for."""
         from opentelemetry.context import get_current
 
-        return RequestSpan(self._tracer, get_current(), request_id, params, self._model_name, detailed=self._detailed)
+        return RequestSpan(
+            self._tracer,
+            get_current(),
+            request_id,
+            answer_id,
+            params,
+            self._model_name,
+            detailed=self._detailed,
+        )
 
     def flush(self) -> None:
         """Send what waits, for at most a second."""

@@ -171,7 +171,7 @@ async def _run_one(
     meter = RequestMeter(context.metrics, counted, entry)
     stream = context.engine.generate(prompt, params, request_id, terms)
     if context.tracing is not None:
-        stream = _traced(stream, context.tracing.follow(request_id, params))
+        stream = _traced(stream, context.tracing.follow(request_id, entry.id, params))
     try:
         async with aclosing(stream) as outputs:
             async for output in outputs:

@@ -92,7 +92,7 @@ def test_many_deaths_in_a_row() -> None:
         streams = [engine.generate([i, 1, 2], delta(max_tokens=30 + i), f"r{i}") for i in range(12)]
         found = await asyncio.gather(*map(tokens_of, streams))
         assert found == [reference([i, 1, 2], 30 + i) for i in range(12)]
-        assert engine.restarts.num_restarts == {"killed": 6}
+        assert +engine.restarts.num_restarts == {"killed": 6}
 
     with_fakes(use, [9, 1, 3, 8, 6, 15])
 

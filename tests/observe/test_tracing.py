@@ -71,7 +71,7 @@ def test_requests_are_spans_of_the_clients_traces() -> None:
         with run_server(config) as running:
             headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
             body = {"prompt": "Hi", "max_tokens": 4, "temperature": 0.5, "request_id": "mine"}
-            running.http.post("/v1/completions", json=body, headers=headers)
+            answer = running.http.post("/v1/completions", json=body, headers=headers).json()
             running.http.post("/v1/completions", json={**body, "stream": True}, headers=headers)
             running.http.post("/v1/completions", json=body)
     spans = sent_spans(bodies)
@@ -79,6 +79,10 @@ def test_requests_are_spans_of_the_clients_traces() -> None:
     assert len(requests) == 3
     traced = [span for span in requests if span.trace_id.hex() == TRACE]
     assert [span.parent_span_id.hex() for span in traced] == [PARENT] * 2
+    said = values_of(traced[0])
+    assert said["gen_ai.operation.name"] == "text_completion"
+    assert said["gen_ai.response.id"] == answer["id"]
+    assert (said["gen_ai.usage.input_tokens"], said["gen_ai.usage.output_tokens"]) == (3, 4)
     for span in traced:
         values = {pair.key: pair.value for pair in span.attributes}
         assert values["gen_ai.request.id"].string_value.startswith("cmpl-mine")

@@ -79,6 +79,7 @@ def test_deaths_of_the_engine_are_told(start_server: Starter) -> None:
             for sample in family.samples
         }
         assert samples["core:engine_restarts_total", "crash"] == 1
+        assert samples["core:engine_restarts_total", "wedge"] == 0, "there from the start, for rates"
         assert samples["core:engine_recovery_seconds_bucket", "2.5"] == 0
         assert samples["core:engine_recovery_seconds_bucket", "5.0"] == 1
 
