@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,24 @@ MORE_DESCRIPTORS = 16
 MOST_HELPERS = 4
 """One that reads large requests, and those that compile grammars."""
 SAY_EVERY_S = 30.0
+LONGER = 6.0
+"""How many times as long a soak may last until enough has happened: a busy machine takes its time."""
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How long a soak lasts.
+
+    least: right answers; with fewer of them, or before an engine has died, it goes on. 0: the time alone counts.
+    """
+
+    seconds: float
+    least: int = 0
+
+    def is_over(self, elapsed: float, tally: Tally) -> bool:
+        """Whether the time is over and enough has happened."""
+        enough = self.least == 0 or (tally.right >= self.least and bool(tally.recovery))
+        return elapsed >= (self.seconds if enough else self.seconds * LONGER)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, default=Path("soak-report.md"))
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as home:
-        tally, notes = soak(Path(home), options.minutes * 60, options.seed)
+        tally, notes = soak(Path(home), Extent(options.minutes * 60), options.seed)
     facts = f"{options.minutes:g} minutes, seed {options.seed}, {platform.platform(terse=True)}"
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
     options.report.write_text(summary)
@@ -50,9 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def soak(
-    home: Path, seconds: float, seed: int, asked: Sequence[Case] | None = None, **injuring: Any
+    home: Path, extent: Extent, seed: int, asked: Sequence[Case] | None = None, **injuring: Any
 ) -> tuple[Tally, list[str]]:
-    """Injure a server for so long; what was seen, and what this machine does not allow.
+    """Injure a server; what was seen, and what this machine does not allow.
 
     home:     an empty directory.
     asked:    by clients; None: all cases.
@@ -63,21 +82,21 @@ def soak(
     dice = random.Random(seed)
     injuries = Injuries(site, tally, dice, **injuring)
     try:
-        _soak(site, tally, seconds, dice, asked or cases(), injuries)
+        _soak(site, tally, extent, dice, asked or cases(), injuries)
     finally:
         site.close()
     return tally, site.notes
 
 
 def _soak(
-    site: Site, tally: Tally, seconds: float, dice: random.Random, asked: Sequence[Case], injuries: Injuries
+    site: Site, tally: Tally, extent: Extent, dice: random.Random, asked: Sequence[Case], injuries: Injuries
 ) -> None:
     clients = Clients(site, tally, asked, oracle(site, asked))
     roles = [clients.honest] * HONEST + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
     with ThreadPoolExecutor(len(roles) + 1) as pool:
         running = [pool.submit(role, random.Random(dice.random())) for role in roles]
         injuring = pool.submit(injuries.run)
-        samples = _watch(site, tally, seconds)
+        samples = _watch(site, tally, extent)
         injuries.over.set()
         injuring.result()
         clients.over.set()
@@ -87,12 +106,12 @@ def _soak(
     _look(site, tally, samples)
 
 
-def _watch(site: Site, tally: Tally, seconds: float) -> list[tuple[int, float, int]]:
+def _watch(site: Site, tally: Tally, extent: Extent) -> list[tuple[int, float, int]]:
     """Wait for the end; (generation, MB and descriptors of the server process) again and again."""
     samples: list[tuple[int, float, int]] = []
     begin = said = time.monotonic()
-    while (elapsed := time.monotonic() - begin) < seconds:
-        time.sleep(min(2.0, max(0.0, seconds - elapsed)))
+    while not extent.is_over(elapsed := time.monotonic() - begin, tally):
+        time.sleep(min(2.0, max(0.1, extent.seconds - elapsed)))
         if not site.is_up:
             continue
         try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.cases import cases
-from tests.soak.run import soak
+from tests.soak.run import Extent, soak
 from tests.soak.tally import Tally
 
 REST_S = (0.3, 1.0)
@@ -17,18 +17,18 @@ def check(tally: Tally, least: int) -> None:
     assert tally.wrong == [], tally.summary("wrong")
     assert tally.lost == [], tally.summary("lost")
     assert tally.leaked == [], tally.summary("leaked")
-    assert tally.right > least and tally.recovery, tally.summary("too little happened")
+    assert tally.right >= least and tally.recovery, tally.summary("too little happened")
 
 
 @pytest.mark.slow
 def test_nothing_is_wrong_lost_or_leaked(tmp_path: Path) -> None:
     some = cases()[::3]
     first_kills = 90  # the seed by which the engine is killed before anything else happens
-    tally, _ = soak(tmp_path, 5.0, seed=first_kills, asked=some, kill_servers=False, rest_s=REST_S)
-    check(tally, 5)
+    tally, _ = soak(tmp_path, Extent(5.0, least=6), seed=first_kills, asked=some, kill_servers=False, rest_s=REST_S)
+    check(tally, 6)
 
 
 @pytest.mark.slow
 def test_the_same_with_more_injuries_and_all_kinds_of_requests(tmp_path: Path) -> None:
-    tally, _ = soak(tmp_path, 24.0, seed=3, kill_servers=False, rest_s=REST_S)
-    check(tally, 20)
+    tally, _ = soak(tmp_path, Extent(24.0, least=21), seed=3, kill_servers=False, rest_s=REST_S)
+    check(tally, 21)
