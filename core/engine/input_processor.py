@@ -32,6 +32,7 @@ from core.tokens.tokenizer import Tokenizer
 
 MAX_N = 128
 """Most completions that one request may ask for."""
+MOST_PRIORITY = 1 << 31
 
 
 @dataclass(slots=True)
@@ -89,6 +90,7 @@ class InputProcessor:
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
         self._check_explain(terms)
+        _check_priority(terms.priority)
         if isinstance(params, PoolingParams):
             parsed = self._prompts.parse(prompt)
             check_unicode("cache_salt", parsed.cache_salt or "")
@@ -276,6 +278,15 @@ class InputProcessor:
         if params.seed is not None:
             return params.seed & MAX_SEED
         return secrets.randbits(64) if self._random is None else self._random.getrandbits(64)
+
+
+def _check_priority(priority: object) -> None:
+    """Raise RequestError for what other priorities cannot be compared with."""
+    if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise RequestError(
+            f"priority is {priority!r}; expected an integer of at most {MOST_PRIORITY}, lower ones first.",
+            param="priority",
+        )
 
 
 def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:
