@@ -386,5 +386,11 @@ def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
 
 def _check_count(name: str, given: Sequence[Any] | None, count: int) -> None:
     """Raises RequestError unless there is one entry for each prompt."""
-    if given is not None and len(given) != count:
+    if given is None:
+        return
+    if not isinstance(given, Sequence):
+        raise RequestError(
+            f"{name} is a {type(given).__name__}; expected a list with one entry for each prompt.", param=name
+        )
+    if len(given) != count:
         raise RequestError(f"{name} has {len(given)} entries for {count} prompts; pass one for each.", param=name)

@@ -294,6 +294,7 @@ REFUSED = {
     "no task": ({"task": "token_embedd"}, "expected one of embed, token_embed"),
     "classes": ({"task": "classify"}, "serves 'embed' and 'token_embed'"),
     "chunks": ({"late_chunking_params": LateChunkingParams(2)}, "is of the task 'token_embed'"),
+    "large chunk": ({"task": "token_embed", "late_chunking_params": LateChunkingParams(2**70)}, "of at most"),
     "no chunk": ({"task": "token_embed", "late_chunking_params": LateChunkingParams(0)}, "integer from 1 on"),
 }
 
@@ -319,6 +320,11 @@ def test_other_uses_are_refused(bert):
     assert bert.embed([], **NO_BAR) == []
     with pytest.raises(TypeError, match="unexpected keyword argument 'pooling_task'"):
         bert.embed("a", pooling_task="embed", **NO_BAR)
+    with pytest.raises(RequestError, match="prompt_name is 5; expected a name"):
+        bert.embed("a", prompt_name=5, **NO_BAR)
+    for priority, told in ((["x"], "priority is 'x'"), (3, "priority is a int"), ([1, 2], "2 entries for 1")):
+        with pytest.raises(RequestError, match=told):
+            bert.embed("a", priority=priority, **NO_BAR)
     with pytest.raises(RequestError, match="lora_request is not served"):
         bert.embed("a", lora_request="an adapter", **NO_BAR)
     with pytest.raises(RequestError, match=r"--pooler-config\.task token_embed"):

@@ -179,6 +179,8 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
     def prompt(self, name: str | None) -> str:
         """The text in front of others. name: None: the default one. Raises RequestError for an unknown name."""
         wanted = self.default_prompt if name is None else name
+        if not isinstance(wanted, str):
+            raise RequestError(f"prompt_name is {name!r}; expected a name.", param="prompt_name")
         if not wanted:
             return ""
         if wanted not in self.prompts:

@@ -28,6 +28,7 @@ ELSEWHERE: Mapping[str, str] = {
     "extra_kwargs": "There are no plugins that take further arguments of pooling.",
 }
 """What to do in place of vLLM's other parameters."""
+MOST = (1 << 31) - 1
 ACTIVATION_NAMES = ("use_activation", "normalize", "activation")
 
 
@@ -124,3 +125,5 @@ def _check_int(name: str, value: Any, least: int) -> None:
         return
     if type(value) is not int or value < least:
         raise RequestError(f"{name} is {value!r}; expected an integer from {least} on.", param=name)
+    if value > MOST:
+        raise RequestError(f"{name} is {value}; expected an integer of at most {MOST}.", param=name)

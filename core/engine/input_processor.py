@@ -33,6 +33,7 @@ from core.tokens.tokenizer import Tokenizer
 
 MAX_N = 128
 """Most completions that one request may ask for."""
+MOST_PRIORITY = 1 << 31
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class InputProcessor:
         check_unicode("request_id", request_id)
         check_unicode("user", terms.user)
         self._check_explain(terms)
+        _check_priority(terms.priority)
         if isinstance(params, PoolingParams):
             parsed = self._parse(prompt)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
@@ -317,6 +319,15 @@ def _check_continued(prompt: Prompt, params: SamplingParams) -> None:
         raise RequestError("token_type_ids are of pairs of texts to pool; leave them out.", param="token_type_ids")
     if prompt.embeds is not None:
         _check_embedded(prompt, params)
+
+
+def _check_priority(priority: object) -> None:
+    """Raise RequestError for what other priorities cannot be compared with."""
+    if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+        raise RequestError(
+            f"priority is {priority!r}; expected an integer of at most {MOST_PRIORITY}, lower ones first.",
+            param="priority",
+        )
 
 
 def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
+from core.api.checkpoint import ITEM_BYTES
 from core.api.errors import CheckpointError, RequestError
 from core.engine.prompt_embeds import KEY, PLACEHOLDER, PromptEmbeds, check_served, check_shape
 from core.serving.prepared import PreparationSettings, Prompt
@@ -43,6 +44,12 @@ def _embeds(text: str, settings: PreparationSettings, room: int) -> PromptEmbeds
     except CheckpointError as error:
         raise RequestError(str(error), param=KEY) from None
     num_tokens, size = check_shape(tensor.shape, settings.embedding_size, settings.max_model_len)
+    if num_tokens * size * ITEM_BYTES[tensor.dtype] > len(data):  # or a small body would be a lot of work
+        raise RequestError(
+            f"{KEY} has the shape {tensor.shape}, but its file has {len(data)} bytes, as a tensor has whose rows are one; send "
+            "tensor.contiguous().",
+            param=KEY,
+        )
     if num_tokens * size * NUMBER_BYTES > room:
         raise RequestError(
             f"{KEY} has more numbers in all than {settings.limits.max_body_size} bytes hold as float32 (--max-body-size); send "

@@ -10,6 +10,7 @@ from tests.attack.row import Row
 from tests.attack.rows_texts import ANY, CHATS, COMPLETIONS, MB, REFUSED, text
 
 EMBEDDINGS, POOLING, CLASSIFY, SCORE, RERANK = "/v1/embeddings", "/pooling", "/classify", "/score", "/rerank"
+EMBED = "/v2/embed"
 FINE = frozenset({200})
 EITHER = frozenset({200, 400})
 MANY = 300_000
@@ -20,6 +21,7 @@ SOUND: dict[str, dict[str, Any]] = {
     POOLING: {"input": "Hi"},
     CLASSIFY: {"input": "Hi"},
     SCORE: {"text_1": "Hi", "text_2": ["Ho", "Hu"]},
+    EMBED: {"texts": ["Hi"]},
     RERANK: {"query": "Hi", "documents": ["Ho", {"text": "Hu"}]},
 }
 """A request of each route."""
@@ -61,6 +63,20 @@ ODD: list[tuple[str, str, dict[str, Any], frozenset[int], tuple[str, ...]]] = [
     ("an unknown field", EMBEDDINGS, {"imput": "Hi"}, frozenset({400}), ("imput",)),
     ("messages in place of input", EMBEDDINGS, {"messages": []}, frozenset({400}), ("messages",)),
     ("metadata of every kind", EMBEDDINGS, {"metadata": [1, {"a": None}]}, FINE, ()),
+    (
+        "parts of a text in one vector",
+        EMBEDDINGS,
+        {"late_chunking_params": {"chunk_size": 2}},
+        frozenset({400}),
+        ("late_",),
+    ),
+    ("no texts", EMBED, {"texts": []}, frozenset({400}), ("texts",)),
+    ("a number among texts", EMBED, {"texts": ["a", 5]}, frozenset({400}), ("texts",)),
+    ("texts and inputs", EMBED, {"inputs": []}, frozenset({400}), ("texts",)),
+    ("an input without parts", EMBED, {"texts": None, "inputs": [{"content": 5}]}, frozenset({400}), ("inputs",)),
+    ("a type of vectors that is none", EMBED, {"embedding_types": ["int1"]}, frozenset({400}), ("embedding_types",)),
+    ("vectors of no size", EMBED, {"output_dimension": 0}, frozenset({400}), ("output_dimension",)),
+    ("an input type that is none", EMBED, {"input_type": "x"}, frozenset({400}), ("input_type",)),
     ("a task that is none", POOLING, {"task": "translate"}, frozenset({400}), ("task",)),
     ("a task of another model", POOLING, {"task": "classify"}, frozenset({400}), ("task",)),
     ("a vector a token", POOLING, {"task": "token_embed"}, FINE, ()),
@@ -87,6 +103,7 @@ LARGE: list[tuple[str, str, Fields, frozenset[int], tuple[str, ...]]] = [
     ("5,000 texts", EMBEDDINGS, lambda: {"input": ["a"] * 5000}, REFUSED, ("input",)),
     ("300,000 texts", EMBEDDINGS, lambda: {"input": ["a"] * MANY}, REFUSED, ("input",)),
     ("300,000 token ids", EMBEDDINGS, lambda: {"input": [5] * MANY}, REFUSED, ("input",)),
+    ("300,000 texts for Cohere's route", EMBED, lambda: {"texts": ["a"] * MANY}, REFUSED, ("texts",)),
     ("300,000 documents", RERANK, lambda: {"documents": ["a"] * MANY}, REFUSED, ("documents",)),
     ("a text of 2 MB", EMBEDDINGS, lambda: {"input": text(2 * MB)}, REFUSED, ("input",)),
     ("a text of 20 MB", EMBEDDINGS, lambda: {"input": text(20 * MB)}, REFUSED, ("input",)),

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
+from core.api.config import ServerConfig, ServerLimits
 from core.api.messages import EngineRequest
 from core.serving.protocol.sampling import NOT_SERVED
 from tests.serving.conftest import RunningServer, run_server
@@ -146,6 +147,7 @@ HOSTILE: dict[str, tuple[Callable[[], object], str]] = {
     "no token": (lambda: of_torch(drawn(0)), "at least one token"),
     "too many tokens": (lambda: of_torch(drawn(300)), "300 positions"),
     "a claim": (lambda: of_torch(torch.zeros(1).expand(10**9, SIZE)), "1000000000 positions"),
+    "rows that are one": (lambda: of_torch(torch.zeros(SIZE).expand(200, SIZE)), "send tensor.contiguous()"),
     "a claim of safetensors": (lambda: claimed([10**9, SIZE]), "does not lie in the file"),
     "dimensions": (lambda: claimed([2**62] * 50), "does not lie in the file"),
     "nan": (lambda: of_torch(torch.full((2, SIZE), torch.nan)), "NaN or infinity"),
@@ -179,10 +181,13 @@ def test_fields_of_texts_are_refused(taking: RunningServer, field: str, value: o
     assert answer.status_code == 400 and answer.json()["error"]["param"] == field
 
 
-def test_many_prompts_are_bounded(taking: RunningServer) -> None:
-    row = of_torch(torch.zeros(1).expand(255, SIZE))
-    answer = post(taking, prompt_embeds=[row] * 600, max_tokens=1)
-    assert answer.status_code == 400 and "--max-body-size" in answer.json()["error"]["message"]
+def test_numbers_are_bounded() -> None:
+    limits = ServerLimits(max_body_size=65_536)
+    with run_server(ServerConfig(limits=limits), client=KeepingClient, embedding_size=SIZE, max_model_len=256) as small:
+        rows = [of_torch(drawn(160).bfloat16()), of_torch(drawn(160).bfloat16())]
+        assert post(small, prompt_embeds=rows[0]).status_code == 200
+        answer = post(small, prompt_embeds=rows)
+        assert answer.status_code == 400 and "--max-body-size" in answer.json()["error"]["message"]
 
 
 def test_it_is_asked_for(server: RunningServer) -> None:
