@@ -58,7 +58,8 @@ class WeightMethods:
 
         request: a `WeightUpdate`, a mapping of its fields, or, as in vLLM, either of them under `update_info`.
         mode: as of `sleep`, for unfinished requests; those that go on do so with the new weights.
-        fields: of `WeightUpdate`, in place of `request`: `path`, `names`, `shared_memory`, `tensors`, `weight_version`.
+        fields: of `WeightUpdate`, in place of `request`: `path`, `names`, `shared_memory`, `tensors`, `weight_version`,
+                `frees_first`.
         Raises RequestError or UtilityError when something does not fit; then nothing has changed.
         """
         update = as_update(request, fields)
