@@ -19,7 +19,7 @@ from core_plugins.attention.triton.layout import BlockLayout, layout_of
 from core_plugins.attention.triton.limits import Cached
 
 LOG2E: Final = 1.4426950408889634
-WRITTEN: Final = 4096
+WRITTEN: Final = 2048
 """Numbers that a program writes at most."""
 
 
