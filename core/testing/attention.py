@@ -42,6 +42,8 @@ from core.testing.turning import both_ways, turns
 
 MISSING: Final = "missing_library"
 """The code of a reason: what a plugin calls is not installed."""
+COMPANY: Final = (75, 3, 50)
+"""Tokens of a sequence whose bits are compared, and of its company."""
 
 
 def chunks_equal_whole(subject: Subject) -> None:
@@ -156,9 +158,7 @@ def batch_invariant_as_claimed(subject: Subject) -> None:
 
 def _invariant(subject: Subject, what: str, spec: Cached, block_size: int, dtype: str) -> None:
     random = generator("invariant")
-    mine = Conversation.random(75, spec, dtype, random)
-    short = Conversation.random(3, spec, dtype, random)
-    long = Conversation.random(50, spec, dtype, random)
+    mine, short, long = (Conversation.random(length, spec, dtype, random) for length in COMPANY)
     (alone,) = PagedRun(subject.loaded, spec, block_size, dtype, [mine], random).all()
     batch = PagedRun(subject.loaded, spec, block_size, dtype, [short, mine, long], random)
     _, company, _ = batch.all()

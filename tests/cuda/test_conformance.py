@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from core.testing import kernels as kit
 from core.testing.case import Skipped
-from core.testing.kernels import CHECKS
 from core_plugins.kernels.triton.kernels import TritonKernels
 from core_plugins.kernels.triton.manifest import core_spec
 
+SHAPES = ((33, 64), (7, 77))
+"""One with groups of every size and one with odd sizes; `test_products.py` has more, without so much around them."""
 QUICK = ("race_equals_sampler", "masked_race_equals_race", "logprobs_equal_sampler")
 
 
@@ -17,8 +19,9 @@ def _marked(check):
     return pytest.param(check, id=check.__name__, marks=marks)
 
 
-@pytest.mark.parametrize("check", [_marked(check) for check in CHECKS])
-def test_kernels(check):
+@pytest.mark.parametrize("check", [_marked(check) for check in kit.CHECKS])
+def test_kernels(check, monkeypatch):
+    monkeypatch.setattr(kit, "SHAPES", SHAPES)
     subject = SimpleNamespace(device="cpu", loaded=TritonKernels(), manifest=SimpleNamespace(spec=core_spec()))
     try:
         check(subject)

@@ -66,9 +66,7 @@ def test_the_quickest_tile_that_fits_becomes_a_line() -> None:
 
 def _launched(**changes: object) -> Call:
     """A launch of `product` as it is written down."""
-    form = UINT4.form
-    constants = {"CODE": form.code, "LOW_BITS": 4, "HIGH_BITS": 0, "SCALE": "plain", "SUB": "none", "WIDTH": 64}
-    constants |= {"COMPUTE": COMPUTE[torch.bfloat16], "SEGMENTS": 1, "BN": 64, "BT": 16}
+    constants = {"FORM": UINT4.form, "COMPUTE": COMPUTE[torch.bfloat16], "SEGMENTS": 1, "BN": 64, "BT": 16}
     arguments = {"x": Pointer(torch.bfloat16, True)}
     arguments |= {name: Pointer(getattr(torch, dtype), True) for name, dtype in UINT4.tensors}
     numbers = dict(UINT4.sizes) | {"num_outputs": 96, "num_inputs": 128, "num_rows": 5}
@@ -77,7 +75,8 @@ def _launched(**changes: object) -> Call:
 
 
 def test_launches_of_other_tiles_are_one_product() -> None:
-    assert tune.works_of([_launched(), _launched(BT=64)], "sm_90") == [UINT4]
+    of_integers = Call(Launch("int8_product:product", (), ()), ())
+    assert tune.works_of([_launched(), _launched(BT=64), of_integers], "sm_90") == [UINT4]
     assert work_of(_launched(COMPUTE=COMPUTE[torch.float32]), "sm_90").key.weight == "float32"
     with pytest.raises(UserError, match="no product"):
         tune.works_of([], "sm_90")

@@ -74,7 +74,7 @@ class TritonAttention:
         """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots; a negative slot is skipped."""
         layout = handle.layout
         _check(k, "k", metadata.num_tokens, layout.heads, layout.size)
-        _check(v, "v", metadata.num_tokens, layout.heads, layout.value)
+        _check(v, "v", metadata.num_tokens, layout.heads, layout.value_size)
         write_rows(handle, k, v, metadata)
 
     def turn_and_write(
@@ -86,7 +86,7 @@ class TritonAttention:
         assert isinstance(spec, AttentionSpec)
         _check(q, "q", metadata.num_tokens, spec.num_heads, spec.head_size)
         _check(k, "k", metadata.num_tokens, layout.heads, layout.size)
-        _check(v, "v", metadata.num_tokens, layout.heads, layout.value)
+        _check(v, "v", metadata.num_tokens, layout.heads, layout.value_size)
         turn_and_write_rows(handle, q, k, v, turn, positions, metadata)
 
     def forward(self, handle: Layer, q: Tensor, metadata: BatchView, out: Tensor) -> None:

@@ -2,7 +2,8 @@
 
 Owns: where a token's key lies, and the conversion of each KV type. Never does: attend. Called by: the kernels.
 
-An element is known by its name: `plain` (bfloat16, float16, float32), `e4m3` and `e5m2` (bytes), `int8`.
+BLOCKS is a `BlockLayout`, whose element is known by its name: `plain` (bfloat16, float16, float32), `e4m3` and `e5m2`
+(bytes), `int8`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ ROUNDING = tl.constexpr(12582912.0)
 
 
 @triton.jit
-def decoded(codes: tl.tensor, dtype: tl.constexpr, ELEMENT: tl.constexpr, NATIVE: tl.constexpr) -> tl.tensor:
+def decoded(codes: tl.tensor, dtype: tl.constexpr, BLOCKS: tl.constexpr, NATIVE: tl.constexpr) -> tl.tensor:
     """Numbers of the cache in the type of the products, without loss. NATIVE: the chip has instructions for 8-bit floats."""
-    if ELEMENT == "e4m3":
+    if BLOCKS.element == "e4m3":
         if NATIVE:
             return codes.to(tl.float8e4nv, bitcast=True).to(dtype)
         else:
             return portable.cast(portable.decode_e4m3(codes), dtype)
-    elif ELEMENT == "e5m2":
+    elif BLOCKS.element == "e5m2":
         if NATIVE:
             return codes.to(tl.float8e5, bitcast=True).to(dtype)
         else:
@@ -37,13 +38,13 @@ def decoded(codes: tl.tensor, dtype: tl.constexpr, ELEMENT: tl.constexpr, NATIVE
 
 
 @triton.jit
-def encoded(x: tl.tensor, dtype: tl.constexpr, ELEMENT: tl.constexpr) -> tl.tensor:
+def encoded(x: tl.tensor, dtype: tl.constexpr, BLOCKS: tl.constexpr) -> tl.tensor:
     """float32 x as the cache holds it; beyond the largest number of the type: that. dtype: of the cache."""
-    if ELEMENT == "e4m3":
+    if BLOCKS.element == "e4m3":
         return portable.encode_e4m3(x)
-    elif ELEMENT == "e5m2":
+    elif BLOCKS.element == "e5m2":
         return portable.encode_e5m2(x)
-    elif ELEMENT == "int8":
+    elif BLOCKS.element == "int8":
         whole = (x + ROUNDING) - ROUNDING
         inside = tl.minimum(tl.maximum(whole, -127.0), 127.0)
         return inside.to(tl.int8)

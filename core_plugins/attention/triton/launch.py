@@ -10,17 +10,18 @@ of its own. Whether it has changes no bit, and is decided by shapes alone, so it
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
 from torch import Tensor
 
 from core.plugin.contracts import BatchView, HeadTurn
+from core_plugins.attention.triton import spans
 from core_plugins.attention.triton.attend_kernel import attend
-from core_plugins.attention.triton.layer import Layer, heads_of, merge_constants
+from core_plugins.attention.triton.attended import Attended
+from core_plugins.attention.triton.layer import Layer, merge_constants
 from core_plugins.attention.triton.merge_kernel import merge
-from core_plugins.attention.triton.spans import SECTIONS, SLOTS, SPAN
 from core_plugins.attention.triton.turn_kernel import turn_and_write
 from core_plugins.attention.triton.write_kernel import write
 
@@ -44,7 +45,7 @@ class Room:
 def write_rows(layer: Layer, k: Tensor, v: Tensor, view: BatchView) -> None:
     """Store k [T, Hkv, D] and v [T, Hkv, Dv] at the step's slots; those of -1 are skipped."""
     constants = layer.written
-    grid = (view.num_tokens, triton.cdiv(constants["HEADS"], constants["SIDE"]))
+    grid = (view.num_tokens, triton.cdiv(layer.layout.heads, constants["SIDE"]))
     strides = (k.stride(0), k.stride(1), v.stride(0), v.stride(1))
     scales = (layer.params.k_scale, layer.params.v_scale)
     write[grid](k, v, layer.cache, layer.scales, view.slot_mapping, *strides, *scales, **constants)
@@ -57,7 +58,7 @@ def turn_and_write_rows(
     constants = layer.written
     side = constants["SIDE"]
     q_heads = q.shape[1]
-    grid = (view.num_tokens, triton.cdiv(constants["HEADS"], side) + triton.cdiv(q_heads, side))
+    grid = (view.num_tokens, triton.cdiv(layer.layout.heads, side) + triton.cdiv(q_heads, side))
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2])
     weights = (turn.q_weight, turn.k_weight)
     turn_and_write[grid](
@@ -90,10 +91,10 @@ def _by_head(weight: Tensor | None) -> int:
 def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: Tensor, wanted: int) -> None:
     """out [T, Hq, Dv] of queries in two parts. wanted: programs that occupy the device."""
     constants = layer.attended(q.dtype)
-    tiles, lanes = tiles_and_lanes(constants, view.num_tokens, view.num_seqs)
-    heads, _, value = heads_of(layer.spec)
-    splits = num_splits(view, tiles * lanes, heads * value, wanted)
-    room = _room(view.num_tokens, heads, value, q.device) if splits > 1 else None
+    own: Attended = constants["LAYER"]
+    tiles = num_tiles(own, view.num_tokens, view.num_seqs)
+    splits = num_splits(view, tiles * own.lanes, own.heads * own.value_size, wanted)
+    room = _room(view.num_tokens, own.heads, own.value_size, q.device) if splits > 1 else None
     absent = layer.scales  # of the type of what is absent; never read
     sinks = absent if layer.params.sinks is None else layer.params.sinks
     slopes = absent if layer.params.slopes is None else layer.params.slopes
@@ -102,7 +103,7 @@ def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: T
     depth = 0 if view.tails is None else view.tails.shape[1]
     step = (view.cu_seqlens_q, view.seq_lens, view.block_table, tails)
     strides = (*q.stride()[:2], *q_rest.stride()[:2], *out.stride()[:2])
-    attend[(tiles, lanes, splits)](
+    attend[(tiles, own.lanes, splits)](
         q,
         q_rest,
         out,
@@ -123,7 +124,7 @@ def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: T
     )
     if room is None:
         return
-    merge[(view.num_tokens, heads)](
+    merge[(view.num_tokens, own.heads)](
         *parts,
         out,
         view.cu_seqlens_q,
@@ -132,32 +133,27 @@ def attend_rows(layer: Layer, q: Tensor, q_rest: Tensor, view: BatchView, out: T
         view.num_seqs,
         *out.stride()[:2],
         layer.scalars.v_scale,
-        **merge_constants(constants),
+        **merge_constants(own),
     )
 
 
-def tiles_and_lanes(constants: dict[str, Any], num_tokens: int, num_seqs: int) -> tuple[int, int]:
-    """Tiles of rows that a step may need whatever its sequences are, and programs for each."""
-    side = constants["SIDE"]
-    group = constants["GROUP"]
-    queries = constants["ROWS"] // side
-    kv_heads = constants["HEADS"] // group
-    value_tiles = triton.cdiv(constants["VALUE"], constants["VALUE_TILE"])
-    tiles = num_tokens // queries + num_seqs
-    return tiles, kv_heads * triton.cdiv(group, side) * value_tiles
+def num_tiles(own: Attended, num_tokens: int, num_seqs: int) -> int:
+    """Tiles of rows that a step may need whatever its sequences are."""
+    return num_tokens // own.queries + num_seqs
 
 
 def num_splits(view: BatchView, programs: int, numbers: int, wanted: int) -> int:
     """Programs that divide the keys of a tile among them. numbers: of a row's output."""
-    room = 4 * view.num_tokens * numbers * SLOTS
+    room = 4 * view.num_tokens * numbers * spans.SLOTS.value
     if room > MAX_ROOM:
         return 1
-    spans = -(-view.max_seq_len // SPAN.value)
-    most: int = min(int(SECTIONS.value), spans)
+    shortest_sections = -(-view.max_seq_len // spans.SPAN.value)
+    most: int = min(spans.SECTIONS.value, shortest_sections)
     return max(1, min(most, -(-wanted // programs)))
 
 
 def _room(rows: int, heads: int, value: int, device: torch.device) -> Room:
-    sums = torch.empty(rows, heads, SLOTS, value, device=device)
-    maxima = torch.empty(rows, heads, SLOTS, device=device)
+    slots = spans.SLOTS.value
+    sums = torch.empty(rows, heads, slots, value, device=device)
+    maxima = torch.empty(rows, heads, slots, device=device)
     return Room(sums, maxima, torch.empty_like(maxima))

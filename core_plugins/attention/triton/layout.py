@@ -1,6 +1,7 @@
 """How a block of one layer lies in memory, in elements of the cache.
 
-Owns: the places of keys, values and scales. Never does: compute. Called by: `backend.py`, `moves.py`, the rows for the gate.
+Owns: the places of keys, values and scales, and what an element is. Never does: compute.
+Called by: `layer.py`, `moves.py`. Kernels are compiled for a layout.
 
 A block holds K [Hkv, block_size, D], V [Hkv, block_size, Dv], then the float32 scales of K and of V, each [Hkv, block_size],
 where the type has them: the tokens of a head lie side by side, as a program reads them. A block of a latent layer holds a
@@ -9,28 +10,35 @@ row for each token: its latent, and behind it its rotated key.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final
 
 from core.api.specs import KV_TYPES, AttentionSpec, LatentSpec
+from core_plugins.attention.triton.limits import ELEMENTS
 
-SCALE_BYTES = 4
+SCALE_BYTES: Final = 4
+LARGEST: Final = {"fp8_per_token_head": 448.0, "int8_per_token_head": 127.0}
+"""The number that the largest of a token and head becomes."""
 
 
-class BlockLayout(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
     """A layer's blocks. Places and strides count elements, those of scales count scales.
 
     heads: of keys and values.
-    size, value: numbers of a key and of a value; of a latent layer the rotated key is written as the value.
+    size, value_size: numbers of a key and of a value; of a latent layer the rotated key is written as the value.
     block_size: tokens.
     block_stride: from block to block.
     k_head, k_token: from head to head, and from token to token.
     v_base, v_head, v_token: the same for values, and where they begin.
+    element: how a number is stored, see `cells.py`.
+    is_scaled: whether each token and head has scales of its own. largest: what its largest number becomes.
     scale_stride, scale_base, scale_values: from block to block, where scales begin, and from those of K to those of V.
     """
 
     heads: int
     size: int
-    value: int
+    value_size: int
     block_size: int
     block_stride: int
     k_head: int
@@ -38,9 +46,12 @@ class BlockLayout(NamedTuple):
     v_base: int
     v_head: int
     v_token: int
-    scale_stride: int
-    scale_base: int
-    scale_values: int
+    element: str
+    is_scaled: bool = False
+    largest: float = 1.0
+    scale_stride: int = 0
+    scale_base: int = 0
+    scale_values: int = 0
 
 
 def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> BlockLayout:
@@ -53,7 +64,7 @@ def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> 
         return BlockLayout(
             heads=1,
             size=spec.rank,
-            value=spec.rope_size,
+            value_size=spec.rope_size,
             block_size=block_size,
             block_stride=block_stride,
             k_head=0,
@@ -61,9 +72,7 @@ def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> 
             v_base=spec.rank,
             v_head=0,
             v_token=row,
-            scale_stride=0,
-            scale_base=0,
-            scale_values=0,
+            element=ELEMENTS[dtype],
         )
     heads = spec.num_kv_heads
     tokens = heads * block_size
@@ -72,7 +81,7 @@ def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> 
     return BlockLayout(
         heads=heads,
         size=spec.head_size,
-        value=spec.head_size_v,
+        value_size=spec.head_size_v,
         block_size=block_size,
         block_stride=block_stride,
         k_head=block_size * spec.head_size,
@@ -80,6 +89,9 @@ def layout_of(spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> 
         v_base=tokens * spec.head_size,
         v_head=block_size * spec.head_size_v,
         v_token=spec.head_size_v,
+        element=ELEMENTS[dtype],
+        is_scaled=scaled,
+        largest=LARGEST.get(dtype, 1.0),
         scale_stride=block_bytes // SCALE_BYTES if scaled else 0,
         scale_base=numbers // SCALE_BYTES if scaled else 0,
         scale_values=tokens if scaled else 0,

@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from core_plugins.attention.triton import spans
-from core_plugins.attention.triton.attend_kernel import LOG2E
+from core_plugins.attention.triton.sums import LOG2E
 from core_plugins.kernels.triton import portable
 
 
@@ -32,7 +32,6 @@ def merge(
     WINDOW: tl.constexpr,
     CHUNKED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
-    SLOTS: tl.constexpr,
 ) -> None:
     """One head of one row; the arguments are those of `attend`."""
     row = tl.program_id(0)
@@ -47,7 +46,7 @@ def merge(
     count = position // section - first + 1
     number = tl.arange(0, VALUE_PADDED)
     inside = number < VALUE
-    base = (row.to(tl.int64) * HEADS + head) * SLOTS
+    base = (row.to(tl.int64) * HEADS + head) * spans.SLOTS
     total_maximum = tl.load(part_maxima + base)
     total_weight = tl.load(part_weights + base)
     total = tl.load(part_sums + base * VALUE + number, mask=inside, other=0.0)

@@ -11,13 +11,8 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from core.api.specs import AttentionSpec, LatentSpec
-from core_plugins.attention.triton.layer import (
-    TORCH_TYPES,
-    attend_constants,
-    merge_constants,
-    products_of,
-    write_constants,
-)
+from core_plugins.attention.triton.attended import TORCH_TYPES, attended, products_of
+from core_plugins.attention.triton.layer import attend_constants, merge_constants, write_constants
 from core_plugins.attention.triton.limits import Cached
 from core_plugins.kernels.triton.catalog import KernelRow
 from core_plugins.kernels.triton.chips import NAMES
@@ -86,12 +81,12 @@ def _attend(case: Case, chip: str, split: bool) -> KernelRow:
 
 
 def _merge(case: Case, chip: str) -> KernelRow:
-    attended = attend_constants(case.spec, case.block_size, case.dtype, case.queries, chip)
+    own, _ = attended(case.spec, case.dtype, case.queries, chip)
     signature = dict.fromkeys(("part_sums", "part_maxima", "part_weights", "sinks"), "*fp32")
     signature |= {"out": f"*{KINDS[case.queries]}", "cu_seqlens": "*i32", "seq_lens": "*i32"}
     signature |= dict.fromkeys(("num_seqs", "out_row", "out_head"), "i32") | {"v_scale": "fp32"}
     function = f"{PACKAGE}.merge_kernel:merge"
-    return _row(f"merge of sections: {case.name}", chip, function, signature, merge_constants(attended), False)
+    return _row(f"merge of sections: {case.name}", chip, function, signature, merge_constants(own), False)
 
 
 def _write(case: Case, chip: str) -> KernelRow:

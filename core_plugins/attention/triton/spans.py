@@ -17,7 +17,7 @@ SPAN = tl.constexpr(128)
 """The shortest section; tiles divide it."""
 
 SECTIONS = tl.constexpr(16)
-SLOTS = 17
+SLOTS = tl.constexpr(17)
 """Sections that a row can touch: with a window, the first and the last one may be cut."""
 
 

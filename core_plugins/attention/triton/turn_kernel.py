@@ -76,6 +76,29 @@ def _turned(
 
 
 @triton.jit
+def _turn_queries(
+    q: tl.tensor,
+    head: tl.tensor,
+    q_head: tl.tensor,
+    weight: tl.tensor,
+    weight_head: tl.tensor,
+    eps: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    HEADS: tl.constexpr,
+    SIZE: tl.constexpr,
+    PADDED: tl.constexpr,
+    HALF: tl.constexpr,
+) -> None:
+    """Some heads of one token's queries in their place. q: at its first number. The rest is that of `_turned`."""
+    queries = _turned(q, head, q_head, weight, weight_head, eps, cos, sin, HEADS, SIZE, PADDED, HALF)
+    number = tl.arange(0, PADDED)
+    inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
+    tl.debug_barrier()  # a number is also the partner of another, which another thread reads
+    portable.store(q + head[:, None] * q_head + number[None, :], queries, inside)
+
+
+@triton.jit
 def turn_and_write(
     q: tl.tensor,
     k: tl.tensor,
@@ -101,89 +124,36 @@ def turn_and_write(
     v_scale: tl.tensor,
     Q_HEADS: tl.constexpr,
     HALF: tl.constexpr,
-    HEADS: tl.constexpr,
     SIDE: tl.constexpr,
-    SIZE: tl.constexpr,
     PADDED: tl.constexpr,
-    VALUE: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_STRIDE: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    K_TOKEN: tl.constexpr,
-    V_BASE: tl.constexpr,
-    V_HEAD: tl.constexpr,
-    V_TOKEN: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    SCALE_VALUES: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    SCALED: tl.constexpr,
-    LARGEST: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ) -> None:
     """One token, SIDE heads of k and v, or SIDE heads of q, whose programs come behind those of k.
 
-    q [T, Q_HEADS, SIZE] is turned in place; k [T, HEADS, SIZE] and v [T, HEADS, VALUE] go to slots [T] and stay as they
+    q [T, Q_HEADS, size] is turned in place; k [T, heads, size] and v [T, heads, value] go to slots [T] and stay as they
     are; a negative slot is skipped. cos, sin: [positions, HALF]. q_weight, k_weight: of norms, or None.
+    The other constants are those of `write`.
     """
-    KEY_LANES: tl.constexpr = (HEADS + SIDE - 1) // SIDE
+    KEY_LANES: tl.constexpr = (BLOCKS.heads + SIDE - 1) // SIDE
     token = tl.program_id(0).to(tl.int64)
     lane = tl.program_id(1)
     angle = tl.load(positions + token) * HALF
     if lane >= KEY_LANES:
         head = (lane - KEY_LANES) * SIDE + tl.arange(0, SIDE)
         place = q + token * q_row
-        queries = _turned(
-            place, head, q_head, q_weight, q_weight_head, eps, cos + angle, sin + angle, Q_HEADS, SIZE, PADDED, HALF
-        )
-        number = tl.arange(0, PADDED)
-        inside = (head < Q_HEADS)[:, None] & (number < SIZE)[None, :]
-        tl.debug_barrier()  # a number is also the partner of another, which another thread reads
-        portable.store(place + head[:, None] * q_head + number[None, :], queries, inside)
+        c = cos + angle
+        s = sin + angle
+        _turn_queries(place, head, q_head, q_weight, q_weight_head, eps, c, s, Q_HEADS, BLOCKS.size, PADDED, HALF)
     else:
         slot = tl.load(slots + token)
         if slot >= 0:
             head = lane * SIDE + tl.arange(0, SIDE)
+            place = k + token * k_row
+            c = cos + angle
+            s = sin + angle
             keys = _turned(
-                k + token * k_row,
-                head,
-                k_head,
-                k_weight,
-                k_weight_head,
-                eps,
-                cos + angle,
-                sin + angle,
-                HEADS,
-                SIZE,
-                PADDED,
-                HALF,
+                place, head, k_head, k_weight, k_weight_head, eps, c, s, BLOCKS.heads, BLOCKS.size, PADDED, HALF
             )
-            values = heads_of(v + token * v_row, head, v_head, HEADS, VALUE, VALUE_PADDED)
-            put_token(
-                keys,
-                values,
-                cache,
-                scales,
-                slot,
-                head,
-                k_scale,
-                v_scale,
-                HEADS,
-                SIZE,
-                PADDED,
-                VALUE,
-                VALUE_PADDED,
-                BLOCK_SIZE,
-                BLOCK_STRIDE,
-                K_HEAD,
-                K_TOKEN,
-                V_BASE,
-                V_HEAD,
-                V_TOKEN,
-                SCALE_STRIDE,
-                SCALE_BASE,
-                SCALE_VALUES,
-                ELEMENT,
-                SCALED,
-                LARGEST,
-            )
+            values = heads_of(v + token * v_row, head, v_head, BLOCKS.heads, BLOCKS.value_size, VALUE_PADDED)
+            put_token(keys, values, cache, scales, slot, head, k_scale, v_scale, PADDED, VALUE_PADDED, BLOCKS)

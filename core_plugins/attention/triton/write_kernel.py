@@ -36,27 +36,25 @@ def _put(
     head: tl.tensor,
     scale_place: tl.tensor,
     scale: tl.tensor,
-    HEADS: tl.constexpr,
     SIZE: tl.constexpr,
     PADDED: tl.constexpr,
     HEAD: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    SCALED: tl.constexpr,
-    LARGEST: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ) -> None:
     """Heads of one token. values: of `heads_of`. cache: at the token's first number. scale_place: of each, in `scales`."""
     number = tl.arange(0, PADDED)
-    inside = (head < HEADS)[:, None] & (number < SIZE)[None, :]
-    if SCALED:
+    inside = (head < BLOCKS.heads)[:, None] & (number < SIZE)[None, :]
+    if BLOCKS.is_scaled:
         magnitude = tl.max(tl.abs(values), 1)
-        own_scale = portable.div(magnitude, tl.full(magnitude.shape, LARGEST, tl.float32))
-        tl.store(scales + scale_place, own_scale, mask=head < HEADS)
+        largest = tl.full(magnitude.shape, BLOCKS.largest, tl.float32)
+        own_scale = portable.div(magnitude, largest)
+        tl.store(scales + scale_place, own_scale, mask=head < BLOCKS.heads)
         divisor = tl.where(magnitude > 0, magnitude, 1.0)
-        factor = portable.div(tl.full(magnitude.shape, LARGEST, tl.float32), divisor)
+        factor = portable.div(largest, divisor)
         values = tl.where((magnitude > 0)[:, None], values * factor[:, None], 0.0)
-    elif ELEMENT != "plain":
+    elif BLOCKS.element != "plain":
         values = portable.div(values, tl.zeros_like(values) + scale)
-    codes = cells.encoded(values, cache.dtype.element_ty, ELEMENT)
+    codes = cells.encoded(values, cache.dtype.element_ty, BLOCKS)
     tl.store(cache + head[:, None] * HEAD + number[None, :], codes, mask=inside)
 
 
@@ -70,35 +68,20 @@ def put_token(
     head: tl.tensor,
     k_scale: tl.tensor,
     v_scale: tl.tensor,
-    HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
     PADDED: tl.constexpr,
-    VALUE: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_STRIDE: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    K_TOKEN: tl.constexpr,
-    V_BASE: tl.constexpr,
-    V_HEAD: tl.constexpr,
-    V_TOKEN: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    SCALE_VALUES: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    SCALED: tl.constexpr,
-    LARGEST: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ) -> None:
     """Some heads of one token into its slot. keys [SIDE, PADDED] and values [SIDE, VALUE_PADDED]: of `heads_of`."""
-    block = slot // BLOCK_SIZE
-    offset = slot % BLOCK_SIZE
-    scale_place = block * SCALE_STRIDE + SCALE_BASE + head * BLOCK_SIZE + offset
-    place = cache + block * BLOCK_STRIDE
-    k_place = place + offset * K_TOKEN
-    v_place = place + V_BASE + offset * V_TOKEN
-    v_scales = scale_place + SCALE_VALUES
-    _put(keys, k_place, scales, head, scale_place, k_scale, HEADS, SIZE, PADDED, K_HEAD, ELEMENT, SCALED, LARGEST)
-    _put(values, v_place, scales, head, v_scales, v_scale, HEADS, VALUE, VALUE_PADDED, V_HEAD, ELEMENT, SCALED, LARGEST)
+    block = slot // BLOCKS.block_size
+    offset = slot % BLOCKS.block_size
+    k_scales = block * BLOCKS.scale_stride + BLOCKS.scale_base + head * BLOCKS.block_size + offset
+    v_scales = k_scales + BLOCKS.scale_values
+    place = cache + block * BLOCKS.block_stride
+    k_place = place + offset * BLOCKS.k_token
+    v_place = place + BLOCKS.v_base + offset * BLOCKS.v_token
+    _put(keys, k_place, scales, head, k_scales, k_scale, BLOCKS.size, PADDED, BLOCKS.k_head, BLOCKS)
+    _put(values, v_place, scales, head, v_scales, v_scale, BLOCKS.value_size, VALUE_PADDED, BLOCKS.v_head, BLOCKS)
 
 
 @triton.jit
@@ -114,57 +97,20 @@ def write(
     v_head: tl.tensor,
     k_scale: tl.tensor,
     v_scale: tl.tensor,
-    HEADS: tl.constexpr,
     SIDE: tl.constexpr,
-    SIZE: tl.constexpr,
     PADDED: tl.constexpr,
-    VALUE: tl.constexpr,
     VALUE_PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    BLOCK_STRIDE: tl.constexpr,
-    K_HEAD: tl.constexpr,
-    K_TOKEN: tl.constexpr,
-    V_BASE: tl.constexpr,
-    V_HEAD: tl.constexpr,
-    V_TOKEN: tl.constexpr,
-    SCALE_STRIDE: tl.constexpr,
-    SCALE_BASE: tl.constexpr,
-    SCALE_VALUES: tl.constexpr,
-    ELEMENT: tl.constexpr,
-    SCALED: tl.constexpr,
-    LARGEST: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ) -> None:
-    """One token, SIDE of its heads: k [T, HEADS, SIZE] and v [T, HEADS, VALUE] at slots [T]; a negative one is skipped."""
+    """One token, SIDE of its heads: k [T, heads, size] and v [T, heads, value] at slots [T]; a negative one is skipped.
+
+    PADDED, VALUE_PADDED: size and value as powers of 2. BLOCKS: a `BlockLayout`.
+    """
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token)
     if slot < 0:
         return
     head = tl.program_id(1) * SIDE + tl.arange(0, SIDE)
-    put_token(
-        heads_of(k + token * k_row, head, k_head, HEADS, SIZE, PADDED),
-        heads_of(v + token * v_row, head, v_head, HEADS, VALUE, VALUE_PADDED),
-        cache,
-        scales,
-        slot,
-        head,
-        k_scale,
-        v_scale,
-        HEADS,
-        SIZE,
-        PADDED,
-        VALUE,
-        VALUE_PADDED,
-        BLOCK_SIZE,
-        BLOCK_STRIDE,
-        K_HEAD,
-        K_TOKEN,
-        V_BASE,
-        V_HEAD,
-        V_TOKEN,
-        SCALE_STRIDE,
-        SCALE_BASE,
-        SCALE_VALUES,
-        ELEMENT,
-        SCALED,
-        LARGEST,
-    )
+    keys = heads_of(k + token * k_row, head, k_head, BLOCKS.heads, BLOCKS.size, PADDED)
+    values = heads_of(v + token * v_row, head, v_head, BLOCKS.heads, BLOCKS.value_size, VALUE_PADDED)
+    put_token(keys, values, cache, scales, slot, head, k_scale, v_scale, PADDED, VALUE_PADDED, BLOCKS)

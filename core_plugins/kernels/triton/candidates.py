@@ -45,6 +45,12 @@ def lanes_of(count: tl.tensor, LANES: tl.constexpr) -> tuple[tl.tensor, tl.tenso
 
 
 @triton.jit
+def numbers_of(which: tl.tensor, lane: tl.tensor, real: tl.tensor) -> tl.tensor:
+    """Which of all logits each row of a program has, [LANES, 1]."""
+    return tl.load(which + lane, mask=real, other=0)[:, None]
+
+
+@triton.jit
 def mask_rows(words: tl.tensor, mask_index: tl.tensor, lane: tl.tensor, real: tl.tensor) -> tl.tensor:
     """The bitmask of each row of a program, [LANES, 1]."""
     mask_row = tl.full(lane.shape, -1, tl.int64)

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from core_plugins.kernels.triton import portable
 from core_plugins.kernels.triton.catalog import KernelRow
-from core_plugins.kernels.triton.forms import PACKED_FORMS, form_constants, weight_types
+from core_plugins.kernels.triton.forms import PACKED_FORMS, weight_types
 from core_plugins.kernels.triton.launch import blocks, options
 from core_plugins.kernels.triton.packed import Form, Packed
 from core_plugins.kernels.triton.product_kernel import SIZES
-from core_plugins.kernels.triton.tile import FormOf, Weight, stored_run, weight_tile
+from core_plugins.kernels.triton.tile import Weight, stored_run, weight_tile
 
 STEPS = ("num_ids", "num_inputs", "out_stride")
 BLOCK_IDS = 16
@@ -29,18 +29,19 @@ def _store_run(
     is_row: tl.tensor,
     num_inputs: tl.tensor,
     weight: Weight,
-    form: FormOf,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> None:
     """Store a run of some rows. place: where each row of the result begins, [rows, 1], as `row` and `is_row`."""
-    raw = stored_run(weight, row, run, num_inputs, form, WHOLE)
-    for field in tl.static_range(form.FIELDS):
-        block = run * form.FIELDS + field
-        if form.CODE == "dense":
+    FIELDS: tl.constexpr = FORM.fields
+    raw = stored_run(weight, row, run, num_inputs, FORM, WHOLE)
+    for field in tl.static_range(FIELDS):
+        block = run * FIELDS + field
+        if FORM.code == "dense":
             w = portable.widen(raw)
         else:
-            w = weight_tile(raw, field, block, row, weight, form)
-        at = block * form.WIDTH + tl.arange(0, form.WIDTH)[None, :]
+            w = weight_tile(raw, field, block, row, weight, FORM)
+        at = block * FORM.width + tl.arange(0, FORM.width)[None, :]
         portable.store(place + at, w, is_row & (at < num_inputs))
 
 
@@ -67,13 +68,7 @@ def take(
     super_size: int,
     group_size: int,
     zero: int,
-    CODE: tl.constexpr,
-    LOW_BITS: tl.constexpr,
-    HIGH_BITS: tl.constexpr,
-    SCALE: tl.constexpr,
-    SUB: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FIELDS: tl.constexpr,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr,
     BT: tl.constexpr,
 ) -> None:
@@ -87,11 +82,7 @@ def take(
     is_row = place < num_ids
     row = tl.load(ids + place, mask=is_row, other=0)
     begin = out + place.to(tl.int64) * out_stride
-    # The form is no variable: what is assigned becomes a tensor.
-    _store_run(
-        begin[:, None], row[:, None], run, is_row[:, None], num_inputs, weight,
-        FormOf(CODE, LOW_BITS, HIGH_BITS, SCALE, SUB, WIDTH, FIELDS), WHOLE,
-    )  # fmt: skip
+    _store_run(begin[:, None], row[:, None], run, is_row[:, None], num_inputs, weight, FORM, WHOLE)
 
 
 def take_weights(weight: Packed, ids: Tensor, out: Tensor) -> None:
@@ -99,8 +90,7 @@ def take_weights(weight: Packed, ids: Tensor, out: Tensor) -> None:
     form = weight.form
     num_ids = len(ids)
     num_inputs = weight.shape[1]
-    constants = form_constants(form)
-    constants |= {"WHOLE": num_inputs % form.run == 0, "BT": BLOCK_IDS}
+    constants = {"FORM": form, "WHOLE": num_inputs % form.run == 0, "BT": BLOCK_IDS}
     grid = (blocks(num_ids, BLOCK_IDS), blocks(num_inputs, form.run))
     if num_ids:
         steps = (num_ids, num_inputs, out.stride(0))
@@ -110,7 +100,7 @@ def take_weights(weight: Packed, ids: Tensor, out: Tensor) -> None:
 def _row(form: Form, present: tuple[str, ...]) -> KernelRow:
     signature, absent = weight_types(form, "bf16", *present)
     signature |= {"ids": "*i64", "out": "*bf16"} | dict.fromkeys(STEPS + SIZES, "i32")
-    constants = form_constants(form) | absent | {"WHOLE": True, "BT": BLOCK_IDS}
+    constants = absent | {"FORM": form, "WHOLE": True, "BT": BLOCK_IDS}
     name = f"embedding, {form.code} {' '.join(present)}".strip()
     return KernelRow(name, f"{__name__}:take", signature, constants)
 

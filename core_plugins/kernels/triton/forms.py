@@ -1,4 +1,4 @@
-"""Forms of prepared weights as the compiler sees them: constants and types of arguments.
+"""Forms of prepared weights as the compiler sees them: types of arguments.
 
 Owns: these, and the forms that the catalog has rows of. Never does: launch. Called by: the kernels that read weights.
 """
@@ -31,19 +31,6 @@ PACKED_FORMS: Final[tuple[tuple[Form, tuple[str, ...]], ...]] = (
     (Form("table", 2, 1, sub="int8", width=16), ()),
 )
 """Forms that the catalog has rows of, and what they have beyond what their names say."""
-
-
-def form_constants(form: Form) -> dict[str, object]:
-    """Arguments of a kernel that reads such a weight, which the compiler knows."""
-    return {
-        "CODE": form.code,
-        "LOW_BITS": form.low_bits,
-        "HIGH_BITS": form.high_bits,
-        "SCALE": form.scale,
-        "SUB": form.sub,
-        "WIDTH": form.width,
-        "FIELDS": form.fields,
-    }
 
 
 def weight_types(form: Form, number: str, *present: str) -> tuple[dict[str, str], dict[str, object]]:

@@ -14,14 +14,13 @@ import triton.language as tl
 from torch import Tensor
 
 from core_plugins.kernels.triton import portable
+from core_plugins.kernels.triton.block_of_product import place_of_program, store_block
 from core_plugins.kernels.triton.catalog import KernelRow
 from core_plugins.kernels.triton.launch import blocks, options
 
 STEPS = ("num_rows", "num_outputs", "num_inputs", "num_blocks", "value_stride", "out_stride")
 MOST_INPUTS: Final = 1 << 17
 """So many products of two numbers of 127 stay within 32 bits."""
-GROUP = tl.constexpr(8)
-"""Blocks of rows whose programs run side by side, so that they share what they read of the weight."""
 
 
 class Tile(NamedTuple):
@@ -65,12 +64,7 @@ def product(
     """One block of outputs of one block of rows. codes int8 [rows, inputs], scales float32 [rows]; values int8
     [outputs, value_stride], value_scales float32 [outputs]. num_blocks: of rows. WHOLE: inputs are whole blocks of BK.
     """
-    pid = tl.program_id(0)
-    of_group = GROUP * tl.cdiv(num_outputs, BN)
-    first_block = pid // of_group * GROUP
-    side_by_side = tl.minimum(num_blocks - first_block, GROUP)
-    row_block = first_block + pid % of_group % side_by_side
-    first_column = pid % of_group // side_by_side * BN
+    row_block, first_column = place_of_program(num_outputs, num_blocks, BN)
     first_row = row_block * BT
     column = first_column + tl.arange(0, BN)
     row = first_row + tl.arange(0, BT)
@@ -90,16 +84,11 @@ def product(
             x = tl.load(x_tile + x_row + at[:, None], mask=(at < num_inputs)[:, None], other=0)
         total = portable.dot_int8(w, x, total)
     scale = tl.load(scales + tl.minimum(row, num_rows - 1))
-    own_column = tl.minimum(column, num_outputs - 1)
-    value_scale = tl.load(value_scales + own_column)
+    value_scale = tl.load(value_scales + tl.minimum(column, num_outputs - 1))
     result = total.to(tl.float32) * scale[None, :] * value_scale[:, None]
-    if bias is not None:
-        result = result + portable.widen(tl.load(bias + own_column))[:, None]
     inside = (column < num_outputs)[:, None] & (row < num_rows)[None, :]
     place = out + row.to(tl.int64)[None, :] * out_stride + column[:, None]
-    if ACCUMULATE:
-        result = result + portable.widen(tl.load(place, mask=inside, other=0.0))
-    portable.store(place, result, inside)
+    store_block(result, place, bias, column, inside, num_outputs, ACCUMULATE)
 
 
 def multiply_int8(

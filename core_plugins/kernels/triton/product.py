@@ -16,7 +16,6 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from core_plugins.kernels.triton.forms import form_constants
 from core_plugins.kernels.triton.launch import architecture_of, blocks, options
 from core_plugins.kernels.triton.packed import Form, Packed
 from core_plugins.kernels.triton.product_kernel import join, product
@@ -97,9 +96,8 @@ def product_constants(
     form: Form, compute: torch.dtype, segments: int, split: bool, accumulate: bool
 ) -> dict[str, object]:
     """Arguments of `product` that the compiler knows, but for those of a tile and of sizes."""
-    constants = form_constants(form)
-    constants |= {"COMPUTE": COMPUTE[compute], "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate}
-    return constants
+    own = {"COMPUTE": COMPUTE[compute], "SEGMENTS": segments, "SPLIT": split, "ACCUMULATE": accumulate}
+    return {"FORM": form, **own}
 
 
 def _join(partial: Tensor, bias: Tensor | None, out: Tensor, accumulate: bool) -> None:

@@ -13,27 +13,14 @@ import triton
 import triton.language as tl
 
 from core_plugins.kernels.triton import portable
-from core_plugins.kernels.triton.tile import FormOf, Weight, stored_run, weight_tile
+from core_plugins.kernels.triton.block_of_product import place_of_program, store_block
+from core_plugins.kernels.triton.tile import Weight, stored_run, weight_tile
 
 STEPS = (
     *("num_rows", "num_outputs", "num_inputs", "num_blocks", "block_rows"),
     *("x_stride", "out_stride", "segment_runs", "divisor"),
 )
 SIZES = ("value_stride", "high_stride", "scale_stride", "sub_stride", "super_size", "group_size", "zero")
-GROUP = tl.constexpr(8)
-"""Blocks of rows whose programs run side by side, so that they share what they read of the weight."""
-
-
-@triton.jit
-def _place(num_outputs: tl.tensor, num_blocks: tl.tensor, BN: tl.constexpr) -> tuple[tl.tensor, tl.tensor]:
-    """Which block of rows this program has, and its first output."""
-    pid = tl.program_id(0)
-    of_group = GROUP * tl.cdiv(num_outputs, BN)
-    first_block = pid // of_group * GROUP
-    side_by_side = tl.minimum(num_blocks - first_block, GROUP)
-    row_block = first_block + pid % of_group % side_by_side
-    first_column = pid % of_group // side_by_side * BN
-    return row_block, first_column
 
 
 @triton.jit
@@ -43,16 +30,16 @@ def _weights(
     block: tl.tensor,
     row: tl.tensor,
     weight: Weight,
-    form: FormOf,
+    FORM: tl.constexpr,
     COMPUTE: tl.constexpr,
 ) -> tl.tensor:
-    """W of some rows and the inputs of one block, in the type of the product: [rows, WIDTH]."""
-    if form.CODE == "dense":
+    """W of some rows and the inputs of one block, in the type of the product: [rows, width]."""
+    if FORM.code == "dense":
         w = raw
         if w.dtype != COMPUTE:
             w = portable.cast(portable.widen(raw), COMPUTE)
     else:
-        w = portable.cast(weight_tile(raw, field, block, row, weight, form), COMPUTE)
+        w = portable.cast(weight_tile(raw, field, block, row, weight, FORM), COMPUTE)
     return w
 
 
@@ -66,7 +53,7 @@ def _inputs(
     COMPUTE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
-    """x.T of some rows and inputs, in the type of the product: [WIDTH, BT]. source [1, BT], at [WIDTH, 1]."""
+    """x.T of some rows and inputs, in the type of the product: [width, BT]. source [1, BT], at [width, 1]."""
     if WHOLE:
         part = tl.load(x + source * x_stride + at)
     else:
@@ -87,20 +74,21 @@ def _segment(
     row: tl.tensor,
     num_inputs: tl.tensor,
     weight: Weight,
-    form: FormOf,
+    FORM: tl.constexpr,
     COMPUTE: tl.constexpr,
     WHOLE: tl.constexpr,
 ) -> tl.tensor:
     """total + W @ x.T over the runs of one segment: float32 [BN, BT]. source [1, BT], row [BN, 1]."""
-    num_runs = tl.cdiv(num_inputs, form.WIDTH * form.FIELDS)
+    FIELDS: tl.constexpr = FORM.fields
+    num_runs = tl.cdiv(num_inputs, FORM.run)
     first_run = segment * segment_runs
     last_run = tl.minimum(first_run + segment_runs, num_runs)
     for run in range(first_run, last_run):
-        raw = stored_run(weight, row, run, num_inputs, form, WHOLE)
-        for field in tl.static_range(form.FIELDS):
-            block = run * form.FIELDS + field
-            w = _weights(raw, field, block, row, weight, form, COMPUTE)
-            at = block * form.WIDTH + tl.arange(0, form.WIDTH)[:, None]
+        raw = stored_run(weight, row, run, num_inputs, FORM, WHOLE)
+        for field in tl.static_range(FIELDS):
+            block = run * FIELDS + field
+            w = _weights(raw, field, block, row, weight, FORM, COMPUTE)
+            at = block * FORM.width + tl.arange(0, FORM.width)[:, None]
             part = _inputs(x, source, at, x_stride, num_inputs, COMPUTE, WHOLE)
             total = portable.dot(w, part, total)
     return total
@@ -115,7 +103,7 @@ def _total(
     num_inputs: tl.tensor,
     segment_runs: tl.tensor,
     weight: Weight,
-    form: FormOf,
+    FORM: tl.constexpr,
     COMPUTE: tl.constexpr,
     SEGMENTS: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -128,16 +116,37 @@ def _total(
     if SPLIT or SEGMENTS == 1:
         segment = tl.program_id(1)
         total = _segment(
-            total, segment, segment_runs, x, source, x_stride, row, num_inputs, weight, form, COMPUTE, WHOLE
+            total, segment, segment_runs, x, source, x_stride, row, num_inputs, weight, FORM, COMPUTE, WHOLE
         )
     else:
         for segment in range(SEGMENTS):
             part = tl.zeros([BN, BT], tl.float32)
             part = _segment(
-                part, segment, segment_runs, x, source, x_stride, row, num_inputs, weight, form, COMPUTE, WHOLE
+                part, segment, segment_runs, x, source, x_stride, row, num_inputs, weight, FORM, COMPUTE, WHOLE
             )
             total = total + part
     return total
+
+
+@triton.jit
+def _rows(
+    pairs: tl.tensor,
+    token: tl.tensor,
+    first_token: tl.tensor,
+    num_rows: tl.tensor,
+    divisor: tl.tensor,
+    BT: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Which rows of x a block has [1, BT], behind its first one without `pairs`, which of `out`, and whether each is one."""
+    if pairs is not None:
+        target = tl.load(pairs + token).to(tl.int64)
+        is_row = target >= 0
+        source = tl.maximum(target, 0) // divisor
+    else:
+        target = token.to(tl.int64)
+        is_row = token < num_rows
+        source = tl.minimum(tl.arange(0, BT), num_rows - 1 - first_token)
+    return source[None, :], target, is_row
 
 
 @triton.jit(do_not_specialize=STEPS + SIZES)
@@ -172,13 +181,7 @@ def product(
     super_size: int,
     group_size: int,
     zero: int,
-    CODE: tl.constexpr,
-    LOW_BITS: tl.constexpr,
-    HIGH_BITS: tl.constexpr,
-    SCALE: tl.constexpr,
-    SUB: tl.constexpr,
-    WIDTH: tl.constexpr,
-    FIELDS: tl.constexpr,
+    FORM: tl.constexpr,
     COMPUTE: tl.constexpr,
     SEGMENTS: tl.constexpr,
     SPLIT: tl.constexpr,
@@ -198,7 +201,7 @@ def product(
     if ALIGNED:
         value_stride = tl.multiple_of(value_stride, 16)
         x_stride = tl.multiple_of(x_stride, 16)
-    row_block, first_column = _place(num_outputs, num_blocks, BN)
+    row_block, first_column = place_of_program(num_outputs, num_blocks, BN)
     # Within a tile 32 bits are enough; where it begins is one number of 64.
     row = tl.minimum(tl.arange(0, BN), num_outputs - 1 - first_column)[:, None]
     first_row = first_column.to(tl.int64)
@@ -209,15 +212,9 @@ def product(
         if expert < 0:
             return
         first_row += expert.to(tl.int64) * num_outputs
-        target = tl.load(pairs + token).to(tl.int64)
-        is_row = target >= 0
-        source = tl.maximum(target, 0) // divisor
     else:
-        target = token.to(tl.int64)
-        is_row = token < num_rows
         x += first_token.to(tl.int64) * x_stride
-        source = tl.minimum(tl.arange(0, BT), num_rows - 1 - first_token)
-    source = source[None, :]
+    source, target, is_row = _rows(pairs, token, first_token, num_rows, divisor, BT)
     values += first_row * value_stride
     if high is not None:
         high += first_row * high_stride
@@ -237,11 +234,9 @@ def product(
         values, high, scale, sub_scale, minimum, sub_minimum, zeros, row_scale, table,
         value_stride, high_stride, scale_stride, sub_stride, super_size, group_size, zero,
     )  # fmt: skip
-    # The form is no variable: what is assigned becomes a tensor.
     total = _total(
-        x, source, x_stride, row, num_inputs, segment_runs, weight,
-        FormOf(CODE, LOW_BITS, HIGH_BITS, SCALE, SUB, WIDTH, FIELDS), COMPUTE, SEGMENTS, SPLIT, WHOLE, BN, BT,
-    )  # fmt: skip
+        x, source, x_stride, row, num_inputs, segment_runs, weight, FORM, COMPUTE, SEGMENTS, SPLIT, WHOLE, BN, BT
+    )
     column = first_column + tl.arange(0, BN)
     inside = (column < num_outputs)[:, None] & is_row[None, :]
     if SPLIT:
@@ -249,26 +244,7 @@ def product(
         tl.store(out + target[None, :] * num_outputs + column[:, None], total, mask=inside)
     else:
         place = out + target[None, :] * out_stride + column[:, None]
-        _finish(total, place, bias, column, inside, num_outputs, ACCUMULATE)
-
-
-@triton.jit
-def _finish(
-    total: tl.tensor,
-    place: tl.tensor,
-    bias: tl.tensor,
-    column: tl.tensor,
-    inside: tl.tensor,
-    num_outputs: tl.tensor,
-    ACCUMULATE: tl.constexpr,
-) -> None:
-    """Store a tile [BN, BT], with the bias and on top of what is there, rounded once."""
-    if bias is not None:
-        shift = portable.widen(tl.load(bias + tl.minimum(column, num_outputs - 1)))
-        total = total + shift[:, None]
-    if ACCUMULATE:
-        total = total + portable.widen(tl.load(place, mask=inside, other=0.0))
-    portable.store(place, total, inside)
+        store_block(total, place, bias, column, inside, num_outputs, ACCUMULATE)
 
 
 @triton.jit(do_not_specialize=("num_rows", "num_outputs", "out_stride"))

@@ -8,21 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from core_plugins.kernels.triton import noise
-from core_plugins.kernels.triton.candidates import (
-    NO_ID,
-    NO_LIMIT,
-    STEPS,
-    Logits,
-    allowed,
-    distance,
-    is_finite,
-    lanes_of,
-    largest,
-    mask_rows,
-    raw_tile,
-    score_of,
-)
+from core_plugins.kernels.triton import candidates, noise
 
 FARTHEST = tl.constexpr(-26.1)
 """No candidate whose z is below can win: this is more than the whole range of the noise."""
@@ -36,7 +22,7 @@ def _better(
     scores = tl.where(takes_part, scores, float("-inf"))
     top = tl.max(scores, axis=1)
     at_top = takes_part & (scores == top[:, None])
-    top_id = tl.min(tl.where(at_top, ids[None, :], NO_ID), axis=1)
+    top_id = tl.min(tl.where(at_top, ids[None, :], candidates.NO_ID), axis=1)
     is_better = (top > best) | ((top == best) & (top_id < best_id))
     return tl.where(is_better, top, best), tl.where(is_better, top_id, best_id)
 
@@ -47,7 +33,7 @@ def _word(keys: tl.tensor, lane: tl.tensor, real: tl.tensor, place: tl.constexpr
     return tl.load(keys + lane * 5 + place, mask=real, other=0).to(tl.uint32)[:, None]
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit(do_not_specialize=candidates.STEPS)
 def draw(
     logits: tl.tensor,
     which: tl.tensor,
@@ -69,17 +55,18 @@ def draw(
     BLOCK: tl.constexpr,
 ) -> None:
     """Program (rows, part) writes the best scores float32 [parts, count] and their ids int32; part_size: of four."""
-    lane, real = lanes_of(count, LANES)
+    lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
-    row = tl.load(which + lane, mask=real, other=0)[:, None]
-    rows = Logits(logits, row, logits_stride, words, mask_rows(words, mask_index, lane, real), mask_stride)
+    row = candidates.numbers_of(which, lane, real)
+    mask_row = candidates.mask_rows(words, mask_index, lane, real)
+    rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     heat = tl.load(temperatures + lane, mask=real, other=0.0)
-    top = largest(tops, lane, real, count, PARTS)
-    is_hot = real & (heat > 0.0) & is_finite(top)
+    top = candidates.largest(tops, lane, real, count, PARTS)
+    is_hot = real & (heat > 0.0) & candidates.is_finite(top)
     best = tl.full([LANES], float("-inf"), tl.float32)
-    best_id = tl.full([LANES], NO_ID, tl.int32)
+    best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
     if tl.max(is_hot.to(tl.int32), axis=0) > 0:
-        least = tl.full([LANES], NO_LIMIT, tl.int32)
+        least = tl.full([LANES], candidates.NO_LIMIT, tl.int32)
         if limit is not None:
             least = tl.load(limit + lane, mask=real, other=0)
         low = _word(keys, lane, real, 0)
@@ -95,9 +82,9 @@ def draw(
             for word in tl.static_range(4):
                 ids = group * 4 + word
                 inside = is_hot[:, None] & (ids < vocab_size)[None, :]
-                logit = allowed(rows, raw_tile(rows, ids, inside), ids, inside)
-                z = distance(logit, top, divisor)
-                takes_part = inside & (z >= FARTHEST) & (score_of(z) >= least[:, None])
+                logit = candidates.allowed(rows, candidates.raw_tile(rows, ids, inside), ids, inside)
+                z = candidates.distance(logit, top, divisor)
+                takes_part = inside & (z >= FARTHEST) & (candidates.score_of(z) >= least[:, None])
                 score = z + noise.gumbel(of_word[word])
                 best, best_id = _better(best, best_id, score, ids, takes_part)
     tl.store(scores + part * count + lane, best, mask=real)

@@ -11,20 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from core_plugins.kernels.triton.candidates import (
-    LOWEST_KEY,
-    NO_LIMIT,
-    STEPS,
-    Logits,
-    allowed,
-    distance,
-    is_finite,
-    lanes_of,
-    largest,
-    mask_rows,
-    raw_tile,
-    score_of,
-)
+from core_plugins.kernels.triton import candidates
 
 HALVINGS = tl.constexpr(32)
 
@@ -49,7 +36,7 @@ def weight(z: tl.tensor) -> tl.tensor:
 @triton.jit
 def _at_or_above(
     least: tl.tensor,
-    rows: Logits,
+    rows: candidates.Logits,
     top: tl.tensor,
     heat: tl.tensor,
     takes_part: tl.tensor,
@@ -63,9 +50,9 @@ def _at_or_above(
     for start in range(0, vocab_size, BLOCK):
         ids = start + tl.arange(0, BLOCK)
         inside = takes_part[:, None] & (ids < vocab_size)[None, :]
-        logit = allowed(rows, raw_tile(rows, ids, inside), ids, inside)
-        z = distance(logit, top, heat)
-        passes = inside & (score_of(z) >= tl.maximum(least, LOWEST_KEY)[:, None])
+        logit = candidates.allowed(rows, candidates.raw_tile(rows, ids, inside), ids, inside)
+        z = candidates.distance(logit, top, heat)
+        passes = inside & (candidates.score_of(z) >= tl.maximum(least, candidates.LOWEST_KEY)[:, None])
         if BY_WEIGHT:
             total += tl.sum(tl.where(passes, weight(z), 0), axis=1)
         else:
@@ -73,7 +60,7 @@ def _at_or_above(
     return total
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit(do_not_specialize=candidates.STEPS)
 def limits(
     logits: tl.tensor,
     which: tl.tensor,
@@ -95,19 +82,20 @@ def limits(
     BLOCK: tl.constexpr,
 ) -> None:
     """Program (rows) writes the smallest score that passes, int32 [count]."""
-    lane, real = lanes_of(count, LANES)
-    row = tl.load(which + lane, mask=real, other=0)[:, None]
-    rows = Logits(logits, row, logits_stride, words, mask_rows(words, mask_index, lane, real), mask_stride)
+    lane, real = candidates.lanes_of(count, LANES)
+    row = candidates.numbers_of(which, lane, real)
+    mask_row = candidates.mask_rows(words, mask_index, lane, real)
+    rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     heat = tl.load(temperatures + lane, mask=real, other=0.0)
     most = tl.load(top_k + lane, mask=real, other=0)
     share = tl.load(top_p + lane, mask=real, other=1.0)
     smallest = tl.load(least + lane, mask=real, other=float("-inf"))
     smallest = tl.where(smallest == 0.0, 0.0, smallest)  # no negative zero
-    first = tl.maximum(score_of(smallest), LOWEST_KEY)
-    top = largest(tops, lane, real, count, PARTS)
-    is_hot = real & (heat > 0.0) & is_finite(top)
+    first = tl.maximum(candidates.score_of(smallest), candidates.LOWEST_KEY)
+    top = candidates.largest(tops, lane, real, count, PARTS)
+    is_hot = real & (heat > 0.0) & candidates.is_finite(top)
     is_filtered = is_hot & ((most > 0) | (share < 1.0) | (smallest > -3.4028234663852886e38))
-    limit = tl.where(is_filtered, first, NO_LIMIT).to(tl.int64)
+    limit = tl.where(is_filtered, first, candidates.NO_LIMIT).to(tl.int64)
     # Two rounds: the most likely ones by number, then by their probability among those.
     for by_weight in tl.static_range(2):
         if by_weight:

@@ -8,20 +8,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from core_plugins.kernels.triton.candidates import (
-    NO_ID,
-    STEPS,
-    Logits,
-    allowed,
-    is_finite,
-    lanes_of,
-    largest,
-    mask_rows,
-    raw_tile,
-)
+from core_plugins.kernels.triton import candidates
 
 
-@triton.jit(do_not_specialize=STEPS)
+@triton.jit(do_not_specialize=candidates.STEPS)
 def peak(
     logits: tl.tensor,
     which: tl.tensor,
@@ -38,23 +28,24 @@ def peak(
     BLOCK: tl.constexpr,
 ) -> None:
     """Program (rows, part) writes float32 tops [parts, count], +inf where a logit is not finite, and top_ids int32."""
-    lane, real = lanes_of(count, LANES)
+    lane, real = candidates.lanes_of(count, LANES)
     part = tl.program_id(1)
-    row = tl.load(which + lane, mask=real, other=0)[:, None]
-    rows = Logits(logits, row, logits_stride, words, mask_rows(words, mask_index, lane, real), mask_stride)
+    row = candidates.numbers_of(which, lane, real)
+    mask_row = candidates.mask_rows(words, mask_index, lane, real)
+    rows = candidates.Logits(logits, row, logits_stride, words, mask_row, mask_stride)
     best = tl.full([LANES], float("-inf"), tl.float32)
-    best_id = tl.full([LANES], NO_ID, tl.int32)
+    best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
     is_bad = tl.zeros([LANES], tl.int32)
     for start in range(part * part_size, tl.minimum((part + 1) * part_size, vocab_size), BLOCK):
         ids = start + tl.arange(0, BLOCK)
         inside = real[:, None] & (ids < vocab_size)[None, :]
-        logit = raw_tile(rows, ids, inside)
+        logit = candidates.raw_tile(rows, ids, inside)
         odd = (logit != logit) | (logit == float("inf"))
         is_bad = tl.maximum(is_bad, tl.max(odd.to(tl.int32), axis=1))
-        logit = tl.where(odd, float("-inf"), allowed(rows, logit, ids, inside))
+        logit = tl.where(odd, float("-inf"), candidates.allowed(rows, logit, ids, inside))
         top = tl.max(logit, axis=1)
         at_top = (logit == top[:, None]) & inside
-        top_id = tl.min(tl.where(at_top, ids[None, :], NO_ID), axis=1)
+        top_id = tl.min(tl.where(at_top, ids[None, :], candidates.NO_ID), axis=1)
         best_id = tl.where(top > best, top_id, best_id)
         best = tl.maximum(best, top)
     best = tl.where(is_bad > 0, float("inf"), best)
@@ -75,11 +66,11 @@ def settle(
     LANES: tl.constexpr,
 ) -> None:
     """Program (rows) writes the tokens, int64 [count]; -1 where there is none."""
-    lane, real = lanes_of(count, LANES)
+    lane, real = candidates.lanes_of(count, LANES)
     heat = tl.load(temperatures + lane, mask=real, other=0.0)
-    is_sound = is_finite(largest(tops, lane, real, count, PARTS))
+    is_sound = candidates.is_finite(candidates.largest(tops, lane, real, count, PARTS))
     best = tl.full([LANES], float("-inf"), tl.float32)
-    best_id = tl.full([LANES], NO_ID, tl.int32)
+    best_id = tl.full([LANES], candidates.NO_ID, tl.int32)
     for part in range(PARTS):
         place = part * count + lane
         hot_score = tl.load(scores + place, mask=real, other=0.0)

@@ -3,8 +3,9 @@
 Owns: those functions of Triton, and how a kernel hands a weight on to them. Never does: multiply.
 Called by: the products, the embedding.
 
-Inputs lie in blocks of WIDTH, all of which share their scales. A byte of `stored` holds the integers of as many blocks as
-have room (FIELDS), so that a tile of bytes is read once and gives FIELDS tiles of numbers whose inputs lie together.
+FORM is a `packed.Form`. Inputs lie in blocks of its width, all of which share their scales. A byte of `stored` holds the
+integers of as many blocks as have room (fields), so that a tile of bytes is read once and gives as many tiles of numbers
+whose inputs lie together.
 """
 
 from __future__ import annotations
@@ -38,25 +39,13 @@ class Weight(NamedTuple):
     zero: tl.tensor
 
 
-class FormOf(NamedTuple):
-    """What a kernel is compiled for: `packed.Form` as a kernel has it."""
-
-    CODE: tl.constexpr
-    LOW_BITS: tl.constexpr
-    HIGH_BITS: tl.constexpr
-    SCALE: tl.constexpr
-    SUB: tl.constexpr
-    WIDTH: tl.constexpr
-    FIELDS: tl.constexpr
-
-
 @triton.jit
 def stored_run(
-    weight: Weight, row: tl.tensor, run: tl.tensor, num_inputs: tl.tensor, form: FormOf, WHOLE: tl.constexpr
+    weight: Weight, row: tl.tensor, run: tl.tensor, num_inputs: tl.tensor, FORM: tl.constexpr, WHOLE: tl.constexpr
 ) -> tl.tensor:
     """What is stored of a run of blocks: [rows, WIDTH]. WHOLE: runs fill the inputs."""
-    at = run * form.WIDTH + tl.arange(0, form.WIDTH)[None, :]
-    if form.CODE == "dense" and not WHOLE:
+    at = run * FORM.width + tl.arange(0, FORM.width)[None, :]
+    if FORM.code == "dense" and not WHOLE:
         raw = tl.load(weight.stored + row * weight.value_stride + at, mask=at < num_inputs, other=0.0)
     else:
         raw = tl.load(weight.stored + row * weight.value_stride + at)
@@ -65,23 +54,23 @@ def stored_run(
 
 @triton.jit
 def numbers(
-    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, form: FormOf
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
     """What the stored codes of a block stand for, before zero points and scales: float32 [rows, WIDTH].
 
     raw: the bytes of the block's run. block: its number. row: [rows, 1].
     """
-    if form.CODE == "e4m3":
+    if FORM.code == "e4m3":
         result = portable.decode_e4m3(raw)
-    elif form.CODE == "e5m2":
+    elif FORM.code == "e5m2":
         result = portable.decode_e5m2(raw)
-    elif form.CODE == "int8":
+    elif FORM.code == "int8":
         result = raw.to(tl.int8, bitcast=True).to(tl.float32)
     else:
-        code = _code(raw, field, block, row, weight, form)
-        if form.CODE == "table":
+        code = _code(raw, field, block, row, weight, FORM)
+        if FORM.code == "table":
             result = tl.load(weight.table + code)
-        elif form.CODE == "e2m1":
+        elif FORM.code == "e2m1":
             half = ((code & 8) << 12) | ((code & 7) << 9)  # float16 with an exponent that is 14 too small
             result = half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
         else:
@@ -91,29 +80,29 @@ def numbers(
 
 @triton.jit
 def _code(
-    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, form: FormOf
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
     """The integers of a block: int32 [rows, WIDTH]."""
     code = raw.to(tl.int32)
-    if form.LOW_BITS < 8:
-        code = (code >> (field * form.LOW_BITS)) & ((1 << form.LOW_BITS) - 1)
-    if form.HIGH_BITS > 0:
-        fields: tl.constexpr = 8 // form.HIGH_BITS
-        at = (block // fields) * form.WIDTH + tl.arange(0, form.WIDTH)[None, :]
+    if FORM.low_bits < 8:
+        code = (code >> (field * FORM.low_bits)) & ((1 << FORM.low_bits) - 1)
+    if FORM.high_bits > 0:
+        fields: tl.constexpr = 8 // FORM.high_bits
+        at = (block // fields) * FORM.width + tl.arange(0, FORM.width)[None, :]
         more = tl.load(weight.high + row * weight.high_stride + at).to(tl.int32)
-        more = (more >> ((block % fields) * form.HIGH_BITS)) & ((1 << form.HIGH_BITS) - 1)
-        code = code | (more << form.LOW_BITS)
+        more = (more >> ((block % fields) * FORM.high_bits)) & ((1 << FORM.high_bits) - 1)
+        code = code | (more << FORM.low_bits)
     return code
 
 
 @triton.jit
-def wide_scale(place: tl.tensor, SCALE: tl.constexpr) -> tl.tensor:
-    """Scales as float32. SCALE: `e8m0`, `e4m3`, or `plain` for a float type."""
+def wide_scale(place: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Scales as float32."""
     stored = tl.load(place)
-    if SCALE == "e8m0":
+    if FORM.scale == "e8m0":
         bits = tl.where(stored == 0, 0x400000, stored.to(tl.int32) << 23)
         result = bits.to(tl.float32, bitcast=True)
-    elif SCALE == "e4m3":
+    elif FORM.scale == "e4m3":
         result = portable.decode_e4m3(stored)
     else:
         result = portable.widen(stored)
@@ -122,29 +111,29 @@ def wide_scale(place: tl.tensor, SCALE: tl.constexpr) -> tl.tensor:
 
 @triton.jit
 def weight_tile(
-    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, form: FormOf
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
 ) -> tl.tensor:
     """W of some rows and the inputs of one block: float32 [rows, WIDTH]."""
-    result = numbers(raw, field, block, row, weight, form)
-    first = block * form.WIDTH
+    result = numbers(raw, field, block, row, weight, FORM)
+    first = block * FORM.width
     upper = row * weight.scale_stride + tl.minimum(first // weight.super_size, weight.scale_stride - 1)
-    if form.CODE == "int":
+    if FORM.code == "int":
         if weight.zeros is not None:
             result = result - tl.load(weight.zeros + upper).to(tl.float32)
         else:
             result = result - weight.zero.to(tl.float32)
-    factor = wide_scale(weight.scale + upper, form.SCALE)
-    if form.SUB != "none":
+    factor = wide_scale(weight.scale + upper, FORM)
+    if FORM.sub != "none":
         lower = row * weight.sub_stride + tl.minimum(first // weight.group_size, weight.sub_stride - 1)
         sub = tl.load(weight.sub_scale + lower).to(tl.int32)
-        if form.SUB == "nibbles":
+        if FORM.sub == "nibbles":
             factor = factor * (sub & 15).to(tl.float32)
         else:
             factor = factor * sub.to(tl.float32)
     result = result * factor
     if weight.minimum is not None:
         shift = portable.widen(tl.load(weight.minimum + upper))
-        if form.SUB == "nibbles":
+        if FORM.sub == "nibbles":
             shift = shift * (sub >> 4).to(tl.float32)
         elif weight.sub_minimum is not None:
             shift = shift * tl.load(weight.sub_minimum + lower).to(tl.float32)

@@ -22,6 +22,8 @@ from core_plugins.kernels.triton.product_tiles import Tiles, Use, shipped
 from core_plugins.kernels.triton.tile_rows import ANY, COLUMNS, Key, Tile, line_of
 from core_plugins.kernels.triton.work import Work, work_of
 
+PRODUCT: Final = "product_kernel:product"
+"""The kernel whose tiles are in the table; others of that name have tiles of their own."""
 LEVELS: Final = (16, 32, 64, 0)
 """Rows for which a group has lines; 0: any number."""
 BN: Final = (32, 64, 128, 256)
@@ -65,21 +67,22 @@ def tune(chip: str, run: Run, say: Tuned) -> str:
 
     target = target_of(chip)
     bench = DeviceBench(target)
-    works = works_of(products(run, chip), chip)
+    works = works_of(launched(run, chip), chip)
     found = list(measured(works, bench, chip, target.backend, say))
     return table(found)
 
 
-def products(run: Run, chip: str) -> list[Call]:
-    """The products that a model calls on the device that is there."""
+def launched(run: Run, chip: str) -> list[Call]:
+    """What a model calls on the device that is there."""
     with written() as calls:
         run(chip)
-    return [call for call in calls if call.launch.function.endswith(":product")]
+    return list(calls)
 
 
 def works_of(calls: Iterable[Call], chip: str) -> list[Work]:
-    """The products that differ in more than their rows. Raises UserError where there is none."""
-    works = list(dict.fromkeys(work_of(call, chip) for call in calls))
+    """The products in tiles of the table that differ in more than their rows. Raises UserError where there is none."""
+    products = [call for call in calls if call.launch.function.endswith(PRODUCT)]
+    works = list(dict.fromkeys(work_of(call, chip) for call in products))
     if not works:
         raise UserError("core kernels tune: the model calls no product whose tiles could be chosen.")
     return works

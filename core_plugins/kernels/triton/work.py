@@ -57,14 +57,7 @@ def work_of(call: Call, chip: str) -> Work:
     constants = dict(call.launch.constants)
     arguments = dict(call.launch.arguments)
     numbers = dict(call.numbers)
-    form = Form(
-        constants["CODE"],
-        constants["LOW_BITS"],
-        constants["HIGH_BITS"],
-        constants["SCALE"],
-        constants["SUB"],
-        constants["WIDTH"],
-    )
+    form: Form = constants["FORM"]
     compute = str(constants["COMPUTE"])
     word = weight_word(form, torch.float32 if compute == "fp32" else torch.bfloat16)
     if word == "dense" and "pairs" in arguments:

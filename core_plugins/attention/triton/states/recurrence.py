@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import triton
 from torch import Tensor
@@ -39,6 +39,28 @@ class Rates:
     bias: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """What `scan` is compiled for.
+
+    op: `mamba1`, `mamba2`, `gated_delta` or `kda`. heads: with a state each. shared: heads of keys, or groups of B and C.
+    rows, size: of a head's state. tile: rows of a program. padded: size as a power of 2.
+    base: numbers of the window in front of the state. words: numbers of a block.
+    has_floor: whether decays have a lower limit.
+    """
+
+    op: str
+    heads: int
+    shared: int
+    rows: int
+    tile: int
+    size: int
+    padded: int
+    base: int
+    words: int
+    has_floor: bool
+
+
 class Scan:
     """The recurrence of a layer, see `scan`. shared: heads of keys, or groups. rows, size: of a head's state."""
 
@@ -53,10 +75,10 @@ class Scan:
         numbers: Mapping[str, float] | None = None,
     ) -> None:
         numbers = numbers or {}
-        own = scan_constants(op, heads, shared, rows, size)
-        self.states = states
-        self.grid = (heads, triton.cdiv(rows, own["TILE"]))
         floor = numbers.get("decay_floor")
+        own = recurrence(op, heads, shared, rows, size, states.window, states.words, floor is not None)
+        self.states = states
+        self.grid = (heads, triton.cdiv(rows, own.tile))
         self.scalars = (
             numbers.get("beta_scale", 1.0),
             numbers.get("qk_eps", 0.0),
@@ -65,13 +87,7 @@ class Scan:
             numbers.get("dt_max", math.inf),
             floor or 0.0,
         )
-        self.constants = {
-            **own,
-            "BASE": states.window,
-            "WORDS": states.words,
-            "HAS_FLOOR": floor is not None,
-            **FLAGS,
-        }
+        self.constants = {"SCAN": own, **FLAGS}
 
     def __call__(self, tokens: Tokens, rates: Rates, view: BatchView, out: Tensor) -> None:
         """out [T, HEADS * ROWS]; the states move on."""
@@ -82,8 +98,10 @@ class Scan:
         scan[(view.num_seqs, *self.grid)](*read, *tables, *places, *strides, *self.scalars, **self.constants)
 
 
-def scan_constants(op: str, heads: int, shared: int, rows: int, size: int) -> dict[str, Any]:
-    """Constants of `scan` that are its shape; see `Scan`."""
+def recurrence(
+    op: str, heads: int, shared: int, rows: int, size: int, base: int, words: int, has_floor: bool
+) -> Recurrence:
+    """With the tile that a program takes."""
     padded = triton.next_power_of_2(size)
     tile = min(triton.next_power_of_2(rows), max(1, STATE_TILE // padded))
-    return {"OP": op, "HEADS": heads, "SHARED": shared, "ROWS": rows, "TILE": tile, "SIZE": size, "PADDED": padded}
+    return Recurrence(op, heads, shared, rows, tile, size, padded, base, words, has_floor)

@@ -10,13 +10,15 @@ from typing import Any, Final, NamedTuple
 import triton
 
 from core_plugins.attention.triton.states.common import CHANNEL_TILE
-from core_plugins.attention.triton.states.recurrence import scan_constants
+from core_plugins.attention.triton.states.recurrence import recurrence
 from core_plugins.attention.triton.states.rest import PRODUCT_STEP, PRODUCT_TILE
 from core_plugins.kernels.triton.catalog import KernelRow
 
 PACKAGE: Final = "core_plugins.attention.triton.states"
 WORDS: Final = 8192
 """Numbers of a block."""
+WINDOW: Final = 1024
+"""Numbers in front of a state."""
 
 
 class Scanned(NamedTuple):
@@ -46,9 +48,8 @@ def _scan(case: Scanned) -> KernelRow:
     signature |= dict.fromkeys(("mixed_row", "steps_row", "selected_row", "betas_row", "out_row"), "i32")
     scalars = ("beta_scale", "eps", "dt_scale", "dt_min", "dt_max", "decay_floor")
     signature |= dict.fromkeys(scalars, "fp32")
-    constants = scan_constants(case.op, case.heads, case.shared, case.rows, case.size)
-    constants |= {"BASE": 1024, "WORDS": WORDS, "HAS_FLOOR": False}
-    return _row(f"scan of {case.name}", "scan_kernel:scan", signature, constants)
+    own = recurrence(case.op, case.heads, case.shared, case.rows, case.size, WINDOW, WORDS, has_floor=False)
+    return _row(f"scan of {case.name}", "scan_kernel:scan", signature, {"SCAN": own})
 
 
 def _convolve(gated: bool) -> list[KernelRow]:

@@ -2,16 +2,38 @@
 
 Owns: the update of a state by each op. Never does: convolve, norm or gate. Called by: `recurrence.py`.
 
-OP is `mamba1`, `mamba2`, `gated_delta` or `kda`; a state is [HEADS, ROWS, SIZE], behind the window of the convolution.
+SCAN is a `Recurrence`; a state is [heads, rows, size], behind the window of the convolution.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
 from core_plugins.attention.triton.states import functions
 from core_plugins.kernels.triton import portable
+
+
+class Part(NamedTuple):
+    """The part of a head's state that a program has: rows [TILE] and numbers [PADDED], and whether each is one."""
+
+    row: tl.tensor
+    number: tl.tensor
+    row_inside: tl.tensor
+    inside_size: tl.tensor
+
+
+class Numbers(NamedTuple):
+    """Scalars of a layer, as `Scan` has them."""
+
+    beta_scale: tl.tensor
+    eps: tl.tensor
+    dt_scale: tl.tensor
+    dt_min: tl.tensor
+    dt_max: tl.tensor
+    decay_floor: tl.tensor
 
 
 @triton.jit
@@ -28,17 +50,14 @@ def _mamba1(
     from_steps: tl.tensor,
     from_selected: tl.tensor,
     rates: tl.tensor,
-    row: tl.tensor,
-    number: tl.tensor,
-    row_inside: tl.tensor,
-    inside_size: tl.tensor,
+    part: Part,
     SIZE: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """The state behind a token, and by what it is read. from_...: at the token."""
-    x = tl.load(from_mixed + row, mask=row_inside, other=0.0)
-    dt = tl.load(from_steps + row, mask=row_inside, other=0.0)
-    added = tl.load(from_selected + number, mask=inside_size, other=0.0)
-    read = tl.load(from_selected + SIZE + number, mask=inside_size, other=0.0)
+    x = tl.load(from_mixed + part.row, mask=part.row_inside, other=0.0)
+    dt = tl.load(from_steps + part.row, mask=part.row_inside, other=0.0)
+    added = tl.load(from_selected + part.number, mask=part.inside_size, other=0.0)
+    read = tl.load(from_selected + SIZE + part.number, mask=part.inside_size, other=0.0)
     state = state * tl.exp(dt[:, None] * rates) + (dt * x)[:, None] * added[None, :]
     return state, read
 
@@ -51,19 +70,16 @@ def _mamba2(
     step: tl.tensor,
     own_rate: tl.tensor,
     own_bias: tl.tensor,
-    dt_scale: tl.tensor,
-    dt_min: tl.tensor,
-    dt_max: tl.tensor,
-    row_inside: tl.tensor,
-    inside_size: tl.tensor,
+    numbers: Numbers,
+    part: Part,
     width: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """The same. own: of the head's rows. from_shared: of the group's B. step: of the head's dt."""
-    x = tl.load(own, mask=row_inside, other=0.0)
-    added = tl.load(from_shared, mask=inside_size, other=0.0)
-    read = tl.load(from_shared + width, mask=inside_size, other=0.0)
-    dt = portable.widen(tl.load(step)) * dt_scale + own_bias
-    dt = tl.minimum(tl.maximum(functions.softplus(dt), dt_min), dt_max)
+    x = tl.load(own, mask=part.row_inside, other=0.0)
+    added = tl.load(from_shared, mask=part.inside_size, other=0.0)
+    read = tl.load(from_shared + width, mask=part.inside_size, other=0.0)
+    dt = portable.widen(tl.load(step)) * numbers.dt_scale + own_bias
+    dt = tl.minimum(tl.maximum(functions.softplus(dt), numbers.dt_min), numbers.dt_max)
     state = state * tl.exp(dt * own_rate) + (x * dt)[:, None] * added[None, :]
     return state, read
 
@@ -75,20 +91,18 @@ def _delta(
     from_shared: tl.tensor,
     own: tl.tensor,
     beta: tl.tensor,
-    beta_scale: tl.tensor,
-    eps: tl.tensor,
-    row_inside: tl.tensor,
-    inside_size: tl.tensor,
+    numbers: Numbers,
+    part: Part,
     SIZE: tl.constexpr,
     width: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
     """The same. decay: of each number, or one. from_shared: of the query's numbers. own: of the head's values. beta: its b."""
-    read = tl.load(from_shared, mask=inside_size, other=0.0)
-    key = tl.load(from_shared + width, mask=inside_size, other=0.0)
-    value = tl.load(own, mask=row_inside, other=0.0)
-    read = _unit(read, eps) * (SIZE**-0.5)
-    key = _unit(key, eps)
-    opened = beta_scale * portable.sigmoid(portable.widen(tl.load(beta)))
+    read = tl.load(from_shared, mask=part.inside_size, other=0.0)
+    key = tl.load(from_shared + width, mask=part.inside_size, other=0.0)
+    value = tl.load(own, mask=part.row_inside, other=0.0)
+    read = _unit(read, numbers.eps) * (SIZE**-0.5)
+    key = _unit(key, numbers.eps)
+    opened = numbers.beta_scale * portable.sigmoid(portable.widen(tl.load(beta)))
     state = state * decay
     known = tl.sum(state * key[None, :], 1)
     state = state + (opened * (value - known))[:, None] * key[None, :]
@@ -102,11 +116,11 @@ def _channel_decay(
     own_rate: tl.tensor,
     bias: tl.tensor,
     decay_floor: tl.tensor,
-    HAS_FLOOR: tl.constexpr,
+    SCAN: tl.constexpr,
 ) -> tl.tensor:
     """Of each number of a state of kda, [1, PADDED]. steps: of the head's f."""
     f = portable.widen(tl.load(steps, mask=inside_size, other=0.0))
-    if HAS_FLOOR:
+    if SCAN.has_floor:
         decay = tl.exp(decay_floor * portable.sigmoid(own_rate * (f + bias)))
     else:
         decay = tl.exp(-own_rate * functions.softplus(f + bias))
@@ -118,6 +132,60 @@ def _head_decay(step: tl.tensor, own_rate: tl.tensor, own_bias: tl.tensor) -> tl
     """Of a head's whole state. step: of its a."""
     a = portable.widen(tl.load(step))
     return tl.exp(own_rate * functions.softplus(a + own_bias))
+
+
+@triton.jit
+def _tables(
+    rate: tl.tensor, dt_bias: tl.tensor, head: tl.tensor, part: Part, SCAN: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """Rates of decay, of each number for mamba1 and else of the head, and what is added to dt, which mamba1 has not."""
+    if SCAN.op == "mamba1":
+        inside = part.row_inside[:, None] & part.inside_size[None, :]
+        own_rate = tl.load(rate + part.row[:, None] * SCAN.size + part.number[None, :], mask=inside, other=0.0)
+        own_bias = own_rate
+    else:
+        own_rate = tl.load(rate + head)
+        if SCAN.op == "kda":
+            own_bias = tl.load(dt_bias + head * SCAN.size + part.number, mask=part.inside_size, other=0.0)
+        else:
+            own_bias = tl.load(dt_bias + head)
+    return own_rate, own_bias
+
+
+@triton.jit
+def _stepped(
+    state: tl.tensor,
+    from_mixed: tl.tensor,
+    from_steps: tl.tensor,
+    from_selected: tl.tensor,
+    from_betas: tl.tensor,
+    head: tl.tensor,
+    own_rate: tl.tensor,
+    own_bias: tl.tensor,
+    numbers: Numbers,
+    part: Part,
+    SCAN: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor]:
+    """The state behind a token, and by what it is read. from_...: at the token."""
+    width: tl.constexpr = SCAN.shared * SCAN.size
+    shared = head // (SCAN.heads // SCAN.shared)
+    if SCAN.op == "mamba1":
+        state, read = _mamba1(state, from_mixed, from_steps, from_selected, own_rate, part, SCAN.size)
+    elif SCAN.op == "mamba2":
+        own = from_mixed + head * SCAN.rows + part.row
+        from_shared = from_mixed + SCAN.heads * SCAN.rows + shared * SCAN.size + part.number
+        state, read = _mamba2(state, own, from_shared, from_steps + head, own_rate, own_bias, numbers, part, width)
+    else:
+        own = from_mixed + 2 * width + head * SCAN.rows + part.row
+        from_shared = from_mixed + shared * SCAN.size + part.number
+        from_beta = from_betas + head
+        if SCAN.op == "kda":
+            step = from_steps + head * SCAN.size + part.number
+            decay = _channel_decay(step, part.inside_size, own_rate, own_bias, numbers.decay_floor, SCAN)
+        else:
+            decay = _head_decay(from_steps + head, own_rate, own_bias)
+        state, read = _delta(state, decay, from_shared, own, from_beta, numbers, part, SCAN.size, width)
+    return state, read
 
 
 @triton.jit(do_not_specialize=["table_stride"])
@@ -145,22 +213,12 @@ def scan(
     dt_min: tl.tensor,
     dt_max: tl.tensor,
     decay_floor: tl.tensor,
-    OP: tl.constexpr,
-    HEADS: tl.constexpr,
-    SHARED: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    SIZE: tl.constexpr,
-    PADDED: tl.constexpr,
-    BASE: tl.constexpr,
-    WORDS: tl.constexpr,
-    HAS_FLOOR: tl.constexpr,
+    SCAN: tl.constexpr,
 ) -> None:
-    """Program (sequence, head, tile of rows); out float32 [T, HEADS * ROWS].
+    """Program (sequence, head, tile of rows); out float32 [T, heads * rows].
 
     mixed: float32 [T, ...], what the convolution gave. steps: dt of a row (mamba1) or head (mamba2), a of a head, or f.
     selected: B and C of mamba1. betas: b of a head. rate: -exp(A_log), of kda exp(A_log).
-    SHARED: heads of keys, or groups of B and C. BASE: numbers of the window. WORDS: numbers of a block.
     """
     sequence = tl.program_id(0)
     head = tl.program_id(1)
@@ -170,65 +228,29 @@ def scan(
         return
     past = tl.load(seq_lens + sequence) - (stop - first)
     table = tables + sequence.to(tl.int64) * table_stride
-    row = tl.program_id(2) * TILE + tl.arange(0, TILE)
-    number = tl.arange(0, PADDED)
-    row_inside = row < ROWS
-    inside_size = number < SIZE
+    row = tl.program_id(2) * SCAN.tile + tl.arange(0, SCAN.tile)
+    number = tl.arange(0, SCAN.padded)
+    row_inside = row < SCAN.rows
+    inside_size = number < SCAN.size
     inside = row_inside[:, None] & inside_size[None, :]
-    element = BASE + (head * ROWS + row)[:, None] * SIZE + number[None, :]
-    place = functions.place_of(element, table, inside, WORDS)
+    element = SCAN.base + (head * SCAN.rows + row)[:, None] * SCAN.size + number[None, :]
+    place = functions.place_of(element, table, inside, SCAN.words)
     has_past = inside & (element * 0 + past > 0)
     state = tl.load(cache + place, mask=has_past, other=0.0)
 
-    shared = head // (HEADS // SHARED)
-    width: tl.constexpr = SHARED * SIZE
-    if OP == "mamba1":
-        rates = tl.load(rate + row[:, None] * SIZE + number[None, :], mask=inside, other=0.0)
-    else:
-        own_rate = tl.load(rate + head)
-    if OP == "kda":
-        bias = tl.load(dt_bias + head * SIZE + number, mask=inside_size, other=0.0)
-    elif OP != "mamba1":
-        own_bias = tl.load(dt_bias + head)
+    part = Part(row, number, row_inside, inside_size)
+    numbers = Numbers(beta_scale, eps, dt_scale, dt_min, dt_max, decay_floor)
+    own_rate, own_bias = _tables(rate, dt_bias, head, part, SCAN)
 
     for nth in range(0, stop - first):
         at = first.to(tl.int64) + nth
         from_mixed = mixed + at * mixed_row
         from_steps = steps + at * steps_row
-        if OP == "mamba1":
-            from_selected = selected + at * selected_row
-            state, read = _mamba1(
-                state, from_mixed, from_steps, from_selected, rates, row, number, row_inside, inside_size, SIZE
-            )
-        elif OP == "mamba2":
-            own = from_mixed + head * ROWS + row
-            from_shared = from_mixed + HEADS * ROWS + shared * SIZE + number
-            state, read = _mamba2(
-                state,
-                own,
-                from_shared,
-                from_steps + head,
-                own_rate,
-                own_bias,
-                dt_scale,
-                dt_min,
-                dt_max,
-                row_inside,
-                inside_size,
-                width,
-            )
-        else:
-            own = from_mixed + 2 * width + head * ROWS + row
-            from_shared = from_mixed + shared * SIZE + number
-            from_beta = betas + at * betas_row + head
-            if OP == "kda":
-                step = from_steps + head * SIZE + number
-                decay = _channel_decay(step, inside_size, own_rate, bias, decay_floor, HAS_FLOOR)
-            else:
-                decay = _head_decay(from_steps + head, own_rate, own_bias)
-            state, read = _delta(
-                state, decay, from_shared, own, from_beta, beta_scale, eps, row_inside, inside_size, SIZE, width
-            )
+        from_selected = selected + at * selected_row
+        from_betas = betas + at * betas_row
+        state, read = _stepped(
+            state, from_mixed, from_steps, from_selected, from_betas, head, own_rate, own_bias, numbers, part, SCAN
+        )
         y = tl.sum(state * read[None, :], 1)
-        tl.store(out + at * out_row + head * ROWS + row, y, mask=row_inside)
+        tl.store(out + at * out_row + head * SCAN.rows + row, y, mask=row_inside)
     tl.store(cache + place, state, mask=inside)
