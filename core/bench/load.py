@@ -80,12 +80,13 @@ async def send_all(
     prompts: Sequence[Prompt],
     times: Sequence[float],
     most_at_once: int | None = None,
-    advance: Callable[[Outcome], object] = lambda outcome: None,
+    advance: Callable[[], object] = lambda: None,
 ) -> tuple[list[Outcome], float]:
     """Send each prompt at its time, whatever became of those before it. Returns the outcomes, and the seconds of all.
 
     times: seconds since the start, ascending.
     most_at_once: further ones wait for one that runs.
+    advance: called after each.
     """
     gate = asyncio.Semaphore(most_at_once or len(prompts) or 1)
     bodies = [shape.body(prompt) for prompt in prompts]
@@ -95,7 +96,7 @@ async def send_all(
         async with gate:
             outcome = await send(endpoint, shape, body)
         outcome.late_s = late_s
-        advance(outcome)
+        advance()
         return outcome
 
     tasks: list[asyncio.Task[Outcome]] = []

@@ -21,6 +21,7 @@ from core.args.arg import Given
 from core.bench.dataset_options import DatasetOptions
 from core.bench.datasets import prompts
 from core.bench.offline_options import LatencyOptions, ThroughputOptions
+from core.bench.progress import progress
 from core.bench.workload import Prompt
 
 if TYPE_CHECKING:
@@ -59,10 +60,13 @@ def latency(options: LatencyOptions, parsed: Parsed) -> dict[str, Any]:
             batch.append({"prompt_token_ids": ids})
         params = _params(options.output_len, options.n, detokenize=not options.disable_detokenize)
         seconds: list[float] = []
-        for _ in range(options.num_iters_warmup + options.num_iters):
-            begin = time.perf_counter()
-            llm.generate(batch, params, use_tqdm=False)
-            seconds.append(time.perf_counter() - begin)
+        count = options.num_iters_warmup + options.num_iters
+        with progress(count, "batch") as advance:
+            for _ in range(count):
+                begin = time.perf_counter()
+                llm.generate(batch, params, use_tqdm=False)
+                seconds.append(time.perf_counter() - begin)
+                advance()
     measured = seconds[options.num_iters_warmup :]
     percentiles = {str(percent): float(np.percentile(measured, percent)) for percent in PERCENTILES}
     return {"avg_latency": float(np.mean(measured)), "latencies": measured, "percentiles": percentiles}

@@ -10,7 +10,6 @@ import gc
 import itertools
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,6 +21,7 @@ from core.bench.arrivals import Rates, arrival_times
 from core.bench.datasets import prompts
 from core.bench.figures import figures, parse_limits, parse_percentiles
 from core.bench.load import Outcome, Shape, send, send_all
+from core.bench.progress import progress
 from core.bench.report import DETAILS
 from core.bench.serve_options import METRICS, SAMPLING, ServeOptions
 from core.bench.workload import Prompt
@@ -133,24 +133,13 @@ async def _load(
     endpoint: Endpoint, shape: Shape, wanted: Sequence[Prompt], options: ServeOptions
 ) -> tuple[list[Outcome], float]:
     times = arrival_times(len(wanted), rates(options), options.burstiness, options.seed)
-    advance, close = _progress(len(wanted), shown=not options.disable_tqdm)
     gc.collect()
     gc.disable()  # a collection in the middle would look like a slow token
     try:
-        return await send_all(endpoint, shape, wanted, times, options.max_concurrency, advance)
+        with progress(len(wanted), "request", shown=not options.disable_tqdm) as advance:
+            return await send_all(endpoint, shape, wanted, times, options.max_concurrency, advance)
     finally:
         gc.enable()
-        close()
-
-
-def _progress(total: int, *, shown: bool) -> tuple[Callable[[Outcome], object], Callable[[], object]]:
-    """What to call after each request and at the end; a bar in a terminal."""
-    if not shown or not sys.stderr.isatty():
-        return lambda outcome: None, lambda: None
-    from tqdm import tqdm
-
-    bar = tqdm(total=total, unit="request", dynamic_ncols=True)
-    return lambda outcome: bar.update(1), bar.close
 
 
 def _metadata(options: ServeOptions) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from core.bench.offline_options import StartupOptions
+from core.bench.progress import progress
 from core.client.endpoint import Endpoint, EndpointError, whole
 from core.client.own_engine import own_endpoint, resolved
 from core.engine.child import EngineProcess
@@ -26,8 +27,12 @@ FIRST_REQUEST = {"prompt": [1], "max_tokens": 1, "temperature": 0}
 def startup(options: StartupOptions, parsed: Parsed) -> dict[str, Any]:
     """Seconds of several starts, each of a new process. Raises UserError."""
     resolved(parsed)  # mistakes are told before anything is measured
-    first = asyncio.run(_start(parsed))
-    starts = [asyncio.run(_start(parsed)) for _ in range(options.num_iters)]
+    every: list[dict[str, float]] = []
+    with progress(1 + options.num_iters, "start") as advance:
+        for _ in range(1 + options.num_iters):
+            every.append(asyncio.run(_start(parsed)))
+            advance()
+    first, *starts = every
     mean = {name: sum(start[name] for start in starts) / len(starts) for name in first}
     return {
         "first_startup_time": first["ready"],

@@ -85,6 +85,7 @@ def latency(words: list[str]) -> int:
     """Batches in this process."""
     options = take_options(LatencyOptions, words)
     parsed = parse_engine_arguments(words, own_flags(LatencyOptions))
+    _check_output(options)
     from core.bench import offline
 
     result = offline.latency(options, parsed)
@@ -96,6 +97,7 @@ def throughput(words: list[str]) -> int:
     options = take_options(ThroughputOptions, words)
     dataset = take_options(DatasetOptions, words)
     parsed = parse_engine_arguments(words, [*own_flags(ThroughputOptions), *own_flags(DatasetOptions)])
+    _check_output(options)
     from core.bench import offline
 
     result = offline.throughput(options, dataset, parsed)
@@ -106,6 +108,7 @@ def startup(words: list[str]) -> int:
     """Starts of an engine."""
     options = take_options(StartupOptions, words)
     parsed = parse_engine_arguments(words, own_flags(StartupOptions))
+    _check_output(options)
     from core.bench import startup as starts
 
     result = starts.startup(options, parsed)
@@ -138,6 +141,17 @@ def plot(words: list[str]) -> int:
     write_whole(own_path(options.output), drawing.svg(charts, options.x).encode())
     print(f"{options.output}: {len(rows)} results")
     return 0
+
+
+def _check_output(options: OfflineOptions) -> None:
+    """Raise UserError where the result cannot be written: before the measurement, not after."""
+    from core.bench import report
+
+    if options.output_json is not None:
+        path = own_path(options.output_json)
+        report.make_directory(path.parent)
+        if path.is_dir():
+            raise UserError(f"--output-json {path}: is a directory; name a file.")
 
 
 def _tell(title: str, options: OfflineOptions, result: Mapping[str, Any], rows: Sequence[tuple[str, str]]) -> int:

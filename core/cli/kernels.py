@@ -34,7 +34,6 @@ VERBS = {
         "The arguments are those of `core serve`.",
     ),
 }
-USAGE = " | ".join(f"core kernels {verb} {words}" for verb, (words, _) in VERBS.items())
 
 
 class KernelsOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,8 +54,11 @@ def kernels(words: list[str]) -> int:
     if take_help([verb, *words]) is not None:
         _help(verb)
         return 0
+    if not verb:
+        _help(verb)
+        return 2
     if verb not in VERBS:
-        raise UserError(f"core kernels {verb}: expected `{USAGE}`.{nearest(verb, VERBS)}")
+        raise UserError(f"core kernels {verb}: unknown; known: {', '.join(VERBS)}.{nearest(verb, VERBS)}")
     return _build(words) if verb == "build" else _tune(words)
 
 

@@ -116,7 +116,7 @@ def _overview() -> Section:
             ("complete [MODEL]", "Have a model continue texts, in the same way."),
             (
                 "run-batch -i IN -o OUT",
-                "Run every request of a batch file, without a server; goes on where it was interrupted.",
+                "Run every request of a batch file; goes on where it was interrupted.",
             ),
             ("bench serve|latency|throughput|startup|sweep|plot", "Measure a server, or an engine in this process."),
             ("collect-env", "Versions, processor, memory, GPUs and plugins, for a report about a problem."),

@@ -26,7 +26,8 @@ class Chat:
     def run(self) -> int:
         """Turns until the person leaves; returns the exit code."""
         commands = [f"/{name}" for name in COMMANDS]
-        return self._teller.converse("chat", "/help for help, Ctrl-D to leave.", self._handle, commands)
+        hints = [*self._given(), "/help for help, Ctrl-D to leave."]
+        return self._teller.converse("chat", "\n".join(hints), self._handle, commands)
 
     def turn(self, text: str) -> bool:
         """Ask, and show the answer as it comes; whether it is whole. What there is of one that Ctrl-C ended stays.
@@ -34,6 +35,16 @@ class Chat:
         Raises CoreError when there is no answer; the conversation then is as before.
         """
         return self._ask(text, self.conversation.snapshot())
+
+    def _given(self) -> list[str]:
+        """What the conversation holds before the first turn, as it is not shown again."""
+        given: list[str] = []
+        if self.conversation.messages:
+            given.append(f"The conversation goes on; messages so far: {len(self.conversation.messages)}.")
+        if self.conversation.files:
+            names = ", ".join(name for name, _ in self.conversation.files)
+            given.append(f"With the next message goes {names}.")
+        return given
 
     def _handle(self, text: str) -> bool:
         """One message or command; whether the chat goes on."""

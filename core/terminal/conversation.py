@@ -5,6 +5,7 @@ Owns: these. Never does: ask a model. Called by: chat.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from core.args.own_files import own_path, write_whole
 LARGEST_FILE = 4 * 1024 * 1024
 LARGEST_HISTORY = 256 * 1024 * 1024
 """Bytes."""
+SHORTEST_FENCE = 3
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
@@ -54,7 +56,7 @@ class Conversation:
 
     def ask(self, text: str) -> None:
         """Add a message of the user, with the files that wait."""
-        parts = [f"{name}:\n```\n{content}\n```\n" for name, content in self.files]
+        parts = [_fenced(name, content) for name, content in self.files]
         self.files.clear()
         self.messages.append(Message("user", "\n".join([*parts, text])))
 
@@ -99,6 +101,13 @@ class Conversation:
         if messages and messages[0].role == "system":
             self.system = messages.pop(0).content
         self.messages = messages
+
+
+def _fenced(name: str, content: str) -> str:
+    """A file in a message; its fence is longer than any in the file, so that its end is seen."""
+    longest = max(map(len, re.findall("`+", content)), default=0)
+    fence = "`" * max(SHORTEST_FENCE, longest + 1)
+    return f"{name}:\n{fence}\n{content}\n{fence}\n"
 
 
 def read_text(path: str, most: int) -> str:

@@ -49,7 +49,8 @@ def _help(conversation: Conversation, screen: Screen, argument: str) -> None:
     for name, command in COMMANDS.items():
         usage = f"/{name} {command.argument}".ljust(16)
         print(f"{usage} {command.help}")
-    print('A line that ends with \\ goes on; """ begins and ends a message of several lines. Ctrl-C stops an answer.')
+    print('A line that ends with \\ goes on; """ begins and ends a message of several lines.')
+    print("A text that is pasted is one message. Ctrl-C stops an answer.")
 
 
 def _leave(conversation: Conversation, screen: Screen, argument: str) -> None:

@@ -65,6 +65,7 @@ def test_mistakes_are_sentences(tiny_llama, capsys):
         (["latency", str(tiny_llama), "--batch-sise", "1"], "Did you mean '--batch-size'?"),
         (["startup", str(tiny_llama), "--port", "1"], "--port: has no meaning here"),
         (["throughput", str(tiny_llama), "--dataset-name", "hf"], "fetched from the network"),
+        (["latency", "no-such-model", "--output-json", "/dev/null/x"], "/dev/null: cannot be made a directory"),
     ]:
         assert main(["bench", *words]) == 2
         told = capsys.readouterr().err
