@@ -19,7 +19,7 @@ from core.observe.page_looks import PageLooks
 from core.observe.repeats import RepeatFilter
 
 LOGGERS = ("core", "core_plugins")
-SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access")
+SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access", "opentelemetry")
 """Loggers of what a server's process uses besides; their levels are theirs."""
 HANDLER_NAME = "core-stderr"
 

@@ -9,6 +9,7 @@ collector that is slow or gone costs spans, never an answer.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -40,6 +41,9 @@ class Tracing:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        exports = logging.getLogger("opentelemetry.exporter")
+        if exports.level == logging.NOTSET:  # neither the user's log configuration nor another Tracing said anything
+            exports.setLevel(logging.ERROR)  # each attempt is a warning; that it gave spans up is enough
         resource = Resource.create({SERVICE_NAME: "core"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or _exporter(settings.endpoint)))

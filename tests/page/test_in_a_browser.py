@@ -102,7 +102,7 @@ def test_rates_and_requests_are_live(page: Any) -> None:
     page.click("[data-tab=live]")
     page.wait_for_selector(".timeline g")
     page.locator(".spark").nth(7).wait_for()
-    assert "prompt tokens" in page.locator(".timeline g title").last.text_content()
+    assert "prompt tokens" in page.locator(".timeline g title").first.text_content()
 
 
 def test_values_have_room_on_a_phone(page: Any) -> None:

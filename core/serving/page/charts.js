@@ -14,20 +14,24 @@ export function sparkline(points, from, to, width = 220, height = 42) {
 
 const ROW = 17;
 const NOTE = 90; // pixels that a note may need
+const AXIS = 18; // pixels above the rows
+const TICKS = [2, 5, 10]; // seconds between two
+const MOST_TICKS = 6;
 
 // rows: [{label, note, begin, middle, end, kind}], seconds; middle is null until there is one.
 export function timeline(rows, from, to, width) {
   const scale = width / (to - from);
   const at = (time) => Math.max(0, (time - from) * scale);
-  const height = rows.length * ROW + 18;
+  const height = rows.length * ROW + AXIS;
   const picture = draw("svg", { width, height, class: "timeline", role: "img", "aria-label": `${rows.length} requests over time` });
-  for (let ago = 10; ago < to - from; ago += 10) {
+  const step = TICKS.find((each) => (to - from) / each <= MOST_TICKS) ?? TICKS.at(-1);
+  for (let ago = step; ago < to - from; ago += step) {
     const x = at(to - ago);
-    const text = draw("text", { x: x + 2, y: height - 4 }, `−${ago} s`);
-    picture.append(draw("line", { x1: x, x2: x, y1: 0, y2: height - 16, class: "tick" }), text);
+    const text = draw("text", { x: x + 3, y: 11 }, `−${ago} s`);
+    picture.append(draw("line", { x1: x, x2: x, y1: 0, y2: height, class: "tick" }), text);
   }
   rows.forEach((row, index) => {
-    const y = index * ROW + 2;
+    const y = AXIS + index * ROW + 2;
     const middle = row.middle ?? row.end;
     const waiting = Math.max(1, at(middle) - at(row.begin));
     const bars = [draw("rect", { x: at(row.begin), y, width: waiting, height: ROW - 5, rx: 2, class: "waiting" })];

@@ -13,15 +13,20 @@ export class Conversation {
     this.actions = actions;
     this.turns = []; // {message: as the API wants it, shown: Message}
     this.room = find("conversation");
+    this.lastY = 0; // where the page was scrolled to
     this.followed = true; // the end is kept in view, unless the reader has scrolled up
     addEventListener("scroll", () => this.look(), { passive: true });
     addEventListener("resize", () => this.look(), { passive: true });
+    this.room.addEventListener("toggle", () => this.follow(), true); // something was unfolded
     find("to_end").addEventListener("click", () => this.showEnd());
   }
 
+  // Whoever moves up, however little, reads; whoever comes near the end again follows.
   look() {
     const below = document.documentElement.scrollHeight - innerHeight - scrollY;
-    this.followed = below <= NEAR_END;
+    if (scrollY < this.lastY && below > 4) this.followed = false;
+    else if (below <= 4 || (scrollY > this.lastY && below <= NEAR_END)) this.followed = true;
+    this.lastY = scrollY;
     find("to_end").hidden = this.followed || find("chat").hidden;
   }
 

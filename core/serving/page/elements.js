@@ -8,7 +8,9 @@ function fill(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== undefined && child !== null));
+  for (const child of children.flat()) { // not spread: a model may write more than a call has room for
+    if (child !== undefined && child !== null) element.append(child);
+  }
   return element;
 }
 

@@ -5,6 +5,7 @@ import { make } from "./elements.js";
 
 const DEPTH = 4; // emphasis inside of emphasis
 const MARKERS = [["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]];
+const MOST_OF_LINK = 2000; // characters; so far its end is looked for
 const ESCAPED = /[\\`*_{}[\]()#+\-.!~|>]/;
 const ADDRESS = /https?:\/\/[^\s<>"`]+/y;
 const WORD = /[\p{L}\p{N}_]/u;
@@ -81,14 +82,15 @@ class Scanner {
     const isImage = this.text.startsWith("![", this.at);
     if (!isImage && this.text[this.at] !== "[") return false;
     const begin = this.at + (isImage ? 2 : 1);
-    const middle = this.next("](", begin);
-    const end = middle < 0 ? -1 : this.next(")", middle);
+    const near = this.text.slice(begin, begin + MOST_OF_LINK);
+    const middle = near.indexOf("](");
+    const end = middle < 0 ? -1 : near.indexOf(")", middle);
     if (end < 0) return false;
-    const words = this.text.slice(begin, middle);
-    const address = this.text.slice(middle + 2, end).trim().split(/\s/, 1)[0];
+    const words = near.slice(0, middle);
+    const address = near.slice(middle + 2, end).trim().split(/\s/, 1)[0];
     if (words.includes("\n") || words.includes("[") || !/^https?:\/\/\S/i.test(address)) return false;
     const shown = isImage ? [`image: ${words || address}`] : this.inner(words);
-    return this.put(anchor(address, shown), end + 1);
+    return this.put(anchor(address, shown), begin + end + 1);
   }
 
   address() {
@@ -111,7 +113,7 @@ class Scanner {
       this.at = begin;
       return true;
     }
-    return this.put(make(name, {}, ...this.inner(this.text.slice(begin, end))), end + mark.length);
+    return this.put(make(name, {}, this.inner(this.text.slice(begin, end))), end + mark.length);
   }
 
   canOpen(mark, begin) {
@@ -125,16 +127,23 @@ class Scanner {
       const isAfterSpace = /\s/.test(this.text[end - 1]);
       const isInWord = mark[0] === "_" && WORD.test(this.text[end + mark.length] ?? "");
       const isOfLonger = mark.length === 1 && this.text[end + 1] === mark;
-      if (!isAfterSpace && !isInWord && !isOfLonger) return end;
+      if (!isAfterSpace && !isInWord && !isOfLonger) return this.lastOfRun(mark, end);
       end = this.next(mark, end + (isOfLonger ? 2 : mark.length));
     }
     this.endless.add(mark);
     return -1;
   }
+
+  // Of ***words*** the outer pair is the longer one.
+  lastOfRun(mark, end) {
+    let last = end;
+    while (mark.length === 2 && this.text[last + 2] === mark[0]) last += 1;
+    return last;
+  }
 }
 
 function anchor(address, shown) {
-  return make("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow", title: address }, ...shown);
+  return make("a", { href: address, target: "_blank", rel: "noopener noreferrer nofollow", title: address }, shown);
 }
 
 export function inline(text) {

@@ -9,6 +9,7 @@ const PERIOD_MS = 1000;
 const HIDDEN_PERIODS = 3; // between two looks while the view is not shown
 const KEPT_S = 120;
 const WINDOW_S = 60;
+const LEAST_S = 10; // that a picture spans
 const MOST_ROWS = 40;
 
 const TILES = [
@@ -95,7 +96,8 @@ function showMetrics() {
   for (const each of shown) {
     if (!each.history.length) continue;
     each.number.replaceChildren(...words(each.latest, each.tile.unit));
-    each.picture.replaceChildren(sparkline(each.history, last.at - KEPT_S * 1000, last.at));
+    const from = Math.min(each.history[0].at, last.at - LEAST_S * 1000);
+    each.picture.replaceChildren(sparkline(each.history, from, last.at));
   }
 }
 
@@ -105,9 +107,10 @@ function label(request) {
   return `${request.id}: ${request.num_prompt_tokens} prompt tokens${cached}; ${request.num_tokens} tokens; ${state}`;
 }
 
+// The newest first, over the time in which they ran.
 function showRequests({ now, requests }) {
-  const from = now - WINDOW_S;
-  const recent = requests.filter((request) => (request.end ?? now) >= from).slice(-MOST_ROWS);
+  const recent = requests.filter((request) => (request.end ?? now) >= now - WINDOW_S).slice(-MOST_ROWS).reverse();
+  const first = Math.min(now - LEAST_S, ...recent.map((request) => request.begin));
   const rows = recent.map((request) => ({
     label: label(request),
     note: request.num_tokens ? `${request.num_prompt_tokens} + ${request.num_tokens}` : "",
@@ -117,7 +120,7 @@ function showRequests({ now, requests }) {
     kind: request.reason === null ? "running" : ["stop", "length"].includes(request.reason) ? "done" : "ended",
   }));
   const room = find("timeline");
-  if (rows.length) room.replaceChildren(timeline(rows, from, now, room.clientWidth || 600));
+  if (rows.length) room.replaceChildren(timeline(rows, Math.max(first, now - WINDOW_S), now, room.clientWidth || 600));
   else room.replaceChildren(make("p", { class: "dim" }, "No request in the last minute."));
 }
 

@@ -105,9 +105,9 @@ function cells(line) {
 }
 
 function table(lines) {
-  const row = (name, line) => make("tr", {}, ...cells(line).map((cell) => make(name, { dir: "auto" }, ...inline(cell))));
+  const row = (name, line) => make("tr", {}, cells(line).map((cell) => make(name, { dir: "auto" }, inline(cell))));
   const body = lines.slice(2).map((line) => row("td", line));
-  const whole = make("table", {}, make("thead", {}, row("th", lines[0])), make("tbody", {}, ...body));
+  const whole = make("table", {}, make("thead", {}, row("th", lines[0])), make("tbody", {}, body));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" }, whole);
 }
 
@@ -120,9 +120,9 @@ function list(lines, depth) {
     else items.at(-1).lines.push(dedent(line, items.at(-1).width));
   }
   const kind = kindOfItem(lines[0]);
-  const shown = items.map((item) => make("li", {}, ...itemBody(item.lines, depth)));
+  const shown = items.map((item) => make("li", {}, itemBody(item.lines, depth)));
   const start = kind === "ol" ? Number.parseInt(ITEM.exec(lines[0])[2], 10) : null;
-  return make(kind, { start, dir: "auto" }, ...shown);
+  return make(kind, { start, dir: "auto" }, shown);
 }
 
 function dedent(line, width) {
@@ -143,14 +143,14 @@ function element(kind, lines, depth) {
   if (kind === "table") return table(lines);
   if (kind === "heading") {
     const [, marks, words] = HEADING.exec(lines[0]);
-    return make(`h${Math.min(6, marks.length + 2)}`, { dir: "auto" }, ...inline(words.replace(/\s#+$/, "")));
+    return make(`h${Math.min(6, marks.length + 2)}`, { dir: "auto" }, inline(words.replace(/\s#+$/, "")));
   }
   if (depth > 0 && kind === "list") return list(lines, depth);
   if (depth > 0 && kind === "quote") {
     const inside = lines.map((line) => line.replace(QUOTE, "")).join("\n");
-    return make("blockquote", { dir: "auto" }, ...blocks(inside, depth - 1));
+    return make("blockquote", { dir: "auto" }, blocks(inside, depth - 1));
   }
-  return make("p", { dir: "auto" }, ...inline(lines.join("\n")));
+  return make("p", { dir: "auto" }, inline(lines.join("\n")));
 }
 
 function blocks(text, depth) {

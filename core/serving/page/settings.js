@@ -62,5 +62,8 @@ export function startSettings() {
   }
   if (typeof before.logprobs === "boolean") find("logprobs").checked = before.logprobs;
   find("settings").addEventListener("input", keepSettings);
+  find("settings").addEventListener("toggle", () => {
+    if (find("settings").open) find("settings").scrollIntoView({ block: "nearest" });
+  });
   keepSettings();
 }
