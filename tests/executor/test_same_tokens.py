@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -195,6 +197,39 @@ def test_prompt_logprobs_equal_transformers(tiny_llama: Path, chunk: int) -> Non
         assert set(best) <= set(entries)
 
 
+def fail_some_steps(executor: Any) -> None:
+    """Some raise before anything is computed, some afterwards, also where an executor has a queue of its own."""
+    execute, submit, result = executor.execute, executor.submit, executor.result
+    begun, doomed = itertools.count(1), []
+
+    def number() -> int:
+        number = next(begun)
+        if number in (1, 9, 30):
+            raise RuntimeError("before anything was computed")
+        return number
+
+    def failing_execute(plan: StepPlan) -> StepResult:
+        fails = number() in (17, 40)
+        found = execute(plan)
+        if fails:
+            raise RuntimeError("after everything was computed")
+        return found
+
+    def failing_submit(plan: StepPlan) -> object:
+        fails = number() in (17, 40)
+        ticket = submit(plan)
+        doomed.extend([ticket] if fails else [])
+        return ticket
+
+    def failing_result(ticket: object) -> StepResult:
+        found = result(ticket)
+        if any(ticket is one for one in doomed):
+            raise RuntimeError("after everything was computed")
+        return found
+
+    executor.execute, executor.submit, executor.result = failing_execute, failing_submit, failing_result
+
+
 @pytest.mark.parametrize(
     "settings",
     [{}, {"async_scheduling": True}, {"async_scheduling": True, "speculative_config": NGRAM}],
@@ -204,19 +239,7 @@ def test_bits_are_equal_when_steps_fail_in_between(tiny_llama: Path, settings: d
     expected = results(tiny_llama, dtype="float32", alone=True)
     llm = LLM(model=str(tiny_llama), dtype="float32", max_model_len=128, max_num_seqs=8, **settings)
     core = llm._live_client().core
-    execute, calls = core.executor.execute, 0
-
-    def failing(plan: StepPlan) -> StepResult:
-        nonlocal calls
-        calls += 1
-        if calls in (1, 9, 30):
-            raise RuntimeError("before anything was computed")
-        result = execute(plan)
-        if calls in (17, 40):
-            raise RuntimeError("after everything was computed")
-        return result
-
-    core.executor.execute = failing
+    fail_some_steps(core.executor)
     outputs = llm.generate(PROMPTS, params(), use_tqdm=False)
     assert core.stats().num_failed_steps == 5
     llm.close()
