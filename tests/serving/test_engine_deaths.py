@@ -41,23 +41,32 @@ async def chat(client: openai.AsyncOpenAI, on_chunk: OnChunk, **more: Any) -> An
     stream = await client.chat.completions.create(
         model="model", messages=QUESTION, stream=True, max_tokens=48, seed=7, **more
     )
-    return await gathered(stream, on_chunk, lambda choice: choice.delta.model_dump_json(exclude={"role"}))
+    return await gathered(stream, on_chunk, lambda choice: (choice.delta.content, content_tokens(choice.logprobs)))
+
+
+def content_tokens(logprobs: Any) -> list[str]:
+    return [entry.model_dump_json() for entry in logprobs.content] if logprobs else []
 
 
 async def completion(client: openai.AsyncOpenAI, on_chunk: OnChunk, **more: Any) -> Any:
     stream = await client.completions.create(
         model="model", prompt="Once upon a time", stream=True, max_tokens=48, seed=9, **more
     )
-    return await gathered(stream, on_chunk, lambda choice: (choice.text, choice.logprobs and choice.logprobs.tokens))
+    return await gathered(
+        stream, on_chunk, lambda choice: (choice.text, choice.logprobs.tokens if choice.logprobs else [])
+    )
 
 
 async def gathered(stream: Any, on_chunk: OnChunk, told: Callable[[Any], Any]) -> Any:
-    """What each choice was given, chunk by chunk."""
-    choices: dict[int, list[Any]] = {}
+    """Text, tokens and ends of each choice; where it is cut into chunks depends on how busy the machine is."""
+    choices: dict[int, tuple[str, list[Any], list[str]]] = {}
     async for chunk in stream:
         for choice in chunk.choices:
             on_chunk()
-            choices.setdefault(choice.index, []).append((told(choice), choice.finish_reason))
+            text, tokens = told(choice)
+            before, entries, ends = choices.get(choice.index, ("", [], []))
+            ends = [*ends, choice.finish_reason] if choice.finish_reason else ends
+            choices[choice.index] = (before + (text or ""), [*entries, *tokens], ends)
     return choices
 
 
