@@ -133,7 +133,7 @@ class FakeCalls:
         self.is_working = False
         self._landed: list[tuple[int, Tensor, Tensor]] = []
         self._recording: list[RecordedCall] | None = None
-        self._pinned: set[int] = set()
+        self._pinned: dict[int, Tensor] = {}  # kept: another tensor at an address given back would be taken for pinned
         self.free = 1 << 30
         self.reads: Counter[str] = Counter()
         self.waits = 0
@@ -200,7 +200,7 @@ class FakeCalls:
     def pinned(self, nbytes: int) -> Tensor:
         """See `DeviceCalls`."""
         memory = torch.full((nbytes,), POISON, dtype=torch.uint8)
-        self._pinned.add(memory.untyped_storage().data_ptr())
+        self._pinned[memory.untyped_storage().data_ptr()] = memory
         return memory
 
     def is_pinned(self, tensor: Tensor) -> bool:
