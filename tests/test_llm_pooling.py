@@ -327,8 +327,6 @@ def test_other_uses_are_refused(bert):
             bert.embed("a", priority=priority, **NO_BAR)
     with pytest.raises(RequestError, match="lora_request is not served"):
         bert.embed("a", lora_request="an adapter", **NO_BAR)
-    with pytest.raises(RequestError, match=r"--pooler-config\.task token_embed"):
-        bert.embed("a", pooling_params=PoolingParams(late_chunking_params=LateChunkingParams(2)), **NO_BAR)
     with _llm(reference("llama").path) as llm, pytest.raises(RequestError, match="--runner pooling"):
         llm.embed({"prompt_token_ids": [1]}, **NO_BAR)
 

@@ -106,7 +106,7 @@ class PoolingParams(
         if self.task != "token_embed":
             raise RequestError(
                 f"late_chunking_params is of the task 'token_embed', and task is {self.task!r}. `LLM.encode` and /pooling take "
-                "the task; with --pooler-config.task token_embed it is what `LLM.embed` and /v1/embeddings do.",
+                "the task; /v1/embeddings has it with --pooler-config.task token_embed.",
                 param="late_chunking_params",
             )
 
