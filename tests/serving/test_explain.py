@@ -77,7 +77,7 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
     told = ask("A system prompt.", "Times?", temperature=0.3, extra_body={"explain": True, "min_p": 0.1})
     times = told["times"]
     phases = [times[name] for name in ("preparation", "queue", "prefill", "decode")]
-    assert all(seconds >= 0 for seconds in phases) and sum(phases) <= times["total"] < 20
+    assert all(seconds >= 0 for seconds in phases) and sum(phases) <= times["total"]
     assert times["grammar"] is None
     assert told["steps"] == 4
     assert (told["preemptions"], told["recomputed_tokens"]) == (0, 0)
