@@ -9,6 +9,7 @@ from engine.fakes import FakeExecutor
 from core.api.config import EngineConfig
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
+from core.engine.engine_state import PARTS
 
 
 class FakeReloader:
@@ -16,17 +17,18 @@ class FakeReloader:
 
     def __init__(self, config: EngineConfig) -> None:
         self.state = config.weights
-        self.present = True
+        self.missing: frozenset[MemoryPart] = frozenset()
+        self.staged: list[str] = []
         self.calls: list[str] = []
         self.failure: Exception | None = None
 
     def release(self, level: int) -> None:
         self._note(f"release {level}")
-        self.present = False
+        self.missing = frozenset(PARTS)
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
         self._note("restore " + ",".join(parts))
-        self.present = True
+        self.missing -= set(parts)
 
     def stage(self, update: WeightUpdate) -> WeightSource:
         self._note(f"stage {update.path}")
@@ -35,6 +37,9 @@ class FakeReloader:
     def discard(self, source: WeightSource) -> None:
         self.calls.append(f"discard {source.path}")
 
+    def settle(self, staged: Sequence[WeightSource]) -> None:
+        self.staged = [source.path for source in staged]
+
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         self._note("apply " + ",".join(source.path for source in sources))
         number = self.state.number + 1
@@ -42,6 +47,11 @@ class FakeReloader:
 
     def reload(self) -> None:
         self._note("reload")
+
+    @property
+    def present(self) -> bool:
+        """Whether a step could be computed."""
+        return not self.missing
 
     def _note(self, call: str) -> None:
         if self.failure is not None:

@@ -15,7 +15,7 @@ from fakes import HANG, TARGET, make_config
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.breadcrumbs import LastStep
+from core.engine.breadcrumbs import InUtility, LastStep
 from core.engine.wedge import FACTOR, UNKNOWN_S, WedgeWatch
 from core.engine.zmq_client import ZmqClient
 
@@ -28,6 +28,11 @@ class Stub:
     silence_s: float = 0.0
     wedge: str | None = None
     num_pings: int = 0
+    inside: InUtility | None = None
+    for_others: bool = False
+
+    def utility(self) -> InUtility | None:
+        return self.inside
 
     def last_step(self) -> LastStep | None:
         return self.step

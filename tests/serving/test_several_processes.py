@@ -200,8 +200,8 @@ async def test_a_process_that_hangs_is_killed() -> None:
     child = ApiChild(0, process, await Channel.open(ours, FromApi), patience_s=0.3)
     silent = await Channel.open(theirs, ToApi)
     silent.send(Alive())
-    silent.send(Serving(3))
-    assert await child.receive() == Serving(3)
+    silent.send(Serving(3, 0))
+    assert await child.receive() == Serving(3, 0)
     assert await child.receive() is None
     assert await child.ended() == "gave no sign of life for 0.3 s and was killed"
     assert process.poll() == -signal.SIGKILL
