@@ -158,6 +158,11 @@ class EngineControl:
             state = await self._client().call(method, arguments)
         except UtilityError as error:
             raise RequestError(str(error), code="engine_refused") from None
+        except EngineDeadError:
+            self._client()  # raises this error again when the engine is gone for good
+            raise EngineStalledError(
+                f"The engine died during {method} and is being started again; look at its state before you call again."
+            ) from None
         if isinstance(state, dict):
             stats = self._stats()
             stats.weight_version = state["weight_version"]

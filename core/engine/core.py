@@ -155,6 +155,10 @@ class EngineCore:
         """Whether any request has not ended, besides those that came while the engine was halted."""
         return self.scheduler.has_unfinished() or len(self._held) > 0
 
+    def has_live_requests(self) -> bool:
+        """Whether any of them may still get a token; the others only wait for a step to report or to forget them."""
+        return self.scheduler.num_live > 0 or len(self._held) > 0
+
     def end_all(self) -> None:
         """End these requests with finish reason `abort`, which the next step tells."""
         held = self._held.take_all()

@@ -30,6 +30,10 @@ class Halting(Protocol):
         """Whether any request has not ended, besides those that came while new requests wait."""
         ...
 
+    def has_live_requests(self) -> bool:
+        """Whether any of them may still get a token; the others only wait for a step to report or to forget them."""
+        ...
+
     def end_all(self) -> None:
         """End these requests with finish reason `abort`."""
         ...

@@ -105,8 +105,13 @@ class Lifecycle:
 
     def note_drained(self) -> None:
         """Requests that a call waits for may have ended."""
-        if self.record.drains and not self._core.has_requests():
+        if self.record.drains and not self.requests_run:
             self.keeper.move("drained", EngineState.drained)
+
+    @property
+    def requests_run(self) -> bool:
+        """Whether requests have to end that a call waits for. While nothing is computed, none needs a step to be reported."""
+        return self._core.has_live_requests() if self.halt.is_halted else self._core.has_requests()
 
     def utilities(self, client: int = OWNER) -> dict[str, Callable[..., Any]]:
         """What clients may call, by name. client: the one that calls, by the engine's number."""

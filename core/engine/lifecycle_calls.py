@@ -101,7 +101,7 @@ class LifecycleCalls:
         now = self._lifecycle.clock()
         if mode == "wait":
             self._lifecycle.note_drained()
-            drains = self._core.has_requests()
+            drains = self._lifecycle.requests_run
             event: EventName = "wait" if drains else "wait_idle"
             self._keeper.move(event, lambda state: state.waited_for(self._client, hold, now, drains=drains))
             self._lifecycle.note_drained()
@@ -194,5 +194,5 @@ class LifecycleCalls:
         self._lifecycle.note_drained()
         if hold is not None and self._keeper.state.hold(self._client, hold) is None:
             raise UtilityError(ENDED)
-        if self._core.has_requests():
+        if self._lifecycle.requests_run:
             raise UtilityError(STILL_RUN)

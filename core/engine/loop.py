@@ -7,6 +7,7 @@ Never does: schedule, compute, build an engine, or decide when to end: its owner
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterable
 from typing import Protocol, cast
@@ -74,6 +75,7 @@ class EngineLoop:
         self._ready = ready
         self._decoder = wire.client_message_decoder()
         self._running = True
+        self._looked_at = -math.inf
 
     def run(self) -> None:
         """Serve until `Shutdown`. Blocks on the socket when there is no work.
@@ -111,7 +113,11 @@ class EngineLoop:
                     return
 
     def _look_for(self, numbers: Iterable[int]) -> None:
-        """Drop those of these clients that cannot be reached."""
+        """Drop those of these clients that cannot be reached, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._looked_at < HOLDER_MS / 1000:
+            return
+        self._looked_at = now
         for number in numbers:
             client = self._clients.find(number)
             if client is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from engine.fakes import FakeExecutor
 
 from core.api.config import EngineConfig
+from core.api.errors import EngineDeadError
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from core.engine.engine_state import PARTS
@@ -59,6 +62,25 @@ class FakeReloader:
         self.calls.append(call)
 
 
+class GatedReloader(FakeReloader):
+    """Gives memory back once a file is there, and loses all weights when they are to go first."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self._gate = Path(config.plugins.arguments["executor.fake"]["gate"])
+
+    def release(self, level: int) -> None:
+        while not self._gate.exists():
+            time.sleep(0.005)
+        super().release(level)
+
+    def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
+        if frees_first:
+            self.missing = frozenset(PARTS)
+            raise EngineDeadError("Neither the new weights nor those before can be used.")
+        super().apply(sources, version)
+
+
 class SleepingExecutor(FakeExecutor):
     """Refuses steps while it sleeps."""
 
@@ -69,3 +91,11 @@ class SleepingExecutor(FakeExecutor):
     def execute(self, plan: StepPlan) -> StepResult:
         assert self.reloader.present, "a step came while the engine slept"
         return super().execute(plan)
+
+
+class GatedExecutor(SleepingExecutor):
+    """Takes as long for its sleep as a test wants."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.reloader = GatedReloader(config)
