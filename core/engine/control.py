@@ -33,7 +33,9 @@ class Callee(Protocol):
 class EngineControl:
     """The calls of one client of an engine; make one for each connection.
 
-    client: of the engine that lives; raises what it raises when none does. stats: what is known of the engine. pause_s: sleeps.
+    client: of the engine that lives; raises what it raises when none does.
+    stats:  what is known of the engine.
+    wait:   sleeps for a number of seconds.
 
     Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
     being started again. What it says is known to `stats` from then on.
@@ -43,11 +45,11 @@ class EngineControl:
         self,
         client: Callable[[], Callee],
         stats: Callable[[], SchedulerStats],
-        pause_s: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        wait: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._client = client
         self._stats = stats
-        self._pause_s = pause_s
+        self._wait = wait
         self._num_holds = 0
 
     async def pause(self, mode: str = "abort", *, clear_cache: bool = True) -> None:
@@ -141,7 +143,7 @@ class EngineControl:
         try:
             state = await self._call("pause", mode="wait", clear_cache=False, hold=hold)
             while state["hold"] == "drains":
-                await self._pause_s(POLL_S)
+                await self._wait(POLL_S)
                 state = await self._call("lifecycle", hold=hold)
             if state["hold"] == "ended":
                 raise RequestError(ENDED, status=409, code="engine_refused")

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from fakes import make_config
+from engine.mortal import MortalSource, mortal_engine
+from fakes import FakeExecutor, byte_source, make_config
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, SchedulerStats
@@ -17,6 +18,12 @@ from core.engine.child import EngineProcess
 from core.engine.control import EngineControl
 from core.engine.wedge import WedgeWatch
 from core.engine.zmq_client import ZmqClient
+from core.tokens.tokenizer import Tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_source(byte_source(), None)
 
 
 class Listener:
@@ -143,3 +150,23 @@ def test_a_call_that_waits_lets_go_however_it_ends() -> None:
         assert endless.calls[-1] == "let_go"
 
     asyncio.run(run())
+
+
+async def test_health_allows_a_long_call_its_time(tokenizer: Tokenizer) -> None:
+    config = make_config(stall_timeout_s=60.0)
+    config = msgspec.structs.replace(config, utility_timeout_s=600.0)
+    source = MortalSource(config, FakeExecutor)
+    engine = mortal_engine(source, tokenizer)
+    try:
+        source.clients[0].silence_s = 500.0
+        engine.stats.utility = "wake_up"
+        await engine.check_health()
+        source.clients[0].silence_s = 700.0
+        with pytest.raises(EngineStalledError, match="said nothing for 700 s"):
+            await engine.check_health()
+        source.clients[0].silence_s = 500.0
+        engine.stats.utility = ""
+        with pytest.raises(EngineStalledError, match="said nothing for 500 s"):
+            await engine.check_health()
+    finally:
+        await engine.close()
