@@ -110,10 +110,11 @@ def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """Whoever may replace weights decides what a server says."""
     if facts.is_headless:
         return  # its front tells
-    if facts.context == "serve" and facts["weight_transfer_config"] is not None and not facts["api_key"]:
+    has_key = facts["api_key"] or facts["admin_api_key"]
+    if facts.context == "serve" and facts["weight_transfer_config"] is not None and not has_key:
         yield Warn(
             "--weight-transfer-config: this server asks nobody for a key, so everybody who reaches it may replace its weights; "
-            "give --api-key."
+            "give --api-key or --admin-api-key."
         )
 
 

@@ -7,7 +7,6 @@ answer requests, or write events. Called by: the routes, and whoever starts and 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -41,14 +40,19 @@ class Job:
 
 
 class DurableStreams:
-    """journal: open. keys: API keys in their order. numerics: of the engine."""
+    """journal: open. key_digests: of the server's tenants. numerics: of the engine."""
 
     def __init__(
-        self, journal: Journal, settings: JournalSettings, keys: Sequence[str], model: ModelConfig, numerics: str
+        self,
+        journal: Journal,
+        settings: JournalSettings,
+        key_digests: KeyDigests,
+        model: ModelConfig,
+        numerics: str,
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.key_digests = KeyDigests(journal.salt, keys)
+        self.key_digests = key_digests
         self.origin = origin_of(model, numerics)
         self._streams: dict[tuple[Tenant, str], DurableStream] = {}
 
@@ -141,4 +145,5 @@ def durable_streams(
     if journal is None or server.journal is None:
         return None
     journal.start()
-    return DurableStreams(journal, server.journal, server.api_keys, model, numerics)
+    digests = KeyDigests(journal.salt, server.keys, needs_key=bool(server.api_keys))
+    return DurableStreams(journal, server.journal, digests, model, numerics)
