@@ -200,7 +200,7 @@ def _context(
         preparer=preparer,
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
-        responses=ResponseStore(server.limits, keeper=keeper),
+        responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
         tenants=Tenants.of(server.keys, server.public_prompts, preparer.here),
         durable=durable,
         tracing=_tracing(server, model),
