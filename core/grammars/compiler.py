@@ -91,13 +91,13 @@ class GrammarCompiler:
         with self._lock:
             self._closed = True
             helpers = self._all_helpers.copy()
-            waiting = [self._pending.pop(key) for key in self._queue.clear()]
-            self._jobs.clear()
-        for future in waiting:
-            future.set_exception(EngineDeadError("The engine was closed; start another one."))
         for helper in helpers:
             helper.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            waiting = [self._pending.pop(key) for key in self._queue.clear()]
+        for future in waiting:
+            future.set_exception(EngineDeadError("The engine was closed; start another one."))
 
     def _find(self, params: StructuredOutputsParams, tenant: str = "") -> CompiledGrammar | Future[CompiledGrammar]:
         if self._tokenizer is None or self._tokenizer.refusal:

@@ -133,6 +133,7 @@ async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(compiler):
 
 async def test_closing_ends_what_waits(config, tokenizer):
     made = GrammarCompiler(config, tokenizer)
+    await made.compiled(asked("a helper is there"))
     waiting = [asyncio.ensure_future(made.compiled(asked(f"sleep 0.5{n}"))) for n in range(6)]
     await asyncio.sleep(0)
     await asyncio.to_thread(made.close)
