@@ -113,6 +113,14 @@ async def test_the_admin_computes_as_well_and_is_a_tenant_of_its_own() -> None:
     assert operators(SETTINGS["an admin"][0]) == {2, 3}
 
 
+async def test_models_tell_no_path_of_the_host() -> None:
+    app = everything(ServerConfig())
+    assert app.state.context.model.model == "/models/fake"
+    for target in ("/v1/models", "/v1/models/alias"):
+        body = b"".join(message.get("body", b"") for message in await call(app, "GET", target))
+        assert b"/models/fake" not in body and b'"root":"alias"' in body
+
+
 def test_the_argument_and_its_mirror() -> None:
     problems: list[str] = []
     made = server_config(merge({"api_key": ["ann"]}, {"CORE_ADMIN_API_KEY": "root"}), problems)
