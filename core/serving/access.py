@@ -123,8 +123,10 @@ def mount(app: FastAPI, router: APIRouter, allowed: frozenset[Tenant]) -> None:
         assert isinstance(route, APIRoute)
         part = operators_own if ACCESS[route.path_format] == "operator" else plain
         part.routes.append(route)
-    app.include_router(plain)
-    app.include_router(operators_own, dependencies=[Depends(operator_only)])
+    if plain.routes:
+        app.include_router(plain)
+    if operators_own.routes:
+        app.include_router(operators_own, dependencies=[Depends(operator_only)])
 
 
 def _refusal(path: str) -> RequestError:

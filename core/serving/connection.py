@@ -125,7 +125,9 @@ class Connection(HttpToolsProtocol):
         if not self.pipeline:
             self.running = self.cycle
         elif len(self.pipeline) > MAX_PIPELINED:
-            message = f"More than {MAX_PIPELINED} requests wait on this connection; expected fewer at once. Send the others again."
+            message = (
+                f"More than {MAX_PIPELINED} requests wait on this connection; send fewer at once, and the others again."
+            )
             self._problem = RequestError(message, status=429, code="too_many_pipelined", retry_after=1)
             raise self._problem
 

@@ -15,6 +15,7 @@ from core.args.sources import merge
 from core.config.server import server_config
 from core.serving.access import ACCESS, operators
 from core.serving.app import create_app
+from core.serving.shares import server_share
 from tests.serving.fake_engine import make_engine
 from tests.serving.test_api_keys import call
 
@@ -119,6 +120,13 @@ async def test_models_tell_no_path_of_the_host() -> None:
     for target in ("/v1/models", "/v1/models/alias"):
         body = b"".join(message.get("body", b"") for message in await call(app, "GET", target))
         assert b"/models/fake" not in body and b'"root":"alias"' in body
+
+
+def test_each_of_several_processes_knows_the_operator() -> None:
+    config = SETTINGS["an admin"][0]
+    for number in range(3):
+        sent = msgspec.msgpack.encode(server_share(config, number, 3))
+        assert operators(msgspec.msgpack.decode(sent, type=ServerConfig)) == {2, 3}
 
 
 def test_the_argument_and_its_mirror() -> None:
