@@ -106,6 +106,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
     uds:              path of a unix socket, in place of `host` and `port`.
+    api_keys:         one of which every request must carry; empty: none is needed.
+    admin_api_keys:   of the operator; see `core.serving.access.operators`.
     served_model_name_file: of further names of the model, read again when it changes.
     ssl_cert_reqs:    of clients, as `ssl.VerifyMode` numbers it.
     middleware:       import paths of the user's own.
@@ -122,6 +124,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     uds: str | None = None
     api_keys: tuple[str, ...] = ()
+    admin_api_keys: tuple[str, ...] = ()
     public_prompts: tuple[str, ...] = ()
     chat_template: str | None = None
     response_role: str = "assistant"
@@ -158,3 +161,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys; the place of one is the number of its tenant."""
+        return self.api_keys + self.admin_api_keys

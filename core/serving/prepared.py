@@ -29,7 +29,7 @@ from core.serving.protocol.pairs import RerankRequest, ScoreRequest
 from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
-from core.serving.responses.conversation import Item
+from core.serving.responses.items import KeptItem
 from core.serving.responses.tools import ToolTable
 
 
@@ -201,7 +201,7 @@ class PreparedResponse(msgspec.Struct):
 
     body: ResponsesRequest
     chat: PreparedChat
-    items: list[Item]
+    items: list[KeptItem]
     tools: ToolTable
     unknown: list[str]
 

@@ -113,7 +113,7 @@ def _application(
 
     model = engine.config.model
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
-    durable = durable_streams(journal, settings, model, engine.ready.numerics)
+    durable = durable_streams(journal, settings, model, engine.ready.numerics, lambda: engine.stats.weight_version)
     app = create_app(engine, settings, model, cache, durable)
     context: ServingContext = app.state.context
     restore(context)
