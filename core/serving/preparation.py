@@ -62,6 +62,7 @@ from core.serving.responses.truncation import shortened
 from core.serving.served_names import ServedNames
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate, has_answers
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
 
 TAIL = 256
@@ -71,16 +72,16 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Preparation:
-    """The steps for one server. tokenizer: of the served model."""
+    """The steps for one server. tokenizer: of the served model. limits: of rendering templates, where it has its own."""
 
-    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, limits: Limits | None = None) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
         self.names = ServedNames(settings.served_names, settings.served_names_file)
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits)
         num_for_output = 1 if settings.pooling is None else 0
         self.texts = TextTokens(tokenizer, settings.max_model_len, settings.max_model_len - num_for_output)
-        self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
+        self._pooled = PoolingPreparation(settings, tokenizer, self.texts, limits)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._embedding = msgspec.json.Decoder(EmbeddingRequest)

@@ -25,7 +25,7 @@ CHARACTERS_A_SECOND = 4_000_000
 MEMORY_BYTES = 64 << 20
 """Memory of any rendering, besides that of the values which it is given."""
 BYTES_A_CHARACTER = 16
-"""Memory added for each character given: four bytes each in the pieces, in the whole text, and in two copies by the template."""
+"""Memory added for each character given: four bytes in the pieces, in the whole text, and in two copies by the template."""
 MAX_DEPTH = 16
 POLL_SECONDS = 0.05
 REPEAT_SECONDS = 0.25
