@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from core.api.config import ServerLimits
-from core.api.pooling import PoolingConfig
 from core.api.late_chunking import LateChunkingMetadata
+from core.api.pooling import PoolingConfig
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.prompt_embeds import PromptEmbeds

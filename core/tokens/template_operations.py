@@ -30,6 +30,9 @@ MAX_BITS = 4096
 MAX_DIGITS = 1000
 """Digits after the decimal point, and characters of a text that is read as a number."""
 
+COMPILED_OPTIONS = ("_loop_vars", "_block_vars")
+"""Arguments that compiled templates add to each call in a loop, for functions which want the context."""
+
 Check = Callable[..., None]
 _NUMBER = re.compile(r"\d+")
 _PERCENT_WIDTH = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d+)?(?:\.(\*|\d+))?")
@@ -67,7 +70,7 @@ def check_call(function: Any, args: tuple[Any, ...], options: Mapping[str, Any])
     if isinstance(owner, str | bytes | bytearray):
         check = TEXT_METHODS.get(name)
         if check is not None:
-            check(owner, *args, **options)
+            check(owner, *args, **{key: value for key, value in options.items() if key not in COMPILED_OPTIONS})
     elif name == "to_bytes" or (owner is int and name == "from_bytes"):
         _refuse(f"it calls '{name}' of a number, which is not allowed")
 

@@ -1,4 +1,4 @@
-"""The number formats in which clients ask for vectors. Owns: their names. Called by: bodies to pool, `core.serving.vector_bytes`."""
+"""Number formats in which clients ask for vectors. Owns: their names. Called by: bodies to pool, `vector_bytes`."""
 
 from __future__ import annotations
 
