@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from core.helper_process import HEADER_BYTES
+from core.serving.preparation import Buffer
 from core.serving.preparation_process import Answer
 
 
@@ -33,23 +34,23 @@ class HelperEnded(Exception):
 
 
 class _Job(NamedTuple):
-    """answer: for the caller, who may have left. release: called once the process no longer works on it."""
+    """answer: for the caller, who may have left. seconds: see `ask`. release: called once the process has left the job."""
 
     answer: asyncio.Future[Answer]
+    seconds: float
     release: Callable[[], None]
 
 
 class HelperLink(asyncio.Protocol):
     """One connection to one process.
 
-    job_seconds: for one job, from when it is the first one. on_idle: called when there is no job left.
+    on_idle: called when there is no job left.
     on_end: called with this link when the process has closed its end, or was told to.
     end_process: ends it, now.
     """
 
     def __init__(
         self,
-        job_seconds: float,
         on_idle: Callable[[HelperLink], None],
         on_end: Callable[[HelperLink], None],
         end_process: Callable[[], None],
@@ -57,7 +58,6 @@ class HelperLink(asyncio.Protocol):
         self.is_open = True
         self.is_retired = False
         self.timed_out = False
-        self._job_seconds = job_seconds
         self._on_idle = on_idle
         self._on_end = on_end
         self._end_process = end_process
@@ -74,15 +74,18 @@ class HelperLink(asyncio.Protocol):
         """Jobs that the process has not answered."""
         return len(self._jobs)
 
-    def ask(self, message: list[bytes | bytearray | memoryview], release: Callable[[], None]) -> asyncio.Future[Answer]:
-        """Send a job; the answer to come, or HelperEnded."""
+    def ask(self, message: list[Buffer], seconds: float, release: Callable[[], None]) -> asyncio.Future[Answer]:
+        """Send a job; the answer to come, or HelperEnded. seconds: that it may take once the jobs before it are done."""
         assert self._transport is not None, "a link is used once it is connected"
         answer: asyncio.Future[Answer] = self._loop.create_future()
+        if not self.is_open:  # it ended while the caller waited for its start
+            release()
+            answer.set_exception(HelperEnded(began=not self.is_retired))
+            return answer
         if not self._jobs:
             self._first_since = self._loop.time()
-            if self._clock is None:
-                self._clock = self._loop.call_later(self._job_seconds, self._check_clock)
-        self._jobs.append(_Job(answer, release))
+            self._clock = self._loop.call_later(seconds, self._check_clock)
+        self._jobs.append(_Job(answer, seconds, release))
         for part in message:
             self._transport.write(part)
         return answer
@@ -128,8 +131,7 @@ class HelperLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """From the loop: the process has closed its end, or we have."""
         self.is_open = False
-        if self._clock is not None:
-            self._clock.cancel()
+        self._stop_clock()
         self._on_end(self)
 
     def _answer(self, answer: Answer) -> None:
@@ -142,13 +144,17 @@ class HelperLink(asyncio.Protocol):
             job.answer.set_result(answer)
         job.release()
         if not self._jobs:
+            self._stop_clock()
             self._on_idle(self)
 
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
     def _check_clock(self) -> None:
-        self._clock = None
-        if not self._jobs:
-            return
-        left = self._first_since + self._job_seconds - self._loop.time()
+        """The job that was the first one when the clock was set has had its time; it may have been answered since."""
+        left = self._first_since + self._jobs[0].seconds - self._loop.time()
         if left > 0:
             self._clock = self._loop.call_later(left, self._check_clock)
         else:

@@ -103,7 +103,7 @@ class PreparationHelper:
         for _ in range(MAX_ATTEMPTS):
             link = await self._place()
             try:
-                return await link.ask(message, self._places.release)
+                return await link.ask(message, self.lane.job_seconds, self._places.release)
             except HelperEnded as ending:
                 if ending.timed_out:
                     raise self._too_slow() from None
@@ -158,7 +158,7 @@ class PreparationHelper:
             self._end(link, process)
 
         def protocol() -> HelperLink:
-            return HelperLink(self.lane.job_seconds, self._on_idle, on_end, process.kill)
+            return HelperLink(self._on_idle, on_end, process.kill)
 
         _, link = await asyncio.get_running_loop().create_connection(protocol, sock=connection)
         return link
