@@ -8,6 +8,7 @@ Never does: the steps themselves (`core.serving.preparation`). Called by: routes
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -24,6 +25,8 @@ from core.serving.prepared import (
 )
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger("core.serving")
 
 SMALL_BODY = 16 * 1024
 """Bytes of a body that takes some milliseconds at most: other clients only notice that short delay."""
@@ -49,11 +52,13 @@ class Preparer:
         self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
         self._turn = asyncio.Lock()
         self._spent_s = 0.0
+        self._has_noted = False
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
     async def chat(self, data: Buffer) -> PreparedChat:
         """A body of /v1/chat/completions."""
         prepared: PreparedChat = await self._prepare("chat", data)
+        self._note(prepared)
         return prepared
 
     async def completion(self, data: Buffer) -> PreparedCompletion:
@@ -92,11 +97,13 @@ class Preparer:
     async def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it."""
         prepared: PreparedResponse = await self._prepare("response", data)
+        self._note(prepared.chat)
         return prepared
 
     async def messages(self, data: Buffer) -> PreparedMessages:
         """A body of /v1/messages."""
         prepared: PreparedMessages = await self._prepare("messages", data)
+        self._note(prepared.chat)
         return prepared
 
     async def count_tokens(self, data: Buffer) -> CountedTokens:
@@ -128,6 +135,15 @@ class Preparer:
             return self._run(kind, data)
         async with self._turn:  # whose next owner goes on in the next turn
             return self._run(kind, data)
+
+    def _note(self, chat: PreparedChat) -> None:
+        """Log once that tools are described in a message."""
+        if chat.guided and not self._has_noted:
+            self._has_noted = True
+            logger.warning(
+                "The model's chat template shows no tools, so a system message describes them. A model that was not trained "
+                "with tools may call them wrongly or not at all; tool_choice 'required' or a named tool holds it to a call."
+            )
 
     def _run(self, kind: str, data: Buffer) -> Any:
         if not self._spent_s:
