@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from core.api.config import ServerConfig
+from core.api.errors import RequestError
 from core.serving.preparation import Preparation
+from core.serving.preparation_apart import ApartPreparation
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
@@ -174,3 +176,11 @@ def test_small_bodies_are_read_as_in_this_process(lanes: RunningServer) -> None:
     here = Preparation(lanes.preparer.here.settings, lanes.engine.tokenizer).chat(body)
     there = asyncio.run_coroutine_threadsafe(lanes.preparer.chat(body), lanes.loop).result(30)
     assert here == there
+
+
+def test_public_prompts_are_rendered_apart_too(lanes: RunningServer) -> None:
+    """At the start of a server, where nothing may go on for ever either."""
+    with ApartPreparation(lanes.preparer.here.settings, lanes.engine.tokenizer) as apart:
+        assert apart.run("chat", json.dumps(CHAT).encode()).prompts[0].text == "Hi"
+        with pytest.raises(RequestError, match="too much time or memory"):
+            apart.run("chat", json.dumps({"messages": [{"role": "user", "content": "operation"}]}).encode())

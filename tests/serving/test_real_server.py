@@ -119,7 +119,10 @@ def test_tools_work_although_the_model_was_never_shown_any(client: openai.OpenAI
     given = json.loads(call.function.arguments)
     assert call.function.name == "forecast"
     assert given["city"] in ("Paris", "Rome") and 1 <= given["days"] <= 5
-    history += [answer.message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "20 °C"}]
+    history += [
+        answer.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "20 °C"},
+    ]
     assert client.chat.completions.create(**asked, messages=history, tool_choice="none").choices[0].message.content
 
 
