@@ -1,7 +1,7 @@
 """The parts that helper processes of ours share: how they are started, and the form of their messages.
 
 Owns: the socket between both, framed messages, a refusal as a message. Never does: know what a helper works on, or wait.
-Called by: the helpers that prepare large requests and that compile grammars, at both of their ends.
+Called by: the helpers that prepare requests and that compile grammars, at both of their ends.
 
 Each message is its length (uint32, little-endian) and its content.
 """

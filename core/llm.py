@@ -33,10 +33,11 @@ from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
 from core.library.named_calls import CALLS, named_call
 from core.library.pooling_methods import PoolingMethods
-from core.tokens.chat_template import has_answers
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.script_tokenizer import chat_template_of
 
 if TYPE_CHECKING:
+    from core.formats.conversation_prompts import ConversationPrompts
     from core.formats.selection import AnswerFormat
 
 
@@ -144,7 +145,8 @@ class LLM(PoolingMethods, LLMEngine):
         tokenizer = self._need_tokenizer()
         chat_template = chat_template or self._chat_template
         template = chat_template_of(tokenizer, chat_template)
-        plan, prompts = None, template
+        plan = None
+        prompts: ChatTemplate | ConversationPrompts = template
         if tools or tool_choice is not None:
             from core.formats.conversation_prompts import ConversationPrompts
             from core.formats.whole_answer import tool_plan

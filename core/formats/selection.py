@@ -86,10 +86,11 @@ def answer_format(
     guide = None
     if settings.tool_call_parser != NONE and not shows_tools(chat_template):
         generic = format_named(GENERIC, "tools", rows)
-        if parts[0] is None or not parts[0].calls:
-            parts[0] = generic
+        own = parts[0]
+        if own is None or not own.calls:
+            own = parts[0] = generic
             reasons[0] = "the chat template shows no tools, so a system message describes them"
-        guide = parts[0].guide or generic.guide
+        guide = own.guide or generic.guide
     row = composed(parts[0], parts[1])
     if settings.reasoning_markers is not None:
         start, end = settings.reasoning_markers

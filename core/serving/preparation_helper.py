@@ -77,7 +77,7 @@ class PreparationHelper:
     async def run(self, kind: str, data: Buffer) -> Any:
         """The result of `kind` (see `RESULTS`) for a body. Raises RequestError."""
         head = job_header(kind, len(data))
-        message = [head + data] if len(data) <= JOINED_BYTES else [head, data]
+        message: list[Buffer] = [head + data] if len(data) <= JOINED_BYTES else [head, data]
         answer = await self._answer(message)
         if answer.refusal is not None:
             if answer.refusal.details:

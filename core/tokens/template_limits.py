@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from core.api.errors import RequestError
 
@@ -33,8 +33,7 @@ REPEAT_SECONDS = 0.25
 LINGER_SECONDS = 1.0
 """How long the watching thread stays after the last rendering, so that a batch of conversations starts one thread."""
 
-P = ParamSpec("P")
-T = TypeVar("T")
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Allowance(NamedTuple):
@@ -63,14 +62,11 @@ class HasLimits(Protocol):
         """Theirs."""
 
 
-S = TypeVar("S", bound=HasLimits)
-
-
-def limited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+def limited(method: Method) -> Method:
     """Hold a method to the allowance that follows from its arguments, and refuse what is too much. Raises RequestError."""
 
     @functools.wraps(method)
-    def within(self: S, *args: P.args, **kwargs: P.kwargs) -> T:
+    def within(self: HasLimits, *args: Any, **kwargs: Any) -> Any:
         allowance = allowance_for(*args, *kwargs.values())
         try:
             with self.limits.held(allowance):
@@ -80,7 +76,7 @@ def limited(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P
         except MemoryError:
             raise too_much_memory(allowance) from None
 
-    return within
+    return cast(Method, within)
 
 
 def allowance_for(*values: Any) -> Allowance:
