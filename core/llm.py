@@ -33,10 +33,11 @@ from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
 from core.library.named_calls import CALLS, named_call
 from core.library.pooling_methods import PoolingMethods
-from core.tokens.chat_template import has_answers
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.script_tokenizer import chat_template_of
 
 if TYPE_CHECKING:
+    from core.formats.conversation_prompts import ConversationPrompts
     from core.formats.selection import AnswerFormat
 
 
@@ -145,12 +146,15 @@ class LLM(PoolingMethods, LLMEngine):
         chat_template = chat_template or self._chat_template
         template = chat_template_of(tokenizer, chat_template)
         plan = None
+        prompts: ChatTemplate | ConversationPrompts = template
         if tools or tool_choice is not None:
+            from core.formats.conversation_prompts import ConversationPrompts
             from core.formats.whole_answer import tool_plan
 
             served = self._answer_format(chat_template)
             plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
-        batch = ChatBatch(tokenizer, template, plan, chat_template_kwargs or {})
+            prompts = ConversationPrompts(template, served)
+        batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {})
         for conversation, wanted in zip(conversations, params, strict=True):
             batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
         told: list[ExplainTerms] | None = None

@@ -328,8 +328,12 @@ def test_a_choice_of_tool_is_held_and_a_wrong_one_refused(make: Maker, monkeypat
         llm.chat(hi, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "wether"}})
     with pytest.raises(RequestError, match="no tools"):
         llm.chat(hi, tool_choice="required")
-    with pytest.raises(RequestError, match="does not show tools"):
-        make().chat(hi, tools=[WEATHER])
+    guided = make(script=f"I look.\n{CALL}", max_model_len=1024).chat(
+        hi, SamplingParams(max_tokens=400), tools=[WEATHER], use_tqdm=False
+    )
+    assert '{"name": "weather"' in guided[0].prompt and "<tool_call>" in guided[0].prompt
+    assert guided[0].outputs[0].parts is not None
+    assert guided[0].outputs[0].parts.tool_calls[0].arguments == '{"city": "Köln"}'
     unknown = make(template=TEMPLATE + "{{ tools }}", script="-", max_model_len=1024)
     assert unknown.chat(hi, params, tools=[WEATHER], use_tqdm=False)[0].outputs[0].parts is None
     with pytest.raises(RequestError, match="--tool-call-parser"):

@@ -204,6 +204,7 @@ class Explanation(msgspec.Struct):
     drafts:      tokens of speculative decoding.
     steps:       steps of the engine in which a choice had a part.
     restarts:    how often another engine went on with it because the one before had died.
+    tools:       how the model learned of the tools, where its chat template shows none; else None.
     """
 
     times: Times
@@ -215,3 +216,4 @@ class Explanation(msgspec.Struct):
     drafts: Drafts
     steps: int
     restarts: int = 0
+    tools: str | None = None

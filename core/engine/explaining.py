@@ -64,6 +64,7 @@ class Explainer:
             ),
             steps=sum(record.num_steps for record in records),
             restarts=self._num_restarts,
+            tools=self._asked.tools or None,
         )
 
     def _times(self, records: Sequence[SequenceRecord], now: float) -> Times:

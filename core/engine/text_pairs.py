@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
 from core.tokens.chat_template import ChatTemplate
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
 
 ROLES = ("query", "document")
@@ -50,16 +51,22 @@ class TextPairs:
     max_model_len: tokens that a pair may have.
     chat_template: Jinja source that the user gave, or None; it goes before the checkpoint's own, and that before what is
         known of the model.
+    limits: of rendering it.
     """
 
     def __init__(
-        self, config: PoolingConfig, tokenizer: Tokenizer, max_model_len: int, chat_template: str | None = None
+        self,
+        config: PoolingConfig,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        chat_template: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         source = chat_template or _for_pairs(tokenizer.chat_template) or config.pair_template
-        self._template = ChatTemplate(source, tokenizer.special_tokens) if source else None
+        self._template = ChatTemplate(source, tokenizer.special_tokens, limits=limits) if source else None
         self._begin = source.partition("{")[0].strip() if source else ""
 
     def join(

@@ -35,7 +35,7 @@ def tool_plan(
     plain = [dict(tool) if isinstance(tool, Mapping) else tool for tool in tools]
     named = dict(choice) if isinstance(choice, Mapping) else choice
     use = tool_use(plain, named, parallel, ServerLimits())
-    check_template(use, template)
+    check_template(use, template, served)
     if use.restricts:
         check_calls(use, served)
     parses = bool(use.callable and served.row.calls)

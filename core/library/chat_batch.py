@@ -13,11 +13,12 @@ from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.prompt_parser import PromptInput
-from core.tokens.chat_template import ChatTemplate
 from core.tokens.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from core.formats.answer_plan import AnswerPlan
+    from core.formats.conversation_prompts import ConversationPrompts
+    from core.tokens.chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
@@ -29,12 +30,17 @@ class ChatBatch:
     prompts: theirs, in order.
     params: of each; with tools, held to them.
 
+    template: writes the prompts; with tools `ConversationPrompts`, which knows how to show them.
     plan: with tools: what the answers are held to, and parsed by; None: all of an answer is text.
     options: what the template is given besides.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, plan: AnswerPlan | None, options: Mapping[str, Any]
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | ConversationPrompts,
+        plan: AnswerPlan | None,
+        options: Mapping[str, Any],
     ) -> None:
         self.prompts: list[PromptInput] = []
         self.params: list[SamplingParams] = []

@@ -30,6 +30,7 @@ from core.serving.engine_protocol import ServingEngine
 from core.serving.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core.serving.openapi import document
 from core.serving.own_middleware import load_middleware
+from core.serving.preparation_apart import ApartPreparation
 from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
@@ -61,6 +62,7 @@ from core.version import __version__
 
 if TYPE_CHECKING:
     from core.observe.tracing import Tracing
+    from core.tokens.tokenizer import Tokenizer
 
 
 def create_app(
@@ -201,10 +203,18 @@ def _context(
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
         responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
-        tenants=Tenants.of(server.keys, server.public_prompts, preparer.here),
+        tenants=_tenants(server, settings, tokenizer),
         durable=durable,
         tracing=_tracing(server, model),
     )
+
+
+def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:
+    """The tenants of the server's keys. Public prompts are rendered as requests are: apart, where a template can be ended."""
+    if not (server.api_keys and server.public_prompts):
+        return Tenants.of(server.api_keys)
+    with ApartPreparation(settings, tokenizer) as preparation:
+        return Tenants.of(server.keys, server.public_prompts, preparation)
 
 
 def _tracing(server: ServerConfig, model: ModelConfig) -> Tracing | None:

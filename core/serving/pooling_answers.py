@@ -15,7 +15,8 @@ import msgspec
 from fastapi import Response
 from msgspec import UNSET, UnsetType
 
-from core.api.pooling_outputs import Float32, LateChunkingMetadata, WholeOutput, cosine
+from core.api.late_chunking import LateChunkingMetadata
+from core.api.pooling_outputs import Float32, WholeOutput, cosine
 from core.engine.late_chunks import late_chunks
 from core.serving.prepared import (
     PreparedClasses,

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from core.api.errors import RequestError
-from core.api.pooling_outputs import LateChunkingMetadata
+from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.engine.late_chunks import late_chunks
 from core.engine.pooling_input import NO_TOKENS
@@ -21,13 +21,20 @@ from core.serving.prepared import PreparationSettings, PreparedEmbedding, Prepar
 from core.serving.protocol.pairs import PairBody, RerankRequest
 from core.serving.protocol.pooling import PoolingBody, Text
 from core.serving.text_tokens import TextTokens
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
 
 
 class PoolingPreparation:
-    """The steps for one server. tokenizer: of the served model. texts: the same, within bounds."""
+    """The steps for one server.
 
-    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, texts: TextTokens) -> None:
+    tokenizer: of the served model. texts: the same, within bounds. limits: of rendering templates.
+    """
+
+    def __init__(
+        self, settings: PreparationSettings, tokenizer: Tokenizer, texts: TextTokens, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits
         self._settings = settings
         self._tokenizer = tokenizer
         self._texts = texts
@@ -76,7 +83,8 @@ class PoolingPreparation:
                 f"This model tells {len(pooling.labels)} classes, which are no score; /classify and /pooling give their "
                 "numbers."
             )
-        return TextPairs(pooling, self._tokenizer, self._settings.max_model_len, self._settings.pair_template)
+        template = self._settings.pair_template
+        return TextPairs(pooling, self._tokenizer, self._settings.max_model_len, template, self._limits)
 
     def _given(self, body: PoolingBody) -> list[Text]:
         """The texts of a body, with the prompt in front that it names. Raises RequestError."""

@@ -16,6 +16,7 @@ import msgspec
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
 from core.formats.answer_plan import check_template
+from core.formats.conversation_prompts import ConversationPrompts
 from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import answer_plan
@@ -62,6 +63,7 @@ from core.serving.responses.truncation import shortened
 from core.serving.served_names import ServedNames
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate, has_answers
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
 
 TAIL = 256
@@ -71,16 +73,20 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Preparation:
-    """The steps for one server. tokenizer: of the served model."""
+    """The steps for one server. tokenizer: of the served model. limits: of rendering templates, where it has its own."""
 
-    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, limits: Limits | None = None) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
         self.names = ServedNames(settings.served_names, settings.served_names_file)
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits)
+        self._prompts = ConversationPrompts(self.template, settings.format)
+        self._format = settings.format
+        if settings.format is not None:  # as answers need it, which are sent with it
+            self._format = msgspec.structs.replace(settings.format, guide=None)
         num_for_output = 1 if settings.pooling is None else 0
         self.texts = TextTokens(tokenizer, settings.max_model_len, settings.max_model_len - num_for_output)
-        self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
+        self._pooled = PoolingPreparation(settings, tokenizer, self.texts, limits)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._embedding = msgspec.json.Decoder(EmbeddingRequest)
@@ -123,8 +129,8 @@ class Preparation:
         """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         use = body.check(self.settings.max_logprobs, self.settings.limits)
-        check_template(use, self.template)
-        plan = answer_plan(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
+        check_template(use, self.template, self.settings.format)
+        plan = answer_plan(body, use, self._format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
         names = _form_names(body.form_field or ("tools" if use.restricts else body.reasoning_limit_name))
@@ -146,6 +152,7 @@ class Preparation:
             resumed=plan.resumed is not None,
             first_turn=first_turn,
             names=names,
+            guided=bool(use.shown) and self.settings.format is not None and self.settings.format.guide is not None,
         )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
@@ -219,7 +226,7 @@ class Preparation:
         self.check_model(body.model)
         with own_names(MESSAGES_NAMES):
             use = body.check(self.settings.max_logprobs, self.settings.limits)
-            check_template(use, self.template)
+            check_template(use, self.template, self.settings.format)
             ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
         return CountedTokens(TokenCount(len(ids)), unknown)
 
@@ -233,7 +240,7 @@ class Preparation:
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
         use = body.check(self.settings.limits)
-        check_template(use, self.template)
+        check_template(use, self.template, self.settings.format)
         text = self._render(body, use) if body.prompt is None else body.prompt
         special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
         ids = self.texts.encode(text, special)
@@ -277,7 +284,7 @@ class Preparation:
     def _render(self, conversation: Conversation, use: ToolUse) -> str:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
-        return self.template.render(
+        return self._prompts.render(
             conversation.messages or [],
             add_generation_prompt=conversation.opens_answer,
             continue_final_message=bool(conversation.continue_final_message),

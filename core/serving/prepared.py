@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from core.api.config import ServerLimits
+from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling import PoolingConfig
-from core.api.pooling_outputs import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.prompt_embeds import PromptEmbeds
@@ -103,6 +103,7 @@ class PreparedChat(msgspec.Struct):
     resumed: the answer goes on within the last message.
     first_turn: whether the conversation holds no answer yet.
     names: see `core.serving.field_names`; for errors of the engine.
+    guided: a system message describes the tools, since the chat template shows none.
     id_seed: what the ids of its calls are drawn from; None: the system.
     """
 
@@ -116,6 +117,7 @@ class PreparedChat(msgspec.Struct):
     resumed: bool = False
     first_turn: bool = False
     names: dict[str, str] = {}
+    guided: bool = False
     id_seed: int | None = None
 
 

@@ -6,7 +6,6 @@ Called by: `LLM.chat`, the server's chat and tokenize routes.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,10 +24,10 @@ from core.tokens.message_forms import (
     probe_conversation,
     shows_as_one,
 )
+from core.tokens.template_limits import Limits, ThreadLimits, limited
 from core.tokens.template_sandbox import TemplateSandbox
 
 MAX_CHARACTERS = 16_000_000
-MAX_SECONDS = 10.0
 CONTINUE_MARK = "\ue000continue\ue000"
 NO_TEMPLATE = (
     "The model has no chat template. Give one with --chat-template, or send a plain prompt instead of messages."
@@ -46,17 +45,24 @@ class ChatTemplate:
     source: Jinja source. None is allowed; rendering then says what to do.
     for_tools: Jinja source of another template, which renders conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
+    limits: of work and memory, for compiling and each rendering.
     """
 
     def __init__(
-        self, source: str | None, special_tokens: Mapping[str, str] | None = None, for_tools: str | None = None
+        self,
+        source: str | None,
+        special_tokens: Mapping[str, str] | None = None,
+        for_tools: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self.limits: Limits = ThreadLimits() if limits is None else limits
         self.source = source
         self.special_tokens = dict(special_tokens or {})
-        self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens)
+        self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens, limits=limits)
         self._template: tuple[jinja2.Template, TemplateForms] | None = None
         self._wants_objects: bool | None = None
 
+    @limited
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -112,15 +118,19 @@ class ChatTemplate:
         if self.source is None:
             raise RequestError(NO_TEMPLATE, param="messages")
         if self._template is None:
-            sandbox = TemplateSandbox()
-            try:
-                forms = forms_of(self.source, sandbox.parse(self.source))
-                self._template = sandbox.from_string(self.source), forms
-            except (jinja2.TemplateError, RecursionError) as error:
-                raise RequestError(
-                    f"The chat template is not valid ({error}). Give another one with --chat-template."
-                ) from error
+            self._template = self._compile(self.source)
         return self._template
+
+    @limited
+    def _compile(self, source: str) -> tuple[jinja2.Template, TemplateForms]:
+        sandbox = TemplateSandbox()
+        try:
+            forms = forms_of(source, sandbox.parse(source))
+            return sandbox.from_string(source), forms
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise RequestError(
+                f"The chat template is not valid ({error}). Give another one with --chat-template."
+            ) from error
 
     def _takes_objects(self) -> bool:
         """Whether the arguments of calls are objects for the template. Text is preferred where it shows it unchanged and has no
@@ -194,21 +204,19 @@ def _cut_at_mark(text: str) -> str:
 
 
 def _run(template: jinja2.Template, values: dict[str, Any]) -> str:
-    """Render piece by piece, within the limits of size and time."""
+    """Render piece by piece, within the limit of size."""
     pieces: list[str] = []
     size = 0
-    deadline = time.monotonic() + MAX_SECONDS
     try:
         for piece in template.generate(TemplateSandbox.limited(values)):
             pieces.append(piece)
             size += len(piece)
-            if size > MAX_CHARACTERS or time.monotonic() > deadline:
+            if size > MAX_CHARACTERS:
                 raise RequestError(
-                    f"The chat template wrote {size} characters and was stopped; the limits are {MAX_CHARACTERS} characters "
-                    f"and {MAX_SECONDS:g} seconds.",
+                    f"The chat template wrote {size} characters and was stopped; the limit is {MAX_CHARACTERS} characters.",
                     param="messages",
                 )
-    except RequestError:
+    except (RequestError, MemoryError):
         raise
     except Exception as error:  # a template may raise anything
         reason = str(error) or type(error).__name__
