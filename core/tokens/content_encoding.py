@@ -12,6 +12,7 @@ across the borders of template and content too, is encoded as ordinary text.
 
 from __future__ import annotations
 
+import re
 import secrets
 from bisect import bisect_right
 from collections import Counter
@@ -20,7 +21,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import tokenizers
-from tokenizers import AddedToken, Regex, pre_tokenizers
+from tokenizers import AddedToken, Regex, models, pre_tokenizers
 
 from core.api.errors import RequestError
 from core.tokens.control_tokens import control_tokens
@@ -69,7 +70,8 @@ class ContentEncoder:
         self._control = control_tokens(self._backend, texts)
         unknown = tokenizer.unk_token_id
         # Unknown characters give this token, too, so it is looked for in the text, and not among the ids.
-        self._unknown = self._control.get(unknown) if unknown is not None else None
+        self._unknown_id = -1 if unknown is None else unknown
+        self._unknown = self._control.get(self._unknown_id)
         self._counted = frozenset(index for index in self._control if index != unknown)
         self._added = self._backend.get_added_tokens_decoder()
         self._spellings = "\0".join(["", *(token.content for token in self._added.values()), ""])
@@ -101,7 +103,16 @@ class ContentEncoder:
 
     def _count(self, text: str, ids: Sequence[int]) -> int:
         count = len(list(filter(self._counted.__contains__, ids)))
-        return count if self._unknown is None else count + text.count(self._unknown)
+        return count if self._unknown is None else count + self._count_unknown(text, ids)
+
+    def _count_unknown(self, text: str, ids: Sequence[int]) -> int:
+        """How often the unknown token is written out, maybe in letters that the normalizer makes it of."""
+        spelling = self._unknown or ""
+        normalizer = self._backend.normalizer
+        written_out = text.count(spelling)
+        if normalizer is None or self._unknown_id not in ids:
+            return written_out
+        return max(written_out, normalizer.normalize_str(text).count(spelling))
 
     def _checked(
         self, text: str, spans: Spans, runs: Sequence[Run], ids: list[int]
@@ -111,8 +122,9 @@ class ContentEncoder:
         own: list[Match] = []
         foreign: list[Match] = []
         for match in matches:
-            (own if _is_within(text, match, spans) else foreign).append(match)
-        if not foreign:
+            (own if _is_within(match, spans) else foreign).append(match)
+        num_unknown = sum(match.token_id == self._unknown_id for match in matches)
+        if not foreign and (self._unknown is None or self._count_unknown(text, ids) == num_unknown):
             return ids, {}
         found = dict(Counter(self._control[match.token_id] for match in foreign))
         if self.allowed:
@@ -127,14 +139,23 @@ class ContentEncoder:
         if self.tokenizer.refusal:
             return []
         encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]
-        rows = zip(encoding.offsets, encoding.ids, strict=True)
-        matches = [Match(start, end, index) for (start, end), index in rows if index in self._control]
-        unknown = self.tokenizer.unk_token_id
-        return [
-            match
-            for match in matches
-            if match.token_id != unknown or text[match.start : match.end].strip() == self._unknown
-        ]
+        found: list[Match] = []
+        for (start, end), index in zip(encoding.offsets, encoding.ids, strict=True):
+            if index not in self._counted:
+                continue
+            # without the white space that a token may swallow, which is the text's
+            shown = text[start:end]
+            spelling = self._control[index]
+            at = shown.find(spelling)
+            if at < 0:
+                at = len(shown) - len(shown.lstrip())
+                spelling = shown.strip()
+            found.append(Match(start + at, start + at + len(spelling), index))
+        if self._unknown is not None and self._unknown in text:
+            places = [match.span() for match in re.finditer(re.escape(self._unknown), text)]
+            found += [Match(start, end, self._unknown_id) for start, end in places]
+            found.sort()
+        return found
 
     def _analysed(self, text: str) -> Run:
         matches = tuple(self._matches(text))
@@ -144,7 +165,7 @@ class ContentEncoder:
         """Whether a token is found in every text that holds these characters: nothing can overlap it or stand in its way."""
         token = self._added[token_id]
         spelling: str = token.content
-        is_spelled_by_model = found.strip() != spelling.strip() or (
+        is_spelled_by_model = found != spelling or (
             token.special and self.tokenizer.split_special_tokens
         )
         if is_spelled_by_model or token.single_word or (token.normalized and self._backend.normalizer is not None):
@@ -177,19 +198,21 @@ class ContentEncoder:
 
     def _separate(self) -> _MarkedTokenizer:
         if self._apart is None:
-            self._apart = _MarkedTokenizer(self._backend, self._control, self.tokenizer.unk_token_id)
+            self._apart = _MarkedTokenizer(self._backend, self._control, self._unknown_id)
         return self._apart
 
 
 class _MarkedTokenizer:
     """A tokenizer that knows marks in the place of control tokens. It shares the model with `backend`."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, control: dict[int, str], unknown: int | None) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, control: dict[int, str], unknown: int) -> None:
         self._backend = backend
         self._control = control
         self._unknown = unknown
         self._nonce = secrets.token_hex(16)
-        self._spelled: frozenset[int] = frozenset()
+        # Unknown characters give the same id, so nobody could tell that a unigram model has spelled it.
+        names_unknown = unknown in control and isinstance(backend.model, models.Unigram)
+        self._spelled = frozenset([unknown] if names_unknown else [])
         self._tokenizer, self._ids = self._built(self._spelled)
 
     def encode(self, text: str, matches: Iterable[Match]) -> list[int]:
@@ -223,7 +246,7 @@ class _MarkedTokenizer:
         that does not help.
         """
         spelled = self._control.keys() & set(ids)
-        if self._unknown in spelled and (self._unknown in self._spelled or self._control[self._unknown] not in text):
+        if self._unknown in self._spelled or self._control.get(self._unknown, "") not in text:
             spelled.discard(self._unknown)
         if not spelled:
             return True
@@ -282,13 +305,10 @@ def _rest(spelling: str) -> str:
     return f"(?<={first}){''.join(rest)}"
 
 
-def _is_within(text: str, match: Match, spans: Spans) -> bool:
-    """Whether all characters of a control token are the template's; white space that it swallows may be anybody's."""
-    found = text[match.start : match.end]
-    start = match.start + len(found) - len(found.lstrip())
-    end = match.end - len(found) + len(found.rstrip())
-    at = bisect_right(spans, start, key=_first) - 1
-    return at >= 0 and end <= spans[at][1]
+def _is_within(match: Match, spans: Spans) -> bool:
+    """Whether all characters of a control token are the template's."""
+    at = bisect_right(spans, match.start, key=_first) - 1
+    return at >= 0 and match.end <= spans[at][1]
 
 
 def _overlaps(match: Match, others: Sequence[Match]) -> bool:
