@@ -21,11 +21,13 @@ class ExplainTerms:
     sources:    of the sampling values that are not defaults.
     first_turn: whether the prompt is known to go on with no conversation.
     grammar_s:  seconds of the preparation that its grammar took; None without one.
+    control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
     sources: Mapping[str, Source] = field(default_factory=dict)
     first_turn: bool = False
     grammar_s: float | None = None
+    control_text: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

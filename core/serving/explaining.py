@@ -31,5 +31,6 @@ def explain_terms(prepared: PreparedChat | PreparedCompletion, model: ModelConfi
         return None
     given = prepared.body.given_names()
     sources = sampling_sources(prepared.params, given, model)
-    is_first = isinstance(prepared, PreparedChat) and prepared.first_turn
-    return ExplainTerms(sources, is_first)
+    if not isinstance(prepared, PreparedChat):
+        return ExplainTerms(sources)
+    return ExplainTerms(sources, prepared.first_turn, control_text=prepared.prompts[0].control_text)

@@ -16,6 +16,7 @@ import msgspec
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
 from core.formats.answer_plan import check_template
+from core.formats.markers import markers_of
 from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import answer_plan
@@ -62,7 +63,9 @@ from core.serving.responses.truncation import shortened
 from core.serving.served_names import ServedNames
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate, has_answers
+from core.tokens.content_encoding import ContentEncoder
 from core.tokens.tokenizer import Tokenizer
+from core.tokens.written_text import WrittenText, own_tail, plain
 
 TAIL = 256
 """Characters at the end of a prompt, more than a template writes behind the last message."""
@@ -79,7 +82,9 @@ class Preparation:
         self.names = ServedNames(settings.served_names, settings.served_names_file)
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         num_for_output = 1 if settings.pooling is None else 0
-        self.texts = TextTokens(tokenizer, settings.max_model_len, settings.max_model_len - num_for_output)
+        markers = () if settings.format is None else markers_of(settings.format.row)
+        contents = ContentEncoder(tokenizer, (*self.template.sources, *markers))
+        self.texts = TextTokens(tokenizer, contents, settings.max_model_len, settings.max_model_len - num_for_output)
         self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
@@ -127,11 +132,12 @@ class Preparation:
         plan = answer_plan(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
+        tail = plain(text) if self.tokenizer.allows_control else own_tail(text)
         names = _form_names(body.form_field or ("tools" if use.restricts else body.reasoning_limit_name))
         with own_names(names):
-            params = plan.held(params, text)
-        ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
-        check_amount(self.settings, params, [len(ids)])
+            params = plan.held(params, tail)
+        encoded = self.texts.rendered_prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
+        check_amount(self.settings, params, [len(encoded.ids)])
         first_turn = not has_answers(body.messages or [])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
@@ -139,10 +145,10 @@ class Preparation:
             _lean(body),
             model,
             params,
-            [Prompt(text, ids)],
+            [Prompt(plain(text), encoded.ids, control_text=encoded.control_text)],
             tools=use.callable,
             format=plan.format,
-            prompt_tail=plan.tail(text)[-TAIL:],
+            prompt_tail=plan.tail(tail)[-TAIL:],
             resumed=plan.resumed is not None,
             first_turn=first_turn,
             names=names,
@@ -220,7 +226,7 @@ class Preparation:
         with own_names(MESSAGES_NAMES):
             use = body.check(self.settings.max_logprobs, self.settings.limits)
             check_template(use, self.template)
-            ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
+            ids = self.texts.rendered(self._render(body, use), bool(body.add_special_tokens)).ids
         return CountedTokens(TokenCount(len(ids)), unknown)
 
     @functools.cached_property
@@ -234,9 +240,10 @@ class Preparation:
         self.check_model(body.model)
         use = body.check(self.settings.limits)
         check_template(use, self.template)
-        text = self._render(body, use) if body.prompt is None else body.prompt
-        special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
-        ids = self.texts.encode(text, special)
+        if body.prompt is None:
+            ids = self.texts.rendered(self._render(body, use), bool(body.add_special_tokens)).ids
+        else:
+            ids = self.texts.encode(body.prompt, body.add_special_tokens is not False)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
         return TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts)
 
@@ -274,7 +281,7 @@ class Preparation:
             )
         return body.params(self.settings.defaults)
 
-    def _render(self, conversation: Conversation, use: ToolUse) -> str:
+    def _render(self, conversation: Conversation, use: ToolUse) -> WrittenText:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
         return self.template.render(

@@ -60,12 +60,11 @@ class ContentEncoder:
     """For one tokenizer and the templates that it is used with. Thread-safe.
 
     texts: sources of the templates, and markers of response formats, whose tokens count as control.
-    allowed: content may become control tokens.
+    Where the tokenizer allows control tokens in content, texts are encoded as they are.
     """
 
-    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str] = (), *, allowed: bool = False) -> None:
+    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str] = ()) -> None:
         self.tokenizer = tokenizer
-        self.allowed = allowed
         self._backend = tokenizer.backend
         self._control = control_tokens(self._backend, texts)
         unknown = tokenizer.unk_token_id
@@ -97,9 +96,12 @@ class ContentEncoder:
             ids = [*first, *ids, *last]
         return Encoded(ids, found)
 
-    def encode_pairs(self, pairs: Sequence[tuple[str, str]]) -> list[PairEncoding]:
-        """Pairs of contents, each as one sequence, as cross-encoders read them."""
-        return [self._pair(first, second) for first, second in pairs]
+    def encode_pair(self, first: str, second: str) -> PairEncoding:
+        """Two contents as one sequence, as cross-encoders read them. Raises RequestError for lone surrogates."""
+        pair = self.tokenizer.encode_pair(first, second)
+        if self.tokenizer.allows_control or self._count(first + second, pair.ids) == self._pair_ends:
+            return pair
+        return self._separate().encode_pair(first, second)
 
     def _count(self, text: str, ids: Sequence[int]) -> int:
         count = len(list(filter(self._counted.__contains__, ids)))
@@ -127,7 +129,7 @@ class ContentEncoder:
         if not foreign and (self._unknown is None or self._count_unknown(text, ids) == num_unknown):
             return ids, {}
         found = dict(Counter(self._control[match.token_id] for match in foreign))
-        if self.allowed:
+        if self.tokenizer.allows_control:
             return ids, found
         for (start, _), run in zip(spans, runs, strict=True):
             moved = [Match(match.start + start, match.end + start, match.token_id) for match in run.matches]
@@ -165,9 +167,7 @@ class ContentEncoder:
         """Whether a token is found in every text that holds these characters: nothing can overlap it or stand in its way."""
         token = self._added[token_id]
         spelling: str = token.content
-        is_spelled_by_model = found != spelling or (
-            token.special and self.tokenizer.split_special_tokens
-        )
+        is_spelled_by_model = found != spelling or (token.special and self.tokenizer.split_special_tokens)
         if is_spelled_by_model or token.single_word or (token.normalized and self._backend.normalizer is not None):
             return False
         if self._spellings.count(spelling) > 1:
@@ -176,12 +176,6 @@ class ContentEncoder:
             if f"{spelling[:cut]}\0" in self._spellings or f"\0{spelling[cut:]}" in self._spellings:
                 return False
         return True
-
-    def _pair(self, first: str, second: str) -> PairEncoding:
-        pair = self.tokenizer.encode_pair(first, second)
-        if self.allowed or self._count(first + second, pair.ids) == self._pair_ends:
-            return pair
-        return self._separate().encode_pair(first, second)
 
     @cached_property
     def _pair_ends(self) -> int:

@@ -194,6 +194,12 @@ def plain(text: str) -> str:
     return text if type(text) is str else str.__str__(text)
 
 
+def own_tail(text: str) -> str:
+    """The end of a text that its template wrote: all behind the last content. Empty where content is the end."""
+    spans = spans_of(text)
+    return plain(text)[spans[-1][0] :] if spans and spans[-1][1] == len(text) else ""
+
+
 def joined(parts: Sequence[str]) -> str:
     """`"".join(parts)`."""
     own: list[tuple[int, int]] = []
