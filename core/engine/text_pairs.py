@@ -65,7 +65,7 @@ class TextPairs:
         source = chat_template or _for_pairs(tokenizer.chat_template) or config.pair_template
         self._template = ChatTemplate(source, tokenizer.special_tokens) if source else None
         self._begin = source.partition("{")[0].strip() if source else ""
-        self._contents = ContentEncoder(tokenizer, [source or ""])
+        self._contents = ContentEncoder.of(tokenizer, [source or ""])
 
     def join(
         self, first: str, second: str, keep: int | None = None, instruction: str | None = None, param: str = "prompt"

@@ -43,7 +43,7 @@ class ChatBatch:
         self.params: list[SamplingParams] = []
         self.control_text: list[dict[str, int]] = []
         self._allows_control = tokenizer.allows_control
-        self._contents = ContentEncoder(tokenizer, template.sources)
+        self._contents = ContentEncoder.of(tokenizer, template.sources)
         self._template = template
         self._plan = plan
         self._options = options

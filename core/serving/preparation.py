@@ -83,7 +83,7 @@ class Preparation:
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
         num_for_output = 1 if settings.pooling is None else 0
         markers = () if settings.format is None else markers_of(settings.format.row)
-        contents = ContentEncoder(tokenizer, (*self.template.sources, *markers))
+        contents = ContentEncoder.of(tokenizer, (*self.template.sources, *markers))
         self.texts = TextTokens(tokenizer, contents, settings.max_model_len, settings.max_model_len - num_for_output)
         self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
         self._chat = msgspec.json.Decoder(ChatRequest)

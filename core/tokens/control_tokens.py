@@ -9,9 +9,9 @@ format of the model writes it. White space, single characters, words and HTML's 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-import tokenizers
+from tokenizers import AddedToken
 
 SPACE = "▁ \t\n\r"
 BRACKETS = (("<", ">"), ("[", "]"), ("{", "}"), ("|", "|"), ("｜", "｜"), ("⟦", "⟧"), ("【", "】"))
@@ -24,11 +24,11 @@ HTML = re.compile(
 """Elements that vocabularies have as tokens of text, such as Gemma's `<table>`."""
 
 
-def control_tokens(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> dict[int, str]:
-    """Spellings by id. texts: sources of chat templates, and the markers of response formats."""
+def control_tokens(added: Mapping[int, AddedToken], texts: Iterable[str]) -> dict[int, str]:
+    """Spellings by id. added: tokens by id. texts: sources of chat templates, and the markers of response formats."""
     where = [text for text in texts if text]
     found: dict[int, str] = {}
-    for index, token in backend.get_added_tokens_decoder().items():
+    for index, token in added.items():
         spelling: str = token.content
         bare = spelling.strip(SPACE)
         if len(bare) < 2:

@@ -187,7 +187,7 @@ class ScriptTokenizer:
         if not tokenize:
             shown = [plain(text) for text in texts]
             return shown[0] if single else shown
-        contents = ContentEncoder(self.tokenizer, template.sources)
+        contents = ContentEncoder.of(self.tokenizer, template.sources)
         batch = [contents.encode(text) for text in texts]  # the template wrote the special tokens out
         if not return_dict:
             return batch[0] if single else batch

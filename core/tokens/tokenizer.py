@@ -70,6 +70,7 @@ class Tokenizer:
     largest_id: of all tokens.
     special_ids: ids that `skip_special_tokens` leaves out.
     spelling: how tokens spell bytes.
+    content_encoders: kept by `core.tokens.content_encoding` for the texts of templates.
     strips_space: whether a text's first space belongs to the tokenizer.
     """
 
@@ -104,6 +105,7 @@ class Tokenizer:
         self.largest_id: int = max([self.vocab_size - 1, *added])
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.spelling, self.strips_space = spelling_of(backend)
+        self.content_encoders: dict[tuple[str, ...], Any] = {}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod

@@ -62,13 +62,16 @@ class WrittenCode(CodeGenerator):
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
         """`a ~ b ~ c`."""
+        if frame.eval_ctx.autoescape or frame.eval_ctx.volatile:
+            super().visit_Concat(node, frame)
+            return
         self.write("environment.concatenated((")
         for part in node.nodes:
             self.visit(part, frame)
             self.write(", ")
         self.write("))")
 
-    def visit_Add(self, node: nodes.Add, frame: Frame) -> None:
+    def visit_Add(self, node: nodes.BinExpr, frame: Frame) -> None:
         """`a + b + c`, put together at once: texts would be copied, and their spans counted, for each operator."""
         parts: list[nodes.Expr] = []
         left: nodes.Expr = node
@@ -168,7 +171,8 @@ def followed_filters() -> dict[str, Callable[..., Any]]:
 @pass_eval_context
 def _join(context: nodes.EvalContext, value: Iterable[Any], d: str = "", attribute: Any = None) -> str:
     if context.autoescape:
-        return filters.do_join(context, value, d, attribute)
+        escaped: str = filters.do_join(context, value, d, attribute)
+        return escaped
     if attribute is not None:
         value = map(filters.make_attrgetter(context.environment, attribute), value)
     return joined_by(str(d), [str(item) for item in value])

@@ -33,7 +33,7 @@ class WrittenText(str):
         made._own = own
         return made
 
-    def __str__(self) -> WrittenText:  # type: ignore[override]
+    def __str__(self) -> WrittenText:
         # compiled templates call `str` on all that they write
         return self
 
