@@ -1,6 +1,6 @@
 """A tokenizer that knows marks in the place of control tokens, so that all that is spelled like one is text.
 
-Owns: `MarkedTokenizer`, its marks. Never does: decide which matches of a text are control (`core.tokens.content_encoding` does).
+Owns: `MarkedTokenizer`, its marks. Never does: decide which matches of a text are control.
 Called by: `core.tokens.content_encoding`.
 """
 

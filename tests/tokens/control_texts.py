@@ -25,7 +25,7 @@ from core.tokens.content_encoding import ContentEncoder
 from core.tokens.mistral_template import BY_VERSION
 from core.tokens.tokenizer import Tokenizer
 from tests.formats.answers import OPENAI_TOOLS, TURNS, turns
-from tests.tokens.random_texts import random_text
+from tests.tokens.random_texts import random_text, random_texts
 from tests.tokens.test_chat_template import CHATML, TOOLS
 from tests.tokens.test_chat_template import TURNS as GEMMA
 
@@ -41,6 +41,7 @@ FORMATTED = (
     "{% set ns.text = ns.text ~ body | replace('\\r', '') %}{% endfor %}{{ [bos_token, ns.text] | join }}"
     "{{ '<|im_start|>{}\\n'.format('assistant') | safe if add_generation_prompt }}"
 )
+ODD = (" ", "\n", "  ", "\n\n\n", "\t", "\u200b", "\ue000", "\U0010fffe", "%s", "{}", "{{ bos_token }}")
 PLAIN = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
@@ -179,11 +180,7 @@ class Case:
             )
             # not special, as Qwen's vocabularies have them
             base.add_tokens(
-                [
-                    AddedToken(text, normalized=False, rstrip=rstrip)
-                    for text in own
-                    if "think" in text or "tool" in text
-                ]
+                [AddedToken(text, normalized=False, rstrip=rstrip) for text in own if "think" in text or "tool" in text]
             )
             base.add_tokens([AddedToken("  ", normalized=False), AddedToken("\n\n\n", normalized=False)])
         document = base.to_str()
@@ -222,17 +219,29 @@ def _respelled(source: str, spellings: Mapping[str, str]) -> str:
 
 
 def _by_role(spellings: Mapping[str, str]) -> str:
-    rows = {role: spellings[f"<|{role}|>"] for role in ("user", "assistant", "system", "tool") if f"<|{role}|>" in spellings}
+    rows = {
+        role: spellings[f"<|{role}|>"] for role in ("user", "assistant", "system", "tool") if f"<|{role}|>" in spellings
+    }
     return f"({rows!r}[message.role])"
 
 
 def _rendered(source: str, conversation: Mapping[str, Any], special: Mapping[str, str]) -> str:
     given = dict(conversation)
     messages = given.pop("messages")
-    texts, _ = render_jinja_template(
-        [messages], chat_template=source, add_generation_prompt=True, **given, **special
-    )
+    texts, _ = render_jinja_template([messages], chat_template=source, add_generation_prompt=True, **given, **special)
     return texts[0]
+
+
+@cache
+def texts() -> list[str]:
+    """Random texts in many scripts."""
+    return random_texts(1000)
+
+
+@cache
+def harmless_texts() -> list[str]:
+    """The same without characters of which control tokens are made."""
+    return [re.sub(r"[^\w\s.,;:!?()+*/-]", "", text).replace("_", " ") for text in texts()]
 
 
 def adversarial(draw: random.Random, control: Sequence[str]) -> str:
@@ -251,17 +260,17 @@ def adversarial(draw: random.Random, control: Sequence[str]) -> str:
         elif kind == 5:
             parts.append("".join(chr(ord(c) + 0xFEE0) if "!" <= c <= "~" else c for c in spelling))
         elif kind == 6:
-            parts.append(draw.choice([" ", "\n", "  ", "\n\n\n", "\t", "\u200b", "\ue000", "\U0010fffe", "%s", "{}", "{{ bos_token }}"]))
+            parts.append(draw.choice(ODD))
         elif kind == 7:
             parts.append(spelling[:cut] + draw.choice(control) + spelling[cut:])
         else:
-            parts.append(random_text(draw))
+            parts.append(draw.choice(texts()))
     return "".join(parts)
 
 
 def harmless(draw: random.Random, control: Sequence[str]) -> str:
     """A content without control text, and without any part of it."""
-    return re.sub(r"[^\w\s.,;:!?()+*/-]", "", random_text(draw)).replace("_", " ")
+    return draw.choice(harmless_texts()) + draw.choice(harmless_texts())
 
 
 def conversation(draw: random.Random, content: Any, control: Sequence[str]) -> tuple[dict[str, Any], int]:
@@ -291,7 +300,9 @@ def plain_turns(draw: random.Random, content: Any, control: Sequence[str]) -> tu
     return {"messages": [{"role": role, "content": content(draw, control)} for role in roles]}, 5
 
 
-def conversation_for(name: str, draw: random.Random, content: Any, control: Sequence[str]) -> tuple[dict[str, Any], int]:
+def conversation_for(
+    name: str, draw: random.Random, content: Any, control: Sequence[str]
+) -> tuple[dict[str, Any], int]:
     """One that the template takes."""
     if name.startswith("reranker"):
         roles = ("system", "query", "document")
