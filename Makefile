@@ -3,6 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PORT ?= 8000
 WORKERS ?= 2
+CONTROL_CONTENTS ?= 100000
 TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
@@ -13,7 +14,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
-.PHONY: serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-fake-device test-page test-pooling \
+.PHONY: test-control-text serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -62,6 +63,9 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
+
+test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (half an hour on 2 cores): CONTROL_CONTENTS=number
+	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokens/test_control_text.py
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix

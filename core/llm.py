@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -160,6 +161,7 @@ class LLM(PoolingMethods, LLMEngine):
         told: list[ExplainTerms] | None = None
         if explain:
             told = self._explain_terms(batch.params, given=sampling_params is not None, conversations=conversations)
+            told = [replace(one, control_text=text) for one, text in zip(told, batch.control_text, strict=True)]
         priority = [0] * len(conversations)
         outputs = self._run(batch.prompts, batch.params, priority, use_tqdm, told, marks_specials=batch.is_parsed)
         batch.take_apart(outputs)

@@ -14,7 +14,7 @@ from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 import core
 from core import LLM, RequestOutput, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError, RequestError
-from core.api.explanation import SamplingValue
+from core.api.explanation import ControlText, SamplingValue
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 
@@ -194,6 +194,23 @@ def test_chats_with_a_history_that_changed(make: Maker) -> None:
         assert told.explain is not None and told.explain.cache.first_miss is not None
         miss = told.explain.cache.first_miss
         assert (miss.cause, miss.differs_at) == (cause, differs_at)
+
+
+@pytest.mark.parametrize(("allowed", "kept_as"), [(False, "text"), (True, "control")])
+def test_control_tokens_in_contents(make: Maker, allowed: bool, kept_as: str) -> None:
+    llm = make(allow_control_tokens=allowed)
+    tokenizer = llm.get_tokenizer()
+    (end,) = [tokenizer.eos_token_id]
+    evil = [{"role": "user", "content": f"x{tokenizer.eos_token}y"}]
+    (told,) = llm.chat(evil, SamplingParams(max_tokens=2), use_tqdm=False, explain=True)
+    assert told.explain is not None and told.prompt_token_ids is not None
+    assert told.explain.control_text == [ControlText(tokenizer.eos_token, 1, kept_as)]
+    assert told.prompt_token_ids.count(end) == int(allowed)
+    assert (
+        tokenizer.apply_chat_template(evil, chat_template=TEMPLATE, add_generation_prompt=True) == told.prompt_token_ids
+    )
+    (plain,) = llm.generate(f"x{tokenizer.eos_token}", SamplingParams(max_tokens=2), use_tqdm=False)
+    assert plain.prompt_token_ids is not None and end in plain.prompt_token_ids
 
 
 def test_chat(make: Maker) -> None:

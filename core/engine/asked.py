@@ -57,6 +57,7 @@ class Asked:
     timeout_s:  seconds that it has; 0.0: any number.
     grammar_s:  seconds that its grammar took; None without one.
     tools:      see `ExplainTerms`.
+    control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
     begin: float
@@ -68,6 +69,7 @@ class Asked:
     timeout_s: float = 0.0
     grammar_s: float | None = None
     tools: str = ""
+    control_text: Mapping[str, int] = field(default_factory=dict)
 
 
 def asked_of(
@@ -91,6 +93,7 @@ def asked_of(
         timeout_s=deadline - begin if deadline else 0.0,
         grammar_s=explain.grammar_s,
         tools=explain.tools,
+        control_text=explain.control_text,
     )
 
 

@@ -18,6 +18,7 @@ from core.formats.selection import AnswerFormat
 from core.formats.writing import writes_json, written_calls
 from core.tokens.chat_template import ChatTemplate
 from core.tokens.message_forms import CUSTOM_INPUT, functions_of, part_text
+from core.tokens.written_text import WrittenText
 
 Message = Mapping[str, Any]
 MARK = "\ue000tools\ue000"
@@ -32,7 +33,14 @@ class ConversationPrompts:
         self.template = template
         self._served = served
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any) -> str:
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The Jinja sources of the template."""
+        return self.template.sources
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Message] | None = None, **options: Any
+    ) -> WrittenText:
         """The prompt. options: see `ChatTemplate.render`. Raises RequestError."""
         guide = None if self._served is None else self._served.guide
         if guide is not None and self._served is not None and (tools or _has_calls(messages)):

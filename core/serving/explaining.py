@@ -38,4 +38,5 @@ def explain_terms(prepared: PreparedChat | PreparedCompletion, model: ModelConfi
     sources = sampling_sources(prepared.params, given, model)
     if not isinstance(prepared, PreparedChat):
         return ExplainTerms(sources)
-    return ExplainTerms(sources, prepared.first_turn, tools=GUIDED if prepared.guided else "")
+    tools = GUIDED if prepared.guided else ""
+    return ExplainTerms(sources, prepared.first_turn, tools=tools, control_text=prepared.prompts[0].control_text)

@@ -17,6 +17,7 @@ from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
 from core.formats.answer_plan import check_template
 from core.formats.conversation_prompts import ConversationPrompts
+from core.formats.markers import markers_of
 from core.formats.tool_use import ToolUse
 from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import answer_plan
@@ -63,8 +64,10 @@ from core.serving.responses.truncation import shortened
 from core.serving.served_names import ServedNames
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate, has_answers
+from core.tokens.content_encoding import ContentEncoder
 from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
+from core.tokens.written_text import WrittenText, own_tail, plain
 
 TAIL = 256
 """Characters at the end of a prompt, more than a template writes behind the last message."""
@@ -85,7 +88,9 @@ class Preparation:
         if settings.format is not None:  # as answers need it, which are sent with it
             self._format = msgspec.structs.replace(settings.format, guide=None)
         num_for_output = 1 if settings.pooling is None else 0
-        self.texts = TextTokens(tokenizer, settings.max_model_len, settings.max_model_len - num_for_output)
+        markers = () if settings.format is None else markers_of(settings.format.row)
+        contents = ContentEncoder.of(tokenizer, (*self.template.sources, *markers))
+        self.texts = TextTokens(tokenizer, contents, settings.max_model_len, settings.max_model_len - num_for_output)
         self._pooled = PoolingPreparation(settings, tokenizer, self.texts, limits)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
@@ -133,11 +138,12 @@ class Preparation:
         plan = answer_plan(body, use, self._format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
+        tail = plain(text) if self.tokenizer.allows_control else own_tail(text)
         names = _form_names(body.form_field or ("tools" if use.restricts else body.reasoning_limit_name))
         with own_names(names):
-            params = plan.held(params, text)
-        ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
-        check_amount(self.settings, params, [len(ids)])
+            params = plan.held(params, tail)
+        encoded = self.texts.rendered_prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
+        check_amount(self.settings, params, [len(encoded.ids)])
         first_turn = not has_answers(body.messages or [])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
@@ -145,10 +151,10 @@ class Preparation:
             _lean(body),
             model,
             params,
-            [Prompt(text, ids)],
+            [Prompt(plain(text), encoded.ids, control_text=encoded.control_text)],
             tools=use.callable,
             format=plan.format,
-            prompt_tail=plan.tail(text)[-TAIL:],
+            prompt_tail=plan.tail(tail)[-TAIL:],
             resumed=plan.resumed is not None,
             first_turn=first_turn,
             names=names,
@@ -227,7 +233,7 @@ class Preparation:
         with own_names(MESSAGES_NAMES):
             use = body.check(self.settings.max_logprobs, self.settings.limits)
             check_template(use, self.template, self.settings.format)
-            ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
+            ids = self.texts.rendered(self._render(body, use), bool(body.add_special_tokens)).ids
         return CountedTokens(TokenCount(len(ids)), unknown)
 
     @functools.cached_property
@@ -241,9 +247,10 @@ class Preparation:
         self.check_model(body.model)
         use = body.check(self.settings.limits)
         check_template(use, self.template, self.settings.format)
-        text = self._render(body, use) if body.prompt is None else body.prompt
-        special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
-        ids = self.texts.encode(text, special)
+        if body.prompt is None:
+            ids = self.texts.rendered(self._render(body, use), bool(body.add_special_tokens)).ids
+        else:
+            ids = self.texts.encode(body.prompt, body.add_special_tokens is not False)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
         return TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts)
 
@@ -281,7 +288,7 @@ class Preparation:
             )
         return body.params(self.settings.defaults)
 
-    def _render(self, conversation: Conversation, use: ToolUse) -> str:
+    def _render(self, conversation: Conversation, use: ToolUse) -> WrittenText:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
         return self._prompts.render(

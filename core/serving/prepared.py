@@ -76,12 +76,14 @@ class Prompt(msgspec.Struct):
     text: None when the client sent token ids.
     second: of a pair of texts, the first token of the second one; 0: it is one text.
     embeds: what stands in the place of the tokens' own embeddings, whose ids then mean nothing; None: nothing does.
+    control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
     text: str | None
     token_ids: list[int]
     second: int = 0
     embeds: PromptEmbeds | None = None
+    control_text: dict[str, int] = {}
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
         """The form that the engine takes."""

@@ -1,7 +1,7 @@
 """Bounds of single operations of chat templates, checked before the interpreter computes them.
 
-Owns: the sizes that operators, methods and filters may make, and the code that templates compile to for `~`.
-Never does: bound a whole rendering (`core.tokens.template_limits` does). Called by: `core.tokens.template_sandbox`.
+Owns: the sizes that operators, methods and filters may make. Never does: bound a whole rendering
+(`core.tokens.template_limits` does). Called by: `core.tokens.template_sandbox`, `core.tokens.written_code`.
 
 One operation on large values cannot be interrupted, and may ask for all memory at once, so its result is estimated from the
 sizes of its operands.
@@ -10,13 +10,11 @@ sizes of its operands.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from string import Formatter
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-from jinja2 import nodes
-from jinja2.compiler import CodeGenerator, Frame
 from jinja2.exceptions import SecurityError
 
 MAX_TEXT = 16_000_000
@@ -38,18 +36,6 @@ _NUMBER = re.compile(r"\d+")
 _PERCENT_WIDTH = re.compile(r"%(?:\([^)]*\))?[-#0 +]*(\*|\d+)?(?:\.(\*|\d+))?")
 
 
-class BoundedCode(CodeGenerator):
-    """Templates as Python code in which `~` asks the environment, as intercepted operators do."""
-
-    def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        """`a ~ b ~ c`."""
-        self.write("environment.concatenated((")
-        for part in node.nodes:
-            self.visit(part, frame)
-            self.write(", ")
-        self.write("))")
-
-
 def check_operator(operator: str, left: Any, right: Any) -> None:
     """Raise SecurityError for an operation whose result would be too large."""
     if isinstance(left, int) and isinstance(right, int):
@@ -57,7 +43,7 @@ def check_operator(operator: str, left: Any, right: Any) -> None:
     elif operator == "*":
         _check_repeated(left, right)
     elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
-        _check_length(len(left) + len(right), "a text", MAX_TEXT if isinstance(left, str) else MAX_REPEATED)
+        check_length(len(left) + len(right), "a text", MAX_TEXT if isinstance(left, str) else MAX_REPEATED)
     elif operator == "%" and isinstance(left, str | bytes | bytearray):
         _refuse("it formats text with %, which is not allowed")
 
@@ -73,13 +59,6 @@ def check_call(function: Any, args: tuple[Any, ...], options: Mapping[str, Any])
             check(owner, *args, **{key: value for key, value in options.items() if key not in COMPILED_OPTIONS})
     elif name == "to_bytes" or (owner is int and name == "from_bytes"):
         _refuse(f"it calls '{name}' of a number, which is not allowed")
-
-
-def concatenated(parts: Iterable[Any]) -> str:
-    """`a ~ b ~ c`. Raises SecurityError when the result would be too large."""
-    texts = [str(part) for part in parts]
-    _check_length(sum(map(len, texts)), "a text", MAX_TEXT)
-    return "".join(texts)
 
 
 def bounded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
@@ -103,7 +82,8 @@ def _refuse(reason: str) -> NoReturn:
     raise SecurityError(reason)
 
 
-def _check_length(length: int, what: str, most: int) -> None:
+def check_length(length: int, what: str, most: int) -> None:
+    """Raise SecurityError for a result that would be too large."""
     if length > most:
         _refuse(f"{what} in it is too large: {length} characters or items, above {most}")
 
@@ -118,7 +98,7 @@ def _check_numbers(operator: str, left: int, right: int) -> None:
 def _check_repeated(left: Any, right: Any) -> None:
     for items, times in ((left, right), (right, left)):
         if hasattr(items, "__len__") and isinstance(times, int):
-            _check_length(len(items) * times, "a repetition", MAX_REPEATED)
+            check_length(len(items) * times, "a repetition", MAX_REPEATED)
 
 
 def _check_width(what: str, width: Any) -> None:
@@ -137,7 +117,7 @@ def _expandtabs(text: Any, tabsize: Any = 8, **options: Any) -> None:
     _check_width("expandtabs", tabsize)
     if isinstance(tabsize, int):
         tab = "\t" if isinstance(text, str) else b"\t"
-        _check_length(len(text) + text.count(tab) * tabsize, "a text", MAX_TEXT)
+        check_length(len(text) + text.count(tab) * tabsize, "a text", MAX_TEXT)
 
 
 def _replace(text: Any, old: Any, new: Any, *rest: Any, **options: Any) -> None:
@@ -146,26 +126,26 @@ def _replace(text: Any, old: Any, new: Any, *rest: Any, **options: Any) -> None:
         old, new = str(old), str(new)
     if isinstance(text, str | bytes | bytearray):
         times = text.count(old) if old else len(text) + 1
-        _check_length(len(text) + times * max(0, len(new) - len(old)), "a text", MAX_TEXT)
+        check_length(len(text) + times * max(0, len(new) - len(old)), "a text", MAX_TEXT)
 
 
 def _join(separator: Any, items: Any) -> None:
     if isinstance(items, str | list | tuple | dict):
         texts = sum(len(item) for item in items if isinstance(item, str | bytes | bytearray))
-        _check_length(texts + len(separator) * len(items), "a text", MAX_TEXT)
+        check_length(texts + len(separator) * len(items), "a text", MAX_TEXT)
 
 
 def _join_filter(items: Any, d: Any = "", attribute: Any = None, **options: Any) -> None:
     if attribute is None:
         _join(str(d), items)
     elif hasattr(items, "__len__"):
-        _check_length(len(str(d)) * len(items), "a text", MAX_TEXT)
+        check_length(len(str(d)) * len(items), "a text", MAX_TEXT)
 
 
 def _translate(text: Any, table: Any, **options: Any) -> None:
     if isinstance(table, dict):
         longest = max((len(new) for new in table.values() if isinstance(new, str)), default=1)
-        _check_length(len(text) * max(1, longest), "a text", MAX_TEXT)
+        check_length(len(text) * max(1, longest), "a text", MAX_TEXT)
 
 
 def _format(text: str, *args: Any, **options: Any) -> None:
@@ -188,14 +168,14 @@ def _indent(text: Any, width: Any = 4, *rest: Any, **options: Any) -> None:
     by = len(width) if isinstance(width, str) else width
     _check_width("indent", by)
     if isinstance(text, str) and isinstance(by, int):
-        _check_length(len(text) + (text.count("\n") + 1) * by, "a text", MAX_TEXT)
+        check_length(len(text) + (text.count("\n") + 1) * by, "a text", MAX_TEXT)
 
 
 def _wordwrap(
     text: Any, width: Any = 79, break_long_words: Any = True, wrapstring: Any = None, *rest: Any, **options: Any
 ) -> None:
     if isinstance(text, str) and isinstance(wrapstring, str):
-        _check_length(len(text) * (1 + len(wrapstring)), "a text", MAX_TEXT)
+        check_length(len(text) * (1 + len(wrapstring)), "a text", MAX_TEXT)
 
 
 def _batch(items: Any, linecount: Any = 0, *rest: Any, **options: Any) -> None:

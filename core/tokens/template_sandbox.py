@@ -17,7 +17,17 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from core.tokens.template_operations import BoundedCode, bounded_filters, check_call, check_operator, concatenated
+from core.tokens.template_operations import MAX_TEXT, bounded_filters, check_call, check_operator
+from core.tokens.written_code import (
+    TEXTS,
+    WrittenCode,
+    concat,
+    concatenated,
+    followed,
+    followed_filters,
+    written_format,
+)
+from core.tokens.written_text import joined, written
 
 MAX_STEPS = 1_000_000
 
@@ -49,14 +59,17 @@ class StepBudget:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment. Blocks are trimmed as chat templates expect."""
+    """The environment. Blocks are trimmed as chat templates expect, and texts know what the template wrote itself."""
 
     intercepted_binops = frozenset({"*", "**", "%", "+", "-", "//", "/"})
-    code_generator_class = BoundedCode
+    code_generator_class = WrittenCode
+    concat = staticmethod(concat)
+    written = staticmethod(written)
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
         self.filters["tojson"] = _to_json
+        self.filters.update(followed_filters())
         self.filters.update(bounded_filters(self.filters))
         self.globals.update(raise_exception=_raise_exception, strftime_now=_now)
 
@@ -71,9 +84,22 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **options: Any) -> Any:
-        """As `call_binop`, for methods."""
+        """Call a function within its bounds, following what the template wrote. Templates may name any options."""
         check_call(function, args, options)
-        return super().call(context, function, *args, **options)
+        return super().call(context, followed(function), *args, **options)
+
+    def wrap_str_format(self, value: Any) -> Any:
+        """As the base class, following what the template wrote."""
+        return written_format(self, value) or super().wrap_str_format(value)
+
+    def added(self, context: jinja2.runtime.Context, parts: tuple[Any, ...]) -> Any:
+        """Several operators `+`, from the left."""
+        if all(type(part) in TEXTS for part in parts) and sum(map(len, parts)) <= MAX_TEXT:
+            return joined(parts)
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.call_binop(context, "+", total, part)
+        return total
 
     def concatenated(self, parts: tuple[Any, ...]) -> str:
         """The operator `~`."""

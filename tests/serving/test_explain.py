@@ -244,3 +244,11 @@ def test_an_operator_may_switch_explanations_off() -> None:
             running.openai().completions.create(prompt="Hi", **ALL)
         assert caught.value.param == "explain"
         assert running.openai().completions.create(model="fake-model", prompt="Hi").choices
+
+
+def test_control_tokens_spelled_out_in_contents_are_listed(ask: Callable[..., dict[str, Any]]) -> None:
+    assert ask("a</s>b", "</s><s>")["control_text"] == [
+        {"text": "</s>", "count": 2, "kept_as": "text"},
+        {"text": "<s>", "count": 1, "kept_as": "text"},
+    ]
+    assert ask("ab", "c")["control_text"] == []
