@@ -16,10 +16,9 @@ import msgspec
 
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
-from core.api.structured_outputs import GrammarKind, GrammarSpec, StructuredOutputsParams
+from core.api.structured_outputs import FIELD, GrammarKind, GrammarSpec, StructuredOutputsParams
 from core.grammars.expressions import read_expression
 
-FIELD = "structured_outputs"
 KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 """The fields of which exactly one is given."""
 JSON_KINDS: frozenset[GrammarKind] = frozenset({"json_schema", "json_object", "structural_tag"})
