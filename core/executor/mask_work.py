@@ -1,7 +1,7 @@
 """Limits of the work that grammars may be while answers are generated.
 
-Owns: the time that all grammars may take in the engine's steps, what each sequence has taken of it, and the sentence that ends a
-sequence. Never does: know a backend. Called by: `core.executor.grammars`, around every question to a matcher.
+Owns: the time that all grammars may take in the engine's steps, and the sentence that ends a sequence which takes more.
+Never does: know a backend. Called by: `core.executor.grammars`, around every question to a matcher.
 
 Grammars exist whose masks take longer with each token (`s ::= s s | "a"`). A backend cannot be interrupted in the middle of a
 mask, but the time of one mask predicts that of the next, so a sequence ends before its masks hold up the others' steps.

@@ -108,7 +108,7 @@ def unhonoured_choices(choices: Any, table: HonouredTable) -> list[Reason]:
 
 
 def unhonoured_grammar(text: str) -> list[Reason]:
-    """Whether an EBNF or Lark grammar is short enough and not endlessly ambiguous; else its rules are the backend's business."""
+    """Whether an EBNF or Lark grammar is short enough, and has no rule by which a text has endlessly many readings."""
     if len(text) > MOST_GRAMMAR_BYTES:
         return [Reason("grammar_size", f"a grammar of at most {MOST_GRAMMAR_BYTES} characters", str(len(text)))]
     rule = ambiguous_rule(text)
