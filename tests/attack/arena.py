@@ -35,7 +35,7 @@ class Arena:
         self.begin = time.monotonic()
         self.tokens: list[int] = []
         self.last_said = 0.0
-        self.slow_callbacks: list[str] = []
+        self.slow_callbacks: list[str] | None = None
 
     def say(self, phase: str, text: str, *, often: bool = False) -> None:
         """A progress line; one that comes often is printed every two seconds."""
@@ -60,12 +60,12 @@ class Arena:
             try:
                 yield server
             finally:
-                self.slow_callbacks += server.slow_callbacks()
+                self.slow_callbacks = [*(self.slow_callbacks or ()), *server.slow_callbacks()]
 
     def check_callbacks(self, phase: Phase) -> None:
-        """No callback of an event loop of the servers since the last time took longer than it may."""
-        slow, self.slow_callbacks = self.slow_callbacks, []
-        if self.given is None:
+        """No callback of an event loop took longer than it may, of the servers that have ended since the last time."""
+        slow, self.slow_callbacks = self.slow_callbacks, None
+        if slow is not None:
             limit = f"callbacks over {ARGUMENTS['max_callback_ms']} ms"
             phase.check(limit, not slow, len(slow), 0)
             phase.notes += list(dict.fromkeys(slow))[:SHOWN]
