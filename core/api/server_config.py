@@ -116,6 +116,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_config:       for `logging.config.dictConfig`, in each process of the server; empty: our own.
     shutdown_timeout: seconds that running requests have after a signal.
     api_server_count: processes that answer HTTP requests.
+    max_callback_ms:  milliseconds that a callback of the event loop may take before it is told; None: nothing is measured.
     journal:          None: nothing outlives the server.
     remote:           None: this command has both, a front and an engine.
     """
@@ -157,6 +158,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_log_len: int | None = None
     shutdown_timeout: float = 5.0
     api_server_count: int = 1
+    max_callback_ms: float | None = None
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None

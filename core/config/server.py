@@ -41,6 +41,7 @@ _SAME = (
     "uds",
     "shutdown_timeout",
     "api_server_count",
+    "max_callback_ms",
 )
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 

@@ -22,6 +22,7 @@ class ToolSpec(msgspec.Struct, frozen=True):
     kind:        `custom` tools take one text. Models that only write arguments get one parameter, `input`, and the
                  parser gives the text of it.
     grammar:     the form of a custom tool's text, or None.
+    types:       JSON types of its arguments by their names, found once (`core.formats.value_types`); None: not found yet.
     """
 
     name: str
@@ -30,3 +31,4 @@ class ToolSpec(msgspec.Struct, frozen=True):
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
     grammar: GrammarSpec | None = None
+    types: dict[str, tuple[str, ...]] | None = None

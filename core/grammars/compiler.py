@@ -24,13 +24,15 @@ from core.grammars.compile_helper import CompileHelper
 from core.grammars.compile_process import Job, Start
 from core.grammars.compile_queue import CompileQueue
 from core.grammars.names import note, served_backend
-from core.grammars.spec import FIELD, grammar_spec
+from core.grammars.spec import FIELD, grammar_spec, size_of
 from core.helper_process import Refusal
 from core.plugin.kinds import normalize
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.grammars")
 
+SMALL_SPEC = 16 * 1024
+"""Characters of a specification whose form is checked on the event loop, in less than a millisecond."""
 NUM_HELPERS = 2
 """Processes, so that one grammar that takes long does not hold up those of everybody else."""
 MAX_NOTED = 512
@@ -70,7 +72,8 @@ class GrammarCompiler:
         tenant: whose request it is; tenants take turns. Empty: there are none.
         A caller that is cancelled leaves the compilation to those who wait for the same grammar, and to the cache.
         """
-        found = self._find(params, tenant)
+        is_small = _is_small(params)
+        found = self._find(params, tenant) if is_small else await asyncio.to_thread(self._find, params, tenant)
         if isinstance(found, CompiledGrammar):
             return found
         return await asyncio.shield(asyncio.wrap_future(found))
@@ -233,6 +236,12 @@ def _grammar_of(found: CompiledGrammar | Refusal) -> CompiledGrammar:
     if isinstance(found, Refusal):
         raise found.as_error()
     return found
+
+
+def _is_small(params: StructuredOutputsParams) -> bool:
+    """Whether the form of a specification is checked quickly. Objects, whose size is not known, are not."""
+    is_text = not isinstance(params.json, dict) and not isinstance(params.structural_tag, dict)
+    return is_text and size_of(params) <= SMALL_SPEC
 
 
 def _size(found: CompiledGrammar | Refusal) -> int:

@@ -181,6 +181,7 @@ def _context(
         format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
+        max_grammar_size=engine.config.structured_outputs.max_grammar_size,
         embedding_size=model.embedding_size,
         pooling=model.pooling,
         pair_template=own,

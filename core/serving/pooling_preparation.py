@@ -13,9 +13,9 @@ from core.api.errors import RequestError
 from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.engine.late_chunks import late_chunks
-from core.engine.pooling_input import NO_TOKENS
+from core.engine.pooling_input import NO_TOKENS, resolved
 from core.engine.text_pairs import TextPairs
-from core.serving.amounts import check_amount, check_choices
+from core.serving.amounts import check_amount, check_choices, check_numbers
 from core.serving.field_names import own_names
 from core.serving.prepared import PreparationSettings, PreparedEmbedding, PreparedPooling, Prompt
 from core.serving.protocol.pairs import PairBody, RerankRequest
@@ -50,7 +50,12 @@ class PoolingPreparation:
             texts = self._given(body)
             check_choices(self._settings, texts, 1)
             prompts = self._single(body, texts, params) if pairs is None else self._joined(body, pairs)
-            check_amount(self._settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
+            lens = [len(prompt.token_ids) for prompt in prompts]
+            check_amount(self._settings, NO_TOKENS, lens)
+            if pooling is not None:
+                keep = params.truncate_prompt_tokens
+                most = self._settings.max_model_len if keep in (None, -1) else keep
+                check_numbers(self._settings, resolved(params, pooling), [min(length, most) for length in lens])
         body.metadata = None  # it may hold anything, and changes nothing
         prepared = kind(
             body=body,

@@ -19,6 +19,7 @@ from core.formats.answer_plan import check_template
 from core.formats.conversation_prompts import ConversationPrompts
 from core.formats.markers import markers_of
 from core.formats.tool_use import ToolUse
+from core.grammars.spec import as_text
 from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import answer_plan
 from core.serving.anthropic import chat as anthropic
@@ -286,7 +287,11 @@ class Preparation:
                 f"allowed_token_ids has {num_allowed} entries, more than there are tokens ({size}).",
                 param="allowed_token_ids",
             )
-        return body.params(self.settings.defaults)
+        params = body.params(self.settings.defaults)
+        if params.structured_outputs is not None:
+            with own_names(_form_names(body.form_field)):
+                params.structured_outputs = as_text(params.structured_outputs, self.settings.max_grammar_size)
+        return params
 
     def _render(self, conversation: Conversation, use: ToolUse) -> WrittenText:
         if self.tokenizer.refusal:

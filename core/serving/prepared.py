@@ -47,6 +47,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_template:       Jinja source for conversations with tools; None: the same.
     format:              how the model writes reasoning and calls.
     auto_tool_choice:    whether the model may decide on calls.
+    max_grammar_size:    bytes of a schema, expression or grammar.
     embedding_size:      numbers of an embedding in a prompt; 0: prompts have none.
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
@@ -65,6 +66,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_tool_choice: bool = True
     served_names_file: str | None = None
     limits: ServerLimits
+    max_grammar_size: int = 1 << 20
     embedding_size: int = 0
     pooling: PoolingConfig | None = None
     pair_template: str | None = None
