@@ -299,6 +299,8 @@ CASES = [
     ("method_and_count_are_given", [{}], [{"speculative_config": {"num_speculative_tokens": 1}}], "'method' is missing"),
     ("budget_holds_the_drafts", [{"speculative_config": SPEC, "max_num_batched_tokens": 5}],
      [{"speculative_config": SPEC, "max_num_batched_tokens": 4}], "needs 5"),
+    ("drafts_of_all_fit_the_budget", [{"speculative_config": SPEC, "max_num_seqs": 4, "max_num_batched_tokens": 20}],
+     [{"speculative_config": SPEC, "max_num_seqs": 4, "max_num_batched_tokens": 19}], "want 20 tokens a step"),
     ("ngrams_are_in_order", [{"speculative_config": SPEC | {"prompt_lookup_min": 2, "prompt_lookup_max": 2}}],
      [{"speculative_config": SPEC | {"prompt_lookup_min": 3, "prompt_lookup_max": 2}}],
      "more than prompt_lookup_max 2"),
