@@ -22,10 +22,10 @@ Every field is used, or refused by name, or listed here as one that changes noth
 the same as one that is left out. Unknown fields of chats, completions and pooling are errors that name the nearest known one;
 those of `/v1/responses` and `/v1/messages`, whose clients add fields every few weeks, are logged once and change nothing.
 
-Control tokens spelled out in a field stay text: in messages, names, arguments and results of tools, schemas, documents, reasoning
-and `chat_template_kwargs`; the chat template alone writes control tokens ([security.md](security.md#text-is-never-control)). The
-`prompt` of `/v1/completions` and `/tokenize`, and texts to embed, classify or pool, are whole prompts: their client writes control
-tokens into them."""
+Control tokens spelled out in a field stay text: in messages, names, arguments and results of tools, schemas, documents,
+reasoning and `chat_template_kwargs`; the chat template alone writes control tokens
+([security.md](security.md#text-is-never-control)). The `prompt` of `/v1/completions` and `/tokenize`, and texts to embed, classify
+or pool, are whole prompts: their client writes control tokens into them."""
 
 _SUFFIX = {"suffix": "this model completes only at the end", "best_of": "only the value of n is served"}
 _TEMPLATE = {"chat_template": "templates are code: start the server with --chat-template"}
