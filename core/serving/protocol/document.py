@@ -24,8 +24,8 @@ those of `/v1/responses` and `/v1/messages`, whose clients add fields every few 
 
 Control tokens spelled out in a field stay text: in messages, names, arguments and results of tools, schemas, documents,
 reasoning and `chat_template_kwargs`; the chat template alone writes control tokens
-([security.md](security.md#text-is-never-control)). The `prompt` of `/v1/completions` and `/tokenize`, and texts to embed, classify
-or pool, are whole prompts: their client writes control tokens into them."""
+([security.md](security.md#text-is-never-control)). The `prompt` of `/v1/completions` and `/tokenize`, and texts to embed,
+classify or pool, are whole prompts: their client writes control tokens into them."""
 
 _SUFFIX = {"suffix": "this model completes only at the end", "best_of": "only the value of n is served"}
 _TEMPLATE = {"chat_template": "templates are code: start the server with --chat-template"}
