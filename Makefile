@@ -64,7 +64,7 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
 
-test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (half an hour on 2 cores): CONTROL_CONTENTS=number
+test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
 	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokens/test_control_text.py
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none

@@ -114,7 +114,7 @@ def mount(app: FastAPI, router: APIRouter, allowed: frozenset[Tenant]) -> None:
     Raises KeyError for a path without a class: a new route is in `ACCESS` before it is mounted.
     """
 
-    def operator_only(request: Request) -> None:
+    async def operator_only(request: Request) -> None:  # a plain function would take a thread
         if request.scope.get("state", {}).get("api_key") not in allowed:
             raise _refusal(request.scope["path"])
 

@@ -85,15 +85,17 @@ class MarkedTokenizer:
     def _mark(self, index: int) -> str:
         return f"{MARK}{self._nonce}-{index}{MARK}"
 
-    def _built(self, spelled: Iterable[int]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
+    def _built(self, spelled: frozenset[int]) -> tuple[tokenizers.Tokenizer, dict[int, int]]:
         """The tokenizer, and the ids that its added tokens stand for. spelled: tokens that its model must not spell."""
         own = self._backend
         built = tokenizers.Tokenizer(own.model)
         if own.normalizer is not None:
             built.normalizer = own.normalizer
         steps = [] if own.pre_tokenizer is None else [own.pre_tokenizer]
-        # Cut after its first character, a spelling reaches the model in two pieces, which it never joins.
-        steps += [pre_tokenizers.Split(Regex(_rest(self._control[index])), "isolated") for index in spelled]
+        if spelled:
+            # Cut after its first character, a spelling reaches the model in two pieces, which it never joins.
+            rests = _rests(self._control[index] for index in spelled)
+            steps.append(pre_tokenizers.Split(Regex(rests), "isolated"))
         if steps:
             built.pre_tokenizer = steps[0] if len(steps) == 1 else pre_tokenizers.Sequence(steps)
         if own.post_processor is not None:
@@ -102,10 +104,10 @@ class MarkedTokenizer:
         largest = max([own.get_vocab_size(with_added_tokens=True), *(index for index, _ in added)])
         fill = range(largest - own.get_vocab_size(with_added_tokens=False) + 1)
         # New ids follow the largest one, so that they are no others' ids.
-        built.add_tokens([AddedToken(f"{MARK}{self._nonce}+{count}{MARK}", normalized=False) for count in fill])
+        gap = [AddedToken(f"{MARK}{self._nonce}+{count}{MARK}", normalized=False) for count in fill]
         ids: dict[int, int] = {}
         tokens = [self._token(index, token) for index, token in added]
-        built.add_tokens(tokens)
+        built.add_tokens([*gap, *tokens])
         for (index, _), token in zip(added, tokens, strict=True):
             got = built.token_to_id(token.content)
             if got != index and got is not None:
@@ -125,7 +127,10 @@ class MarkedTokenizer:
         return AddedToken(self._mark(index), lstrip=token.lstrip, rstrip=token.rstrip, normalized=False)
 
 
-def _rest(spelling: str) -> str:
-    """A regular expression of all of a spelling but its first character, behind that one."""
-    first, *rest = (f"\\x{{{ord(character):x}}}" for character in spelling)
-    return f"(?<={first}){''.join(rest)}"
+def _rests(spellings: Iterable[str]) -> str:
+    """A regular expression of all of these but their first characters, behind those."""
+    rests: dict[str, list[str]] = {}
+    for spelling in sorted(spellings, key=len, reverse=True):
+        first, *rest = (f"\\x{{{ord(character):x}}}" for character in spelling)
+        rests.setdefault(first, []).append("".join(rest))
+    return "|".join(f"(?<={first})(?:{'|'.join(each)})" for first, each in rests.items())

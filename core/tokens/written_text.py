@@ -9,6 +9,7 @@ track therefore makes content of a template's words, never a template's words of
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, SupportsIndex
 
@@ -139,11 +140,12 @@ class WrittenText(str):
     def _part(self, start: int, stop: int) -> str:
         text = str.__getitem__(self, slice(start, stop))
         own: list[tuple[int, int]] = []
-        for first, last in self._own:
-            begin = max(first, start) - start
-            end = min(last, stop) - start
-            if begin < end:
-                own.append((begin, end))
+        # A text of many messages has thousands of spans, and may be split into as many parts.
+        for index in range(bisect_right(self._own, start, key=_end), len(self._own)):
+            first, last = self._own[index]
+            if first >= stop:
+                break
+            own.append((max(first, start) - start, min(last, stop) - start))
         return WrittenText(text, tuple(own)) if own else text
 
     def _parts(self, texts: Sequence[str], sep: str | None) -> list[str]:
@@ -179,6 +181,10 @@ class WrittenMarkup(Markup):
         return WrittenText(str.__str__(self), getattr(self, "_own", ()))
 
 
+def _end(span: tuple[int, int]) -> int:
+    return span[1]
+
+
 def written(text: str) -> WrittenText:
     """Text that the template wrote, all of it."""
     return WrittenText(text, ((0, len(text)),) if text else ())
@@ -206,11 +212,16 @@ def joined(parts: Sequence[str]) -> str:
     start = 0
     end = -1
     for part in parts:
-        if type(part) is WrittenText:
-            for first, last in part._own:
-                begin = own.pop()[0] if first + start == end else first + start
-                end = last + start
-                own.append((begin, end))
+        if type(part) is WrittenText and part._own:
+            if not start:  # a text that grows message by message, with as many spans
+                own = list(part._own)
+            else:
+                begin, last = part._own[0]
+                if begin + start == end:
+                    begin = own.pop()[0] - start
+                own.append((begin + start, last + start))
+                own += [(first + start, last + start) for first, last in part._own[1:]]
+            end = own[-1][1]
         start += len(part)
     text = "".join(parts)
     return WrittenText(text, tuple(own)) if own else text

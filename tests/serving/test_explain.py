@@ -97,7 +97,7 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
 def test_the_wait_for_a_grammar_is_a_part_of_the_preparation(
     server: RunningServer, ask: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def compiled(wanted: object) -> CompiledGrammar:
+    async def compiled(wanted: object, tenant: str) -> CompiledGrammar:
         await asyncio.sleep(0.05)
         return CompiledGrammar("none", "key", b"")
 

@@ -22,6 +22,8 @@ MAX_NAME_BYTES = 65_535
 MAX_ALIGNMENT = 1 << 20
 MAX_HEADER_BYTES = 256 << 20
 """In front of the weights; those of the largest vocabularies have 20 MB."""
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 20
 MAX_ITEMS = 1 << 24
 """Items of all lists in the metadata together, each of which takes up to 60 bytes of memory."""
 STRING = 8
@@ -132,6 +134,10 @@ class _Cursor:
         num_keys = self.scalar(UINT64)
         if num_keys * MIN_KEY_BYTES > self.size or num_tensors * MIN_ROW_BYTES > self.size:
             self.fail(f"{num_tensors} tensors and {num_keys} metadata keys do not fit in {self.size} bytes")
+        if num_keys > MAX_KEYS or num_tensors > MAX_TENSORS:
+            self.fail(
+                f"announces {num_tensors} tensors and {num_keys} keys; expected at most {MAX_TENSORS} and {MAX_KEYS}"
+            )
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self.string(MAX_NAME_BYTES)
