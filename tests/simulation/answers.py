@@ -1,0 +1,118 @@
+"""What requests got, and whether it is what they should have got.
+
+Owns: `Answer`, the prompts. Never does: ask. Called by: the fronts (fill answers in), the invariants (look at them).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.api.errors import CoreError, RequestError
+from tests.simulation.events import Ask
+from tests.simulation.weights import token_after
+
+if TYPE_CHECKING:
+    from core.api.outputs import CompletionOutput
+    from core.engine.recording import Recorder
+    from tests.simulation.world import World
+
+GRACE_S = 1.0
+"""Seconds after its deadline in which a request is told, when nothing stands still."""
+
+
+def prompt_of(family: int, length: int) -> list[int]:
+    """Prompts of one family are prefixes of each other."""
+    return [(family * 31 + index * 7) % 900 + 8 for index in range(length)]
+
+
+class Answer:
+    """One request. floor: index of the oldest weights that its tokens may be of. ended: when; None: it runs."""
+
+    def __init__(self, name: str, event: Ask, begun: float, floor: int) -> None:
+        self.name = name
+        self.event = event
+        self.begun = begun
+        self.floor = floor
+        self.tokens: dict[int, list[int]] = {choice: [] for choice in range(event.n)}
+        self.reasons: dict[int, str] = {}
+        self.error: CoreError | None = None
+        self.left = False
+        self.ended: float | None = None
+        self.recorder: Recorder | None = None
+        self._sentence: object = None
+        self._at = dict.fromkeys(range(event.n), floor)
+        self._prompt = prompt_of(event.family, event.length)
+
+    def take(self, news: CompletionOutput, world: World) -> None:
+        """Some more tokens. Each must be what some weights give that were in use, in the order in which they were."""
+        choice, tokens, reason = news.index, news.token_ids, news.finish_reason
+        if choice in self.reasons and (tokens or reason):
+            world.violated("after_end", f"{self.name}:{choice} goes on after its end")
+        known = self.tokens[choice]
+        for token in tokens:
+            place = self._place(choice, known, token, world)
+            if place is None:
+                world.violated("token", f"{self.name}:{choice} got {token} at {len(known)}: {self._wanted(choice, world)}")
+                return
+            self._at[choice] = place
+            world.seen(place)
+            known.append(token)
+        if reason is not None:
+            self.reasons[choice] = reason
+            self._sentence = news.stop_reason
+
+    def end(self, now: float) -> None:
+        """Nothing more comes."""
+        self.ended = now
+
+    def judge(self, world: World) -> None:
+        """It has ended: was it told why?"""
+        if self.left:
+            return
+        if self.error is not None:
+            self._judge_error(world)
+            return
+        for choice in range(self.event.n):
+            self._judge_end(choice, self.reasons.get(choice), world)
+        took = (self.ended or 0.0) - self.begun
+        limit = self.event.timeout_s
+        if limit and took > limit + GRACE_S + world.stood_still_s:
+            world.violated("overdue", f"{self.name} took {took:.1f} s, and may take {limit:g} s")
+
+    def _place(self, choice: int, known: list[int], token: int, world: World) -> int | None:
+        """The index of the weights that gave a token: the same as before, or newer ones."""
+        history = world.history
+        before = self._prompt + known
+        for place in range(self._at[choice], len(history)):
+            if token_after(history[place], before, choice) == token:
+                return place
+        return None
+
+    def _wanted(self, choice: int, world: World) -> str:
+        before = self._prompt + self.tokens[choice]
+        last = len(world.history)
+        found = {place: token_after(world.history[place], before, choice) for place in range(last)}
+        return f"by index of weights {found}, at least {self._at[choice]}"
+
+    def _judge_error(self, world: World) -> None:
+        error = self.error
+        if isinstance(error, RequestError) and error.status in (429, 408):
+            return
+        if isinstance(error, RequestError) and error.status == 422 and world.may_convict:
+            return
+        world.violated("lost", f"{self.name} ended with {type(error).__name__}: {str(error)[:300]}")
+
+    def _judge_end(self, choice: int, reason: str | None, world: World) -> None:
+        name = f"{self.name}:{choice}"
+        num_tokens = len(self.tokens[choice])
+        if reason == "length":
+            if num_tokens != self.event.max_tokens:
+                world.violated("length", f"{name} ended with {num_tokens} of {self.event.max_tokens} tokens")
+        elif reason == "abort":
+            if not self.event.aborts and not world.book.may_have_aborted(self.begun, self.ended):
+                world.violated("aborted", f"{name} was aborted, and nobody asked for that")
+        elif reason == "timeout":
+            if not self.event.timeout_s:
+                world.violated("timeout", f"{name} timed out without a deadline")
+        elif not (reason == "error" and (world.may_convict or world.step_failed)):
+            world.violated("ended", f"{name} ended with {reason}: {self._sentence}")

@@ -1,0 +1,217 @@
+"""One seeded event loop for all processes of a simulated server, with a clock that only the simulation moves.
+
+Owns: `SimLoop` (virtual time, one queue of callbacks for each process, the choice among them) and `Process`.
+Never does: know engines or messages. Called by: the world, which runs one schedule in one loop.
+
+Callbacks of one process run in their order, as asyncio promises; which process runs next is drawn from the seed. A process that
+blocks, as an engine does in a step or a poll, calls `block`: all others run inside that call until its condition holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from typing import Any
+
+MOST_TURNS = 60_000
+"""Callbacks of one schedule; one that takes more goes round in a circle."""
+
+
+class Died(BaseException):
+    """Raised inside a process that is no more: nothing that it does from now on has an effect."""
+
+
+class Endless(BaseException):
+    """The schedule does not come to an end."""
+
+
+class Process:
+    """One simulated process. alive: whether anything that it does has an effect."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.ready: deque[asyncio.Handle] = deque()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+CURRENT: ContextVar[Process] = ContextVar("process")
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """The loop of one schedule. seed: decides every choice that it makes."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.world = Process("world")
+        self.draw = random.Random(seed).random
+        self.num_turns = 0
+        self.finished = False
+        self._busy: list[Process] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[..., None], tuple[Any, ...]]] = []
+        self._numbers = itertools.count()
+
+    def time(self) -> float:
+        return self.now
+
+    def call_soon(self, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
+        handle = asyncio.Handle(callback, args, self, context)
+        self._enqueue(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+
+    def call_later(self, delay, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def call_at(self, when, callback, *args, context=None):  # type: ignore[no-untyped-def, override]
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._timers, (when, next(self._numbers), timer, ()))
+        return timer
+
+    def at(self, when: float, happens: Callable[..., None], *args: object) -> None:
+        """Have the world around the processes do something, such as let a message arrive."""
+        heapq.heappush(self._timers, (when, next(self._numbers), happens, args))
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It is passed over when its time comes."""
+
+    def run_in_executor(self, executor, func, *args):  # type: ignore[no-untyped-def, override]
+        """There are no threads: the work is done at once."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """The invariants look at what matters; tasks of dead processes are dropped with exceptions that nobody reads."""
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run the world's coroutine to its end. Raises what it raises, Endless."""
+        asyncio._set_running_loop(self)
+        try:
+            task = self.create_task(coroutine)
+            while not task.done():
+                if not self._turn(math.inf):
+                    raise Endless("everything waits for something that never comes")
+            task.result()
+        finally:
+            self.finished = True
+            asyncio._set_running_loop(None)
+
+    def start(self, process: Process, callback: Callable[..., object], *args: object) -> None:
+        """Call something in a process, later."""
+        self.call_soon(callback, *args, context=self.context_of(process))
+
+    def context_of(self, process: Process) -> Context:
+        """A context in which tasks and callbacks belong to a process."""
+        context = copy_context()
+        context.run(CURRENT.set, process)
+        return context
+
+    def spawn(self, process: Process, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """A task of a process."""
+        return self._task(coroutine, self.context_of(process), process)
+
+    def create_task(self, coroutine, **options):  # type: ignore[no-untyped-def, override]
+        return self._task(coroutine, options.get("context"), CURRENT.get(self.world))
+
+    def tasks_of(self, process: Process) -> list[asyncio.Task[Any]]:
+        """Those that have not ended."""
+        return [task for task in asyncio.all_tasks(self) if process_of(task) is process]
+
+    def _task(self, coroutine: Any, context: Context | None, process: Process) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=self, context=context)
+        task.process = process  # type: ignore[attr-defined]
+        return task
+
+    def block(self, process: Process, done: Callable[[], bool], until: float = math.inf) -> None:
+        """Let the others run until the condition holds or the clock says `until`. Raises Died when the process dies."""
+        while process.alive and not self.finished and not done():
+            if not self._turn(until):
+                if until == math.inf:
+                    raise Endless("everything waits for something that never comes")
+                break
+        if not process.alive or self.finished:
+            raise Died
+
+    def wind_up(self) -> None:
+        """Let every task that is left see its end, so that none of them is found later."""
+        self.num_turns = 0
+        asyncio._set_running_loop(self)
+        try:
+            for _ in range(3):
+                for task in asyncio.all_tasks(self):
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    task.cancel()
+                while self._busy and self.num_turns < MOST_TURNS:
+                    self._turn(self.now)
+        finally:
+            asyncio._set_running_loop(None)
+
+    def drop(self, process: Process) -> None:
+        """End the tasks of a process that died: what they still do has no effect."""
+        process.alive = False
+        for task in self.tasks_of(process):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            task.cancel()
+
+    def _enqueue(self, handle: asyncio.Handle) -> None:
+        process = handle._context.get(CURRENT, self.world)  # type: ignore[attr-defined]
+        if not process.ready:
+            self._busy.append(process)
+        process.ready.append(handle)
+
+    def _turn(self, until: float) -> bool:
+        """Run one callback; False when none is to run before the time `until`, which then is now."""
+        self.num_turns += 1
+        if self.num_turns > MOST_TURNS:
+            raise Endless(f"more than {MOST_TURNS} callbacks")
+        busy = self._busy
+        while not busy:
+            if not self._timers or self._timers[0][0] > until:
+                if until != math.inf:
+                    self.now = max(self.now, until)
+                return False
+            self._advance()
+        index = int(self.draw() * len(busy)) if len(busy) > 1 else 0
+        process = busy[index]
+        handle = process.ready.popleft()
+        if not process.ready:
+            busy[index] = busy[-1]
+            busy.pop()
+        if not handle._cancelled:  # type: ignore[attr-defined]
+            handle._run()
+        return True
+
+    def _advance(self) -> None:
+        """Move the clock to the next timers; queue them, and have happen what happens then."""
+        timers = self._timers
+        when = timers[0][0]
+        if isinstance(timers[0][2], asyncio.TimerHandle) and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+            heapq.heappop(timers)
+            return
+        self.now = max(self.now, when)
+        while timers and timers[0][0] <= self.now:
+            _, _, due, args = heapq.heappop(timers)
+            if not isinstance(due, asyncio.TimerHandle):
+                due(*args)
+            elif not due._cancelled:  # type: ignore[attr-defined]
+                self._enqueue(due)
+
+
+def process_of(task: asyncio.Task[Any]) -> Process:
+    """The process that a task belongs to."""
+    process: Process = task.process  # type: ignore[attr-defined]
+    return process
