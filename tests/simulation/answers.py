@@ -5,6 +5,7 @@ Owns: `Answer`, the prompts. Never does: ask. Called by: the fronts (fill answer
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from core.api.errors import CoreError, RequestError
@@ -39,6 +40,7 @@ class Answer:
         self.left = False
         self.ended: float | None = None
         self.recorder: Recorder | None = None
+        self.task: asyncio.Task[None] | None = None
         self._sentence: object = None
         self._at = dict.fromkeys(range(event.n), floor)
         self._prompt = prompt_of(event.family, event.length)

@@ -31,7 +31,7 @@ def schedule_of(seed: int) -> e.Schedule:
     settings = _settings(draw)
     at = 0.0
     events: list[e.AnyEvent] = []
-    for _ in range(draw.randint(8, 24)):
+    for _ in range(draw.randint(6, 18)):
         at += draw.choice((0.0, 0.005, 0.03, 0.1, 0.3, 1.5)) * draw.random() * 2
         events.append(_event(draw, round(at, 3), settings))
     return e.Schedule(seed, settings, tuple(events))
@@ -67,7 +67,7 @@ def _ask(draw: random.Random, at: float, api: int) -> e.Ask:
         api=api,
         family=draw.randrange(3),
         length=draw.randint(1, 14),
-        max_tokens=draw.choice((1, 3, 6, 12)),
+        max_tokens=draw.choice((1, 2, 4, 9)),
         n=draw.choice((1, 1, 1, 2, 3)),
         tenant=draw.choice(("", "", "ann", "bob")),
         priority=draw.randrange(3),

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from tests.simulation.api_process import Front
     from tests.simulation.world import World
 
-CALM_S = 90.0
-"""Seconds that calls have, once nothing more happens; those that wait for a caller's `resume` may wait on."""
+CALM_S = 15.0
+"""Seconds that calls have, once nothing more happens, and as much as what is slow takes; those that wait for a caller's `resume`
+may wait on."""
 PROBE_S = 60.0
 END_S = 300.0
 """Seconds that everything has that was held, once nothing holds it any more."""
@@ -38,7 +39,7 @@ class Invariants:
         world = self._world
         world.faults.disarm()
         if calls:
-            await asyncio.wait(calls, timeout=CALM_S)
+            await asyncio.wait(calls, timeout=CALM_S + 2.5 * world.slowest_s)
         front = await self._settled()
         if front is None:
             world.violated("gone", "no API process answers any more")
@@ -59,7 +60,7 @@ class Invariants:
         world = self._world
         loop = world.loop
         current = asyncio.current_task(loop)
-        left = [task for task in asyncio.all_tasks(loop) if task is not current]
+        left = [task for task in loop.all_tasks() if task is not current]
         alive = [task for task in left if process_of(task).alive]
         if alive:
             world.violated("tasks", f"{len(alive)} tasks are left, such as {alive[0].get_coro()!r}")
@@ -69,7 +70,7 @@ class Invariants:
     async def _settled(self) -> Front | None:
         """A front whose engine runs."""
         world = self._world
-        end = world.loop.now + CALM_S
+        end = world.loop.now + END_S
         while world.loop.now < end:
             for front in world.serving():
                 engine = front.engine
@@ -106,9 +107,8 @@ class Invariants:
         if not front.serves:
             return
         answer = world.ask(front, PROBE)
-        end = world.loop.now + PROBE_S
-        while answer.ended is None and world.loop.now < end and front.process.alive:
-            await asyncio.sleep(0.1)
+        assert answer.task is not None
+        await asyncio.wait({answer.task}, timeout=PROBE_S)
         if answer.ended is None:
             world.violated("stalled", f"a new request got no answer for {PROBE_S:g} s, {although}")
 
@@ -143,9 +143,8 @@ class Invariants:
     async def _all_end(self, calls: list[asyncio.Task[None]]) -> None:
         """Every request and every call has ended, and was told why."""
         world = self._world
-        end = world.loop.now + END_S
-        while world.loop.now < end and (self._running() or not all(call.done() for call in calls)):
-            await asyncio.sleep(0.1)
+        waited = [answer.task for answer in world.answers if answer.task is not None]
+        await asyncio.wait([*waited, *calls], timeout=END_S)
         for answer in world.answers:
             if answer in self._running():
                 world.violated("unanswered", f"{answer.name} has not ended")

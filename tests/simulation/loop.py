@@ -56,6 +56,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.draw = random.Random(seed).random
         self.num_turns = 0
         self.finished = False
+        self._tasks: list[asyncio.Task[Any]] = []
         self._busy: list[Process] = []
         self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
@@ -129,11 +130,17 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def tasks_of(self, process: Process) -> list[asyncio.Task[Any]]:
         """Those that have not ended."""
-        return [task for task in asyncio.all_tasks(self) if process_of(task) is process]
+        return [task for task in self.all_tasks() if process_of(task) is process]
+
+    def all_tasks(self) -> list[asyncio.Task[Any]]:
+        """Those of all processes that have not ended."""
+        self._tasks = [task for task in self._tasks if not task.done()]
+        return self._tasks
 
     def _task(self, coroutine: Any, context: Context | None, process: Process) -> asyncio.Task[Any]:
         task = asyncio.Task(coroutine, loop=self, context=context)
         task.process = process  # type: ignore[attr-defined]
+        self._tasks.append(task)
         return task
 
     def block(self, process: Process, done: Callable[[], bool], until: float = math.inf) -> None:
@@ -152,7 +159,7 @@ class SimLoop(asyncio.BaseEventLoop):
         asyncio._set_running_loop(self)
         try:
             for _ in range(3):
-                for task in asyncio.all_tasks(self):
+                for task in self.all_tasks():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     task.cancel()
                 while self._busy and self.num_turns < MOST_TURNS:

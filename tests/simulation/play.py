@@ -16,13 +16,18 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from core.engine import lasting, process as engine_process, revival, zmq_client
+from core.engine import control, lasting, process as engine_process, revival, scheduling, zmq_client
+from core.api.config import EngineConfig
+from core.api.policy import SchedulingPolicy
 from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
 from core.grammars import compiler
 from core.kv import services
 from core.kv.tiers import page_source
 from core.serving import api_process, supervised_engine, supervisor
+from core_plugins.policies.fair.policy import FairPolicy
+from core_plugins.policies.fcfs.policy import FcfsPolicy
+from core_plugins.policies.priority.policy import PriorityPolicy
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_process import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time
@@ -43,6 +48,11 @@ class Outcome:
     simulated_s: float
 
 
+POLICIES = {"fcfs": FcfsPolicy, "priority": PriorityPolicy, "fair": FairPolicy}
+
+POLL_S = 0.2
+"""In the place of the product's 20 ms between two questions whether requests have ended: an hour has fewer of them."""
+
 Play = Callable[[Schedule], Outcome]
 
 
@@ -62,6 +72,8 @@ def simulation() -> Iterator[Play]:
         (engine_process, "setup_logging", nothing),
         (engine_process, "gc", SimpleNamespace(disable=nothing, enable=nothing, freeze=nothing)),
         (engine_process, "EngineLoop", NotedLoop),
+        (scheduling, "_load_policy", new_policy),
+        (control, "POLL_S", POLL_S),
         (lasting, "os", record),
         (services, "DiskTier", SimDisk),
         (services, "fingerprint", disk.fingerprint),
@@ -94,6 +106,11 @@ class NotedLoop(EngineLoop):
         engine.SimProcesses.world.engine_loop = self
 
 
+def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
+    """In the place of loading a plugin, which takes as long as a schedule."""
+    return POLICIES[config.scheduler.policy]()
+
+
 def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int) -> Outcome:
     loop = SimLoop(schedule.seed)
     clock.monotonic = loop.time
@@ -111,9 +128,10 @@ def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int)
         pass
     except Endless as error:
         world.violated("endless", str(error))
+    outcome = Outcome(world.violations, loop.num_turns, loop.now - 1000.0)
     loop.wind_up()
     loop.close()
-    return Outcome(world.violations, loop.num_turns, loop.now - 1000.0)
+    return outcome
 
 
 def collect() -> None:

@@ -57,7 +57,8 @@ class SimReloader:
         return WeightSource(path=update.path or "", digest=update.shared_memory or "", names=names)
 
     def discard(self, source: WeightSource) -> None:
-        if source.digest in {kept.digest for kept in self.state.sources}:
+        self._process.point("discard")
+        if source.digest and source.digest in {kept.digest for kept in self.state.sources}:
             self._executor.world.violated("discarded", f"{source.digest} is in use, and its memory was given back")
         self._store.discard(source.digest)
 
@@ -114,7 +115,7 @@ class SimReloader:
             weights = Weights.of(self.state.sources)
             self._executor.world.weights_are(weights)
             self._executor.use(weights)
-        if "kv_cache" not in left and "weights" not in left and "kv_cache" in self.missing:
+        if not left & PARTS and not self._executor.cache:
             self._executor.allocate()
         self.missing = left
 

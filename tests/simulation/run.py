@@ -22,6 +22,9 @@ from tests.simulation.generator import schedule_of
 from tests.simulation.play import Play, simulation
 from tests.simulation.shrink import shrink
 
+Result = tuple[int, list[tuple[int, str]], float]
+"""Schedules, the seeds that failed with their kinds, seconds of the processor."""
+
 BATCH = 25
 """Schedules between two looks at the clock, and at what they have left in memory."""
 MOST_SHOWN = 8
@@ -65,28 +68,31 @@ def _show(schedule: Schedule, *, shrinks: bool) -> int:
 
 def _many(options: argparse.Namespace) -> int:
     begin = time.perf_counter()
-    results: multiprocessing.Queue[tuple[int, list[tuple[int, str]]]] = multiprocessing.Queue()
+    results: multiprocessing.Queue[Result] = multiprocessing.Queue()
     count = options.processes
     arguments = [(results, options.first_seed + number, count, options.minutes * 60.0) for number in range(count)]
     workers = [multiprocessing.Process(target=_work, args=each, daemon=True) for each in arguments]
     for worker in workers:
         worker.start()
     num_schedules = 0
+    processor_s = 0.0
     failures: list[tuple[int, str]] = []
     for _ in workers:
-        played, failed = results.get()
+        played, failed, busy_s = results.get()
+        processor_s += busy_s
         num_schedules += played
         failures += failed
     for worker in workers:
         worker.join()
     seconds = time.perf_counter() - begin
-    print(f"{num_schedules} schedules in {seconds:.0f} s: {num_schedules / seconds:.0f} a second, {len(failures)} violated")
+    rates = f"{num_schedules / seconds:.0f} a second, {num_schedules / processor_s:.0f} a second of a processor"
+    print(f"{num_schedules} schedules in {seconds:.0f} s: {rates}; {len(failures)} violated")
     _report(sorted(failures), shrinks=not options.no_shrink)
     return 1 if failures else 0
 
 
 def _work(
-    results: multiprocessing.Queue[tuple[int, list[tuple[int, str]]]], first: int, step: int, seconds: float
+    results: multiprocessing.Queue[Result], first: int, step: int, seconds: float
 ) -> None:
     """Play every `step`th seed from the first on until the time is over."""
     read = time.perf_counter
@@ -103,7 +109,7 @@ def _work(
                     failures.append((seed, kind))
                 seed += step
             gc.collect()
-    results.put(((seed - first) // step, failures))
+    results.put(((seed - first) // step, failures, time.process_time()))
 
 
 def _report(failures: list[tuple[int, str]], *, shrinks: bool) -> None:

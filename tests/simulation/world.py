@@ -147,11 +147,16 @@ class World:
         """Seconds of an operation of the reloader."""
         return self._slow.get(what, USUAL_S) * (0.5 + 0.5 * self.loop.draw())
 
+    @property
+    def slowest_s(self) -> float:
+        """Seconds of the slowest operation."""
+        return max(self._slow.values(), default=0.0)
+
     def ask(self, front: Front, event: e.Ask) -> Answer:
         """Have a front take a request."""
         answer = Answer(f"r{len(self.answers)}", event, self.loop.now, self._acked)
         self.answers.append(answer)
-        task = front.spawn(front.ask, event, answer)
+        task = answer.task = front.spawn(front.ask, event, answer)
         if event.leave_s:
             self.loop.at(self.loop.now + event.leave_s, self._leave, front, answer, task)
         return answer
@@ -251,7 +256,7 @@ class World:
     async def _until(self, done: Callable[[], bool], limit_s: float) -> bool:
         end = self.loop.now + limit_s
         while not done() and self.loop.now < end:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
         return done()
 
     def _leave(self, front: Front, answer: Answer, task: asyncio.Task[None]) -> None:
