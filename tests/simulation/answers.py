@@ -54,7 +54,9 @@ class Answer:
         for token in tokens:
             place = self._place(choice, known, token, world)
             if place is None:
-                world.violated("token", f"{self.name}:{choice} got {token} at {len(known)}: {self._wanted(choice, world)}")
+                world.violated(
+                    "token", f"{self.name}:{choice} got {token} at {len(known)}: {self._wanted(choice, world)}"
+                )
                 return
             self._at[choice] = place
             world.seen(place)

@@ -85,7 +85,9 @@ class Front:
 
     async def pause(self, event: Pause) -> None:
         control = self._engine.control
-        await self._call("pause", event.mode, event.patience_s, control.pause, event.mode, clear_cache=event.clear_cache)
+        await self._call(
+            "pause", event.mode, event.patience_s, control.pause, event.mode, clear_cache=event.clear_cache
+        )
 
     async def resume(self, event: Resume) -> None:
         await self._call("resume", "keep", 0.0, self._engine.control.resume)
@@ -106,14 +108,15 @@ class Front:
         await self._call("reset", "keep", 0.0, self._engine.reset_prefix_cache, restart=event.restart)
 
     async def update(self, event: Update) -> None:
-        """One trainer at a time, which begins anew after a failure where it is patient enough."""
+        """One trainer at a time. After a gathered update that did not come to its end all begin with a new one."""
         async with self.world.trainer:
             control = self._engine.control
-            if event.parts == 1 and not event.gathers:
+            if event.parts == 1 and not self.world.gathers:
                 name, update = self._part(event, self.world.new_update(), 0)
                 await self._replace(event, (name,), control.update_weights, update, event.mode)
                 return
             group = self.world.new_group(event.parts)
+            self.world.gathers = True
             if not await self._again(event.tries, control.start_weight_update):
                 return
             names = []
@@ -125,29 +128,32 @@ class Front:
                 if not await self._again(event.tries, control.update_weights, update, event.mode):
                     return
             version = f"v-{group}" if event.named else None
-            await self._replace(event, tuple(names), control.finish_weight_update, version, event.mode)
+            if await self._replace(event, tuple(names), control.finish_weight_update, version, event.mode):
+                self.world.gathers = False
 
     def _part(self, event: Update, name: str, number: int) -> tuple[str, WeightUpdate]:
         names = None if event.parts == 1 else [f"tensor{number}"]
-        version = f"v-{name}" if event.named and event.parts == 1 and not event.gathers else None
+        version = f"v-{name}" if event.named and "." not in name else None
         if event.memory:
             return name, WeightUpdate(
                 shared_memory=name, names=names, frees_first=event.frees_first, weight_version=version
             )
         return name, WeightUpdate(path=name, names=names, frees_first=event.frees_first, weight_version=version)
 
-    async def _replace(self, event: Update, names: tuple[str, ...], call: Callable[..., Any], *args: Any) -> None:
+    async def _replace(self, event: Update, names: tuple[str, ...], call: Callable[..., Any], *args: Any) -> bool:
+        """Have weights replaced; returns whether they were."""
         world = self.world
         for number in range(event.tries):
             outcome = await self._call("update", event.mode, event.patience_s, call, *args)
             if outcome is None:
                 world.weights_acknowledged(names)
-                return
+                return True
             if isinstance(outcome, RequestError) and number == 0:
                 world.weights_refused(names, outcome)
             if not isinstance(outcome, EngineStalledError | EngineDeadError):
-                return
+                return False
             await asyncio.sleep(RETRY_S)
+        return False
 
     async def _again(self, tries: int, call: Callable[..., Any], *args: Any) -> bool:
         """Make a call until it goes well or is refused."""
@@ -252,7 +258,12 @@ class SimApiChild:
 
 
 async def serve_requests(
-    server: object, front: Front, engine: AsyncEngine, events: tuple[asyncio.Event, asyncio.Event], on_ready: Any, **_: Any
+    server: object,
+    front: Front,
+    engine: AsyncEngine,
+    events: tuple[asyncio.Event, asyncio.Event],
+    on_ready: Any,
+    **_: Any,
 ) -> None:
     """In the place of HTTP: the front answers until it is told to stop."""
     front.engine = engine

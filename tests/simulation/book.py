@@ -70,7 +70,7 @@ class Book:
     def may_have_aborted(self, begun: float, ended: float | None) -> bool:
         """Whether a call that ends requests overlaps this time."""
         until = math.inf if ended is None else ended
-        aborting = [entry for entry in self.entries if entry.mode == "abort" and entry.effect is not False]
+        aborting = [entry for entry in self.entries if entry.mode == "abort"]  # also one that is refused later
         return any(entry.begun <= until and entry.ended >= begun for entry in aborting)
 
     def _last_of(self, effects: dict[str, bool]) -> set[bool]:

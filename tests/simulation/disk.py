@@ -59,7 +59,7 @@ class SimDisk(HostTier):
         try:
             self.point("disk.open")
         except OSError as error:
-            raise ConfigError(f"{directory} cannot be used: {error.strerror}.") from None
+            raise ConfigError([f"{directory} cannot be used: {error.strerror}."]) from None
         if fingerprint not in self.stores:
             super().__init__(capacity)
             self.stores[fingerprint] = self

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from core.api.errors import EngineDeadError
-from core.engine import breadcrumbs, process as engine_process
+from core.engine import breadcrumbs
+from core.engine import process as engine_process
 from core.engine.breadcrumbs import LastStep
 from core.engine.death import Death, death_of, how_ended
 from tests.simulation.executor import SimExecutor
@@ -50,7 +51,7 @@ class SimEngineProcess(Process):
         self.files: SimFiles | None = SimFiles(world.steps_file)
         self.configured = asyncio.Event()
         self.wedge: str | None = None
-        self.busy_with = ""
+        self.hangs = False
         self._returncode: int | None = None
         self._ended: asyncio.Future[None] = world.loop.create_future()
         self._last_step: LastStep | None = None
@@ -67,6 +68,11 @@ class SimEngineProcess(Process):
         """Work for so long while the others go on."""
         loop = self.world.loop
         loop.block(self, bool, loop.now + seconds)
+
+    def hang(self) -> None:
+        """Do nothing for ever."""
+        self.hangs = True
+        self.world.loop.block(self, lambda: False, self.world.loop.now + 1e6)
 
     def die(self, returncode: int = KILLED) -> None:
         """At once; harmless when it has ended."""

@@ -82,10 +82,9 @@ class Wake(Event, frozen=True):
 
 
 class Update(Event, frozen=True):
-    """Weights in `parts` calls, gathered where there are several. gathers: also a single one. tries: of each call."""
+    """Weights in `parts` calls, gathered where there are several. tries: of each call."""
 
     parts: int = 1
-    gathers: bool = False
     memory: bool = False
     mode: Mode = "keep"
     frees_first: bool = False
@@ -118,7 +117,7 @@ class Fault(Event, frozen=True):
 
     point: str = "step.end"
     nth: int = 1
-    what: Literal["die", "no_space", "user", "memory", "broken"] = "die"
+    what: Literal["die", "hang", "no_space", "user", "memory", "broken"] = "die"
     times: int = 1
 
 

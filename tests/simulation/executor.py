@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 EMPTY = -1
 """What a position holds that was never written, or was given back."""
 
+MOST_SKIPPED = 4
+"""Steps in a row with drafts in which a sequence that generates may be left out."""
+
 
 class Row:
     """One sequence of the batch. digests: of its prefixes under the weights with the number `seed`."""
 
-    __slots__ = ("blocks", "computed", "digests", "drafts", "max_length", "request", "seed", "tokens")
+    __slots__ = ("blocks", "computed", "digests", "drafts", "max_length", "request", "seed", "skipped", "tokens")
 
     def __init__(
         self, request: EngineRequest, tokens: list[int], computed: int, blocks: list[int], max_length: int
@@ -39,6 +42,7 @@ class Row:
         self.drafts: list[int] = []
         self.digests: list[int] = []
         self.seed = 0
+        self.skipped = 0
 
     def prefixes(self, tokens: list[int], weights: Weights) -> list[int]:
         """The digest of each prefix of these tokens."""
@@ -130,11 +134,23 @@ class SimExecutor:
             rows[new.slot] = Row(new.request, tokens, new.num_computed_tokens, list(new.block_ids[0]), new.max_length)
         for slot, groups in plan.new_block_ids.items():
             rows[slot].blocks += groups[0]
+        if plan.num_drafts:
+            self._watch_shares(plan)
         result = StepResult()
         if plan.transfers is not None:
             self._copy(plan, result)
         self._run(plan, result)
         return result
+
+    def _watch_shares(self, plan: StepPlan) -> None:
+        """Nobody waits for the next token because others have drafts."""
+        planned = set(plan.slots.tolist())
+        for slot, row in self.rows.items():
+            decodes = row.computed == len(row.tokens) - 1
+            row.skipped = 0 if slot in planned or not decodes else row.skipped + 1
+            if row.skipped > MOST_SKIPPED:
+                self.world.violated("starved", f"{row.request.request_id} waits while others have drafts")
+                row.skipped = 0
 
     def _copy(self, plan: StepPlan, result: StepResult) -> None:
         transfers = plan.transfers

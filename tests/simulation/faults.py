@@ -3,9 +3,9 @@
 Owns: `Faults`: which places are armed, and what happens there. Never does: decide where (the schedule does).
 Called by: everything that stands in for a device, a file or a step.
 
-Places: `start`, `record.write`, `record.written`, `step.begin`, `step.end`, `stage`, `staged`, `release`, `release.late`,
-`released`, `restore`, `restore.late`, `restored`, `apply`, `apply.late`, `applied`, `exchange`, `exchange.late`, `exchange_back`,
-`reload`, `reload.late`, `disk.open`.
+Places: `start`, `message` (one is taken), `record.write`, `record.written`, `step.begin`, `step.end`, `stage`, `staged`,
+`release`, `release.late`, `released`, `restore`, `restore.late`, `restored`, `apply`, `apply.late`, `applied`, `exchange`,
+`exchange.late`, `exchange_back`, `exchange_back.late`, `reload`, `reload.late`, `disk.open`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ class Armed:
 
 
 class Faults:
-    """Of one schedule. passed: how often each place was passed."""
+    """Of one schedule."""
 
     def __init__(self) -> None:
-        self.passed: dict[str, int] = {}
         self._armed: dict[str, list[Armed]] = {}
 
     def arm(self, fault: Fault) -> None:
@@ -61,6 +60,8 @@ class Faults:
         if armed.fault.what == "die":
             process.die()
             raise Died
+        if armed.fault.what == "hang":
+            process.hang()
         process.world.failed_at(name)
         raise _error(armed.fault.what)
 

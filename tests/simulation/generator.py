@@ -14,7 +14,7 @@ MODES: tuple[e.Mode, ...] = ("abort", "wait", "keep")
 DEADLY = (
     "step.begin", "step.end", "record.write", "record.written", "stage", "staged", "release", "release.late", "released",
     "restore", "restore.late", "restored", "apply", "apply.late", "applied", "exchange", "exchange.late", "exchange_back",
-    "reload.late", "start",
+    "reload.late", "start", "message",
 )  # fmt: skip
 FAILING: tuple[tuple[str, str], ...] = (
     ("release", "no_space"), ("release", "user"), ("restore", "user"), ("restore.late", "memory"), ("stage", "user"),
@@ -67,7 +67,7 @@ def _ask(draw: random.Random, at: float, api: int) -> e.Ask:
         api=api,
         family=draw.randrange(3),
         length=draw.randint(1, 14),
-        max_tokens=draw.choice((1, 2, 4, 9)),
+        max_tokens=draw.choice((1, 2, 4, 4, 9, 9, 20)),
         n=draw.choice((1, 1, 1, 2, 3)),
         tenant=draw.choice(("", "", "ann", "bob")),
         priority=draw.randrange(3),
@@ -113,7 +113,10 @@ def _wake(draw: random.Random, at: float, api: int) -> e.Wake:
 
 
 def _fault(draw: random.Random, at: float, api: int) -> e.Fault:
-    if draw.random() < 0.6:
+    kind = draw.random()
+    if kind < 0.1:
+        return e.Fault(at=at, api=api, point="message", what="hang", nth=draw.choice((1, 3, 10)))
+    if kind < 0.6:
         return e.Fault(at=at, api=api, point=draw.choice(DEADLY), nth=draw.choice((1, 1, 2, 3, 5)))
     point, what = draw.choice(FAILING)
     return e.Fault(at=at, api=api, point=point, what=what, times=draw.choice((1, 1, 3)))  # type: ignore[arg-type]

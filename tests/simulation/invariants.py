@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 CALM_S = 15.0
-"""Seconds that calls have, once nothing more happens, and as much as what is slow takes; those that wait for a caller's `resume`
-may wait on."""
+"""Seconds that calls have, once nothing more happens, and as much as what is slow takes. Some may wait for a `resume` still."""
+LAST_FAULTS_S = 2.0
+"""Seconds after the last event in which its calls may still fail and engines die."""
 PROBE_S = 60.0
 END_S = 300.0
 """Seconds that everything has that was held, once nothing holds it any more."""
@@ -37,9 +38,10 @@ class Invariants:
     async def check_calm(self, calls: list[asyncio.Task[None]]) -> None:
         """Nothing more happens: the state is one that somebody asked for, and says truly what the engine does."""
         world = self._world
-        world.faults.disarm()
-        if calls:
-            await asyncio.wait(calls, timeout=CALM_S + 2.5 * world.slowest_s)
+        for limit_s in (LAST_FAULTS_S, CALM_S + 2.5 * world.slowest_s):
+            if calls:
+                await asyncio.wait(calls, timeout=limit_s)
+            world.faults.disarm()
         front = await self._settled()
         if front is None:
             world.violated("gone", "no API process answers any more")
@@ -81,7 +83,7 @@ class Invariants:
 
     async def _state(self, front: Front) -> dict[str, Any]:
         assert front.engine is not None
-        state: dict[str, Any] = await self._patiently(front, lambda: front.engine.control._call("lifecycle"))  # type: ignore[union-attr]
+        state: dict[str, Any] = await self._patiently("lifecycle", lambda: front.engine.control._call("lifecycle"))  # type: ignore[union-attr]
         return state
 
     def _check_state(self, state: dict[str, Any]) -> None:
@@ -96,7 +98,7 @@ class Invariants:
         if state["is_sleeping"] not in asleep:
             if state["is_sleeping"]:
                 world.violated("asleep", "it sleeps, and nobody asked for that")
-            elif not world.record_failed:
+            elif not (world.record_failed or world.sleep_failed):
                 world.violated("sleep_lost", "it is awake, although somebody has put it to sleep")
         if state["is_halted"] and not (state["is_paused"] or state["is_sleeping"]):
             world.violated("halted", f"it computes nothing, and neither a pause nor sleep is the reason: {state}")
@@ -124,10 +126,10 @@ class Invariants:
         """Whoever operates the server wakes the engine and ends all pauses."""
         assert front.engine is not None
         control = front.engine.control
-        await self._patiently(front, control.wake_up)
-        await self._patiently(front, control.resume)
+        await self._patiently("wake_up", control.wake_up)
+        await self._patiently("resume", control.resume)
 
-    async def _patiently(self, front: Front, call: Any) -> Any:
+    async def _patiently(self, what: str, call: Any) -> Any:
         """Make a call until it goes well; a violation when it never does."""
         last: Exception | None = None
         for _ in range(20):
@@ -137,7 +139,7 @@ class Invariants:
             except (CoreError, TimeoutError) as error:
                 last = error
                 await asyncio.sleep(1.0)
-        self._world.violated("refuses", f"{call} never goes well: {last!r}")
+        self._world.violated("refuses", f"{what} never goes well: {last!r}")
         raise Hopeless
 
     async def _all_end(self, calls: list[asyncio.Task[None]]) -> None:
@@ -155,14 +157,17 @@ class Invariants:
 
     def _running(self) -> list[Any]:
         """Requests whose clients still wait: those of API processes that died do not."""
-        return [answer for answer in self._world.answers if answer.ended is None]
+        return [answer for answer in self._world.answers if answer.task is not None and not answer.task.done()]
 
     async def _check_engine(self, front: Front) -> None:
         """Nothing of any request is left."""
         world = self._world
-        await asyncio.sleep(1.0)
         assert front.engine is not None
-        await self._patiently(front, front.engine.check_integrity)
+        await self._patiently(
+            "start_weight_update", front.engine.control.start_weight_update
+        )  # drops what was gathered
+        await asyncio.sleep(1.0)
+        await self._patiently("check_integrity", front.engine.check_integrity)
         for each in world.serving():
             self._check_front(each)
         if world.engine_loop is None or world.engine is None or not world.engine.alive:
@@ -195,6 +200,9 @@ class Invariants:
         left = {name: count for name, count in counts.items() if count}
         if left.get("calls") == 1:
             del left["calls"]  # a sign of life that was asked for
+        num_restarts = sum(engine.restarts.num_restarts.values())
+        if num_restarts > self._world.num_deaths:
+            self._world.violated("dismissed", f"API process {front.number} lost an engine {num_restarts} times")
         if left:
             self._world.violated("left", f"API process {front.number} has {left} of requests that have ended")
 

@@ -55,7 +55,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.world = Process("world")
         self.draw = random.Random(seed).random
         self.num_turns = 0
-        self.finished = False
+        self._main: asyncio.Task[Any] | None = None
         self._tasks: list[asyncio.Task[Any]] = []
         self._busy: list[Process] = []
         self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[..., None], tuple[Any, ...]]] = []
@@ -102,13 +102,12 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run the world's coroutine to its end. Raises what it raises, Endless."""
         asyncio._set_running_loop(self)
         try:
-            task = self.create_task(coroutine)
+            self._main = task = self.create_task(coroutine)
             while not task.done():
                 if not self._turn(math.inf):
                     raise Endless("everything waits for something that never comes")
             task.result()
         finally:
-            self.finished = True
             asyncio._set_running_loop(None)
 
     def start(self, process: Process, callback: Callable[..., object], *args: object) -> None:
@@ -145,12 +144,14 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def block(self, process: Process, done: Callable[[], bool], until: float = math.inf) -> None:
         """Let the others run until the condition holds or the clock says `until`. Raises Died when the process dies."""
-        while process.alive and not self.finished and not done():
+        main = self._main
+        assert main is not None, "a process blocks while the loop runs"
+        while process.alive and not main.done() and not done():
             if not self._turn(until):
                 if until == math.inf:
                     raise Endless("everything waits for something that never comes")
                 break
-        if not process.alive or self.finished:
+        if not process.alive or main.done():
             raise Died
 
     def wind_up(self) -> None:
@@ -181,17 +182,18 @@ class SimLoop(asyncio.BaseEventLoop):
         process.ready.append(handle)
 
     def _turn(self, until: float) -> bool:
-        """Run one callback; False when none is to run before the time `until`, which then is now."""
+        """Run one callback, or move the clock; False when nothing is to come before the time `until`, which then is now."""
         self.num_turns += 1
         if self.num_turns > MOST_TURNS:
             raise Endless(f"more than {MOST_TURNS} callbacks")
         busy = self._busy
-        while not busy:
+        if not busy:
             if not self._timers or self._timers[0][0] > until:
                 if until != math.inf:
                     self.now = max(self.now, until)
                 return False
             self._advance()
+            return True  # a process that blocks may go on now
         index = int(self.draw() * len(busy)) if len(busy) > 1 else 0
         process = busy[index]
         handle = process.ready.popleft()

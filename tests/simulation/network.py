@@ -103,7 +103,7 @@ class Wire:
 class Router:
     """The engine's socket, with those methods of a ROUTER that the engine's loop calls."""
 
-    def __init__(self, network: Network, process: Process, address: str) -> None:
+    def __init__(self, network: Network, process: SimEngineProcess, address: str) -> None:
         self.process = process
         self.received: deque[list[bytes]] = deque()
         self._network = network
@@ -127,6 +127,7 @@ class Router:
 
     def recv_multipart(self) -> list[bytes]:
         self._loop.block(self.process, self._has_received)
+        self.process.point("message")
         return self.received.popleft()
 
     def send_multipart(self, frames: list[bytes]) -> None:

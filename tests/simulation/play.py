@@ -16,9 +16,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from core.engine import control, lasting, process as engine_process, revival, scheduling, zmq_client
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
+from core.engine import control, lasting, revival, scheduling, zmq_client
+from core.engine import process as engine_process
 from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
 from core.grammars import compiler
@@ -93,7 +94,7 @@ def simulation() -> Iterator[Play]:
         for module, name, value in replaced:
             stack.enter_context(patch.object(module, name, value))
         stack.enter_context(simulated_time(clock))
-        if not os.environ.get('SIMLOG'):
+        if not os.environ.get("SIMLOG"):
             logging.disable(logging.CRITICAL)
         yield lambda schedule: _play(schedule, clock, record, steps_file)
 
@@ -137,5 +138,3 @@ def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int)
 def collect() -> None:
     """Free what schedules have left in circles."""
     gc.collect()
-
-

@@ -145,5 +145,3 @@ def _compacted(sources: Sequence[WeightSource]) -> tuple[tuple[WeightSource, ...
             kept.insert(0, source)
             covered.update(source.names)
     return tuple(kept), replaced
-
-

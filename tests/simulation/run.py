@@ -91,9 +91,7 @@ def _many(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def _work(
-    results: multiprocessing.Queue[Result], first: int, step: int, seconds: float
-) -> None:
+def _work(results: multiprocessing.Queue[Result], first: int, step: int, seconds: float) -> None:
     """Play every `step`th seed from the first on until the time is over."""
     read = time.perf_counter
     end = read() + seconds

@@ -64,7 +64,14 @@ def _simpler_settings(schedule: Schedule) -> Iterator[Schedule]:
 
 def _simpler(event: AnyEvent) -> Iterator[AnyEvent]:
     if isinstance(event, Ask):
-        for changes in ({"n": 1}, {"max_tokens": 1}, {"length": 5}, {"tenant": ""}, {"leave_s": 0.0}, {"timeout_s": 0.0}):
+        for changes in (
+            {"n": 1},
+            {"max_tokens": 1},
+            {"length": 5},
+            {"tenant": ""},
+            {"leave_s": 0.0},
+            {"timeout_s": 0.0},
+        ):
             if any(getattr(event, name) != value for name, value in changes.items()):
                 yield msgspec.structs.replace(event, **changes)
     for name in ("tries", "parts", "nth", "times"):
