@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
 from core.engine import breadcrumbs
@@ -110,6 +110,9 @@ class SimEngineProcess(Process):
         if self.alive:
             self._last_step = breadcrumbs.read(self.world.steps_file)
         return self._last_step
+
+    def utility(self) -> Any:
+        return breadcrumbs.read_utility(self.world.steps_file) if self.alive else None
 
     def abort(self) -> None:
         if self.wedge is not None:

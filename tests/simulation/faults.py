@@ -51,6 +51,8 @@ class Faults:
         if not waiting:
             return
         armed = waiting[0]
+        if armed.fault.what == "hang" and process.world.engine_loop is None:
+            return  # a start has half an hour
         armed.left -= 1
         if armed.left > 0:
             return

@@ -102,8 +102,8 @@ def simulation() -> Iterator[Play]:
 class NotedLoop(EngineLoop):
     """The product's loop, which the invariants look into."""
 
-    def __init__(self, core: Any, clients: Any, ready: Any) -> None:
-        super().__init__(core, clients, ready)
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
         engine.SimProcesses.world.engine_loop = self
 
 

@@ -11,13 +11,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from core.api.config import EngineConfig
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import CheckpointError, EngineDeadError, UserError
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from tests.simulation.weights import Weights
 
 if TYPE_CHECKING:
     from tests.simulation.executor import SimExecutor
 
+from core.engine.executor import Reloader
+
+SETTLES = hasattr(Reloader, "settle")
+"""Whether the engine says when replaced tensors may go; before it did, the reloader dropped them itself."""
 PARTS: frozenset[MemoryPart] = frozenset(get_args(MemoryPart))
 
 
@@ -26,7 +30,7 @@ class SimReloader:
 
     def __init__(self, executor: SimExecutor, config: EngineConfig) -> None:
         self.state = config.weights
-        self.missing: set[MemoryPart] = set()
+        self.missing: frozenset[MemoryPart] = frozenset()
         self._executor = executor
         self._process = executor.process
         self._store = executor.world.kept_tensors
@@ -42,7 +46,7 @@ class SimReloader:
         self._process.point("released")
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
-        wanted = self.missing & set(parts)
+        wanted = self.missing & frozenset(parts)
         if wanted:
             self._work("restore")
         self._bring_back(wanted)
@@ -56,7 +60,15 @@ class SimReloader:
         self._process.point("staged")
         return WeightSource(path=update.path or "", digest=update.shared_memory or "", names=names)
 
+    def settle(self, staged: Sequence[WeightSource]) -> None:
+        self._process.point("settle")
+        needed = {source.digest for source in (*self.state.sources, *staged)}
+        for name in [name for name in self._store if name not in needed]:
+            self._store.discard(name)
+
     def discard(self, source: WeightSource) -> None:
+        if SETTLES:
+            return
         self._process.point("discard")
         if source.digest and source.digest in {kept.digest for kept in self.state.sources}:
             self._executor.world.violated("discarded", f"{source.digest} is in use, and its memory was given back")
@@ -71,8 +83,9 @@ class SimReloader:
         else:
             self._work("apply")
             self._use(state)
-        for source in replaced:
-            self._store.discard(source.digest)
+        if not SETTLES:
+            for source in replaced:
+                self._store.discard(source.digest)
         self._process.point("applied")
 
     def reload(self) -> None:
@@ -87,13 +100,16 @@ class SimReloader:
         try:
             self._work("exchange")
             self._bring_back(self.missing & there)
-        except UserError:
+        except Exception as first:
+            if not (SETTLES or isinstance(first, UserError)):
+                raise
             self.state = before
             try:
                 self._work("exchange_back")
                 self._bring_back(self.missing & there)
-            except UserError as error:
-                raise RuntimeError(f"neither the new weights nor those before can be read: {error}") from error
+            except Exception as error:
+                fatal = EngineDeadError if SETTLES else RuntimeError
+                raise fatal(f"neither the new weights nor those before can be read: {error}") from error
             raise
 
     def _use(self, state: WeightsState) -> None:
@@ -106,9 +122,9 @@ class SimReloader:
 
     def _drop(self) -> None:
         self._executor.free()
-        self.missing = set(PARTS)
+        self.missing = PARTS
 
-    def _bring_back(self, wanted: set[MemoryPart]) -> None:
+    def _bring_back(self, wanted: frozenset[MemoryPart]) -> None:
         left = self.missing - wanted
         if "weights" in wanted:
             self._check(self.state.sources)
