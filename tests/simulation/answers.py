@@ -14,7 +14,7 @@ from tests.simulation.weights import token_after
 
 if TYPE_CHECKING:
     from core.api.outputs import CompletionOutput
-    from core.engine.recording import Recorder
+    from core.serving.durable.recorder import RequestRecorder
     from tests.simulation.world import World
 
 GRACE_S = 1.0
@@ -39,9 +39,11 @@ class Answer:
         self.error: CoreError | None = None
         self.left = False
         self.ended: float | None = None
-        self.recorder: Recorder | None = None
+        self.records: RequestRecorder | None = None
+        self.again = False
         self.task: asyncio.Task[None] | None = None
         self._sentence: object = None
+        self._repeated: dict[int, int] = {}
         self._at = dict.fromkeys(range(event.n), floor)
         self._prompt = prompt_of(event.family, event.length)
 
@@ -51,7 +53,7 @@ class Answer:
         if choice in self.reasons and (tokens or reason):
             world.violated("after_end", f"{self.name}:{choice} goes on after its end")
         known = self.tokens[choice]
-        for token in tokens:
+        for token in self._new(choice, tokens, world):
             place = self._place(choice, known, token, world)
             if place is None:
                 world.violated(
@@ -64,6 +66,30 @@ class Answer:
         if reason is not None:
             self.reasons[choice] = reason
             self._sentence = news.stop_reason
+
+    def begin_again(self, records: RequestRecorder) -> None:
+        """The next server goes on with this stream: it repeats first what the reader has seen."""
+        self.records = records
+        self.again = True
+        self.ended = None
+        self.reasons.clear()
+        self._repeated = {choice: 0 for choice in self.tokens}
+
+    def _new(self, choice: int, tokens: list[int], world: World) -> list[int]:
+        """Those tokens that the reader has not seen. The others must be what it has seen."""
+        known = self.tokens[choice]
+        at = self._repeated.get(choice, len(known))
+        count = min(len(tokens), len(known) - at)
+        if count <= 0:
+            self._repeated.pop(choice, None)
+            return tokens
+        if tokens[:count] != known[at : at + count] and not world.journal_failed:
+            world.violated("changed", f"{self.name}:{choice} said {known[at : at + count]}, and says {tokens[:count]}")
+        if at + count < len(known):
+            self._repeated[choice] = at + count
+        else:
+            self._repeated.pop(choice, None)
+        return tokens[count:]
 
     def end(self, now: float) -> None:
         """Nothing more comes."""
@@ -80,7 +106,7 @@ class Answer:
             self._judge_end(choice, self.reasons.get(choice), world)
         took = (self.ended or 0.0) - self.begun
         limit = self.event.timeout_s
-        if limit and took > limit + GRACE_S + world.stood_still_s:
+        if limit and not self.again and took > limit + GRACE_S + world.stood_still_s:
             world.violated("overdue", f"{self.name} took {took:.1f} s, and may take {limit:g} s")
 
     def _place(self, choice: int, known: list[int], token: int, world: World) -> int | None:
@@ -100,7 +126,7 @@ class Answer:
 
     def _judge_error(self, world: World) -> None:
         error = self.error
-        if isinstance(error, RequestError) and error.status in (429, 408):
+        if isinstance(error, RequestError) and (error.status in (429, 408) or error.code == "journal_unavailable"):
             return
         if isinstance(error, RequestError) and error.status == 422 and world.may_convict:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from core.serving.api_messages import Begin, Stop
 from core.serving.api_process import ApiProcess
 from tests.simulation.answers import Answer, prompt_of
 from tests.simulation.events import Ask, Pause, Reload, Reset, Resume, Sleep, Update, Wake
+from tests.simulation.journal import Streams
 from tests.simulation.loop import Process
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ class Front:
         self.engine: AsyncEngine | None = None
         self.child: SimApiChild | None = None
         self.stopping = asyncio.Event()
+        self.streams: Streams | None = None
 
     @property
     def serves(self) -> bool:
@@ -66,22 +69,33 @@ class Front:
             priority=event.priority,
             user=event.tenant,
             tenant=event.tenant,
-            timeout_s=event.timeout_s or None,
-            recorder=answer.recorder,
+            timeout_s=None if answer.again else event.timeout_s or None,
         )
         prompt: Any = {"prompt_token_ids": prompt_of(event.family, event.length)}
         try:
+            if self.streams is not None:
+                self.streams.accept(answer)
+                assert answer.records is not None
+                terms = replace(terms, recorder=answer.records.part(0))
+                await answer.records.log.accepted()
             async with aclosing(self.engine.generate(prompt, params, answer.name, terms)) as outputs:
                 async for output in outputs:
+                    if self.streams is not None:
+                        await self.streams.journal.written()
+                    if not self.process.alive:
+                        return
                     for completion in output.outputs:
                         answer.take(completion, self.world)
         except CoreError as error:
             answer.error = error
         except asyncio.CancelledError:
-            answer.left = True
+            answer.left = self.process.alive or self.streams is None
             raise
         finally:
-            answer.end(self.world.loop.now)
+            if self.process.alive:
+                answer.end(self.world.loop.now)
+            if self.streams is not None:
+                self.streams.end(answer)
 
     async def pause(self, event: Pause) -> None:
         control = self._engine.control

@@ -46,12 +46,18 @@ class Book:
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self._past: list[Entry] = []
 
     def open(self, name: str, mode: str, now: float) -> Entry:
         """A call begins."""
         entry = Entry(name, mode, now)
         self.entries.append(entry)
         return entry
+
+    def begin_anew(self) -> None:
+        """The server has died: nobody holds the next one."""
+        self._past += self.entries
+        self.entries = []
 
     def may_be_paused(self) -> set[bool]:
         """Whether a pause may last that somebody asked for. A call that is not over holds the engine while it waits."""
@@ -70,7 +76,9 @@ class Book:
     def may_have_aborted(self, begun: float, ended: float | None) -> bool:
         """Whether a call that ends requests overlaps this time."""
         until = math.inf if ended is None else ended
-        aborting = [entry for entry in self.entries if entry.mode == "abort"]  # also one that is refused later
+        aborting = [
+            entry for entry in (*self._past, *self.entries) if entry.mode == "abort"
+        ]  # also one that is refused later
         return any(entry.begun <= until and entry.ended >= begun for entry in aborting)
 
     def _last_of(self, effects: dict[str, bool]) -> set[bool]:

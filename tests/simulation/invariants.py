@@ -35,11 +35,11 @@ class Invariants:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    async def check_calm(self, calls: list[asyncio.Task[None]]) -> None:
+    async def check_calm(self) -> None:
         """Nothing more happens: the state is one that somebody asked for, and says truly what the engine does."""
         world = self._world
         for limit_s in (LAST_FAULTS_S, CALM_S + 2.5 * world.slowest_s):
-            if calls:
+            if calls := world.calls():
                 await asyncio.wait(calls, timeout=limit_s)
             world.faults.disarm()
         front = await self._settled()
@@ -54,7 +54,7 @@ class Invariants:
         await self._release(front)
         await self._probe(front, "although nothing holds it any more")
         await self._check_health(front)
-        await self._all_end(calls)
+        await self._all_end()
         await self._check_engine(front)
 
     def check_end(self) -> None:
@@ -142,17 +142,17 @@ class Invariants:
         self._world.violated("refuses", f"{what} never goes well: {last!r}")
         raise Hopeless
 
-    async def _all_end(self, calls: list[asyncio.Task[None]]) -> None:
+    async def _all_end(self) -> None:
         """Every request and every call has ended, and was told why."""
         world = self._world
         waited = [answer.task for answer in world.answers if answer.task is not None]
-        await asyncio.wait([*waited, *calls], timeout=END_S)
+        await asyncio.wait([*waited, *world.calls()], timeout=END_S)
         for answer in world.answers:
             if answer in self._running():
                 world.violated("unanswered", f"{answer.name} has not ended")
             elif answer.ended is not None:
                 answer.judge(world)
-        if not all(call.done() for call in calls):
+        if not all(call.done() for call in world.calls()):
             world.violated("call", "a call never returns")
 
     def _running(self) -> list[Any]:

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.checkpoint import TokenizerSource
 from core.api.config import ServerConfig
+from core.api.errors import CoreError
 from core.engine.async_engine import AsyncEngine
 from core.engine.revival import OwnedEngineSource
+from core.engine.zmq_client import ZmqClient
 from core.serving.supervisor import Supervisor
 from core.tokens.tokenizer import Tokenizer
-from tests.simulation.api_process import Front, SimApiChild
+from tests.simulation.api_process import Front
+from tests.simulation.journal import Streams
 from tests.simulation.loop import Process
 
 if TYPE_CHECKING:
@@ -26,31 +29,65 @@ SERVER = ServerConfig()
 
 
 class AloneServer:
-    """One process that has its engine itself."""
+    """One process that has its engine itself, and with a journal goes on with what the one before it left."""
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.front = Front(world, 0)
-        world.fronts[0] = self.front
-        self._task = self.front.spawn(self._serve)
+        self._start()
+
+    def crash(self, number: int) -> None:
+        """The server dies, its engine with it, and another one is started. Nothing of the engine's files is left."""
+        world = self._world
+        world.loop.drop(self.front.process)
+        if world.engine is not None:
+            world.engine.die()
+        world.server_died()
+        self._start()
 
     async def close(self) -> None:
-        self.front.stopping.set()
+        front = self.front
+        front.stopping.set()
         await asyncio.wait({self._task})
+        if front.streams is not None and not self._world.journal_failed:
+            left = [entry.accepted.id for entry in front.streams.left() if entry.accepted is not None]
+            if left:
+                self._world.violated("journal", f"no request lives, and the journal has {left}")
+
+    def _start(self) -> None:
+        self.front = Front(self._world, 0)
+        self._world.fronts[0] = self.front
+        self._task = self.front.spawn(self._serve)
 
     async def _serve(self) -> None:
-        source = OwnedEngineSource(self._world.config)
-        client = await source.first()
-        engine = AsyncEngine(self._world.config, TOKENIZER, client, source)
-        self.front.engine = engine
-        await self.front.stopping.wait()
+        world = self._world
+        front = self.front
+        source, client = await self._first()
+        engine = AsyncEngine(world.config, TOKENIZER, client, source)
+        if world.settings.journal:
+            front.streams = Streams(front)
+        front.engine = engine
+        if front.streams is not None:
+            front.streams.go_on()
+        await front.stopping.wait()
         await engine.close()
+        if front.streams is not None:
+            await front.streams.journal.close()
+
+    async def _first(self) -> tuple[OwnedEngineSource, ZmqClient]:
+        """An engine; a server whose first one does not come up ends, and is started again."""
+        while True:
+            source = OwnedEngineSource(self._world.config)
+            try:
+                return source, await source.first()
+            except CoreError:
+                await asyncio.sleep(1.0)
 
 
 class SharedServer:
     """A supervisor, its engine, and API processes."""
 
     def __init__(self, world: World) -> None:
+        self._world = world
         self.process = Process("owner")
         server = ServerConfig(api_server_count=world.settings.num_apis)
         self._resolution: Any = SimpleNamespace(
@@ -58,6 +95,12 @@ class SharedServer:
         )
         self._stopping = asyncio.Event()
         self._task = world.loop.spawn(self.process, self._serve())
+
+    def crash(self, number: int) -> None:
+        """An API process dies."""
+        front = self._world.fronts.get(number)
+        if front is not None and front.child is not None:
+            front.child.kill()
 
     async def close(self) -> None:
         self._stopping.set()
@@ -75,11 +118,3 @@ async def start_with_fallbacks(resolution: Any, executor: object, process: objec
     """In the place of the start of a real engine."""
     source = OwnedEngineSource(resolution.engine)
     return resolution, source, await source.first(), TOKENIZER
-
-
-def kill_api(world: World, number: int) -> None:
-    """An API process dies."""
-    front = world.fronts.get(number)
-    child = getattr(front, "child", None)
-    if isinstance(child, SimApiChild):
-        child.kill()

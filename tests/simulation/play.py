@@ -23,6 +23,7 @@ from core.engine import process as engine_process
 from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
 from core.grammars import compiler
+from core.journal import journal, segments
 from core.kv import services
 from core.kv.tiers import page_source
 from core.serving import api_process, supervised_engine, supervisor
@@ -35,7 +36,8 @@ from tests.simulation.clock import Clock, simulated_time
 from tests.simulation.disk import RecordFile, SimDisk
 from tests.simulation.events import Schedule
 from tests.simulation.invariants import Hopeless
-from tests.simulation.loop import Endless, SimLoop
+from tests.simulation.journal import SimWriter
+from tests.simulation.loop import CURRENT, Endless, SimLoop
 from tests.simulation.network import SimOwned, SimShared, SimSocket
 from tests.simulation.world import Violation, World
 
@@ -75,6 +77,9 @@ def simulation() -> Iterator[Play]:
         (engine_process, "EngineLoop", NotedLoop),
         (scheduling, "_load_policy", new_policy),
         (control, "POLL_S", POLL_S),
+        (journal, "JournalDirectory", lambda path: engine.SimProcesses.world.journal_files),
+        (journal, "Writer", SimWriter),
+        (segments, "os", ForwardedFiles()),
         (lasting, "os", record),
         (services, "DiskTier", SimDisk),
         (services, "fingerprint", disk.fingerprint),
@@ -107,6 +112,20 @@ class NotedLoop(EngineLoop):
         engine.SimProcesses.world.engine_loop = self
 
 
+def pass_by(place: str) -> None:
+    """A process comes by a place; for one that is no more nothing follows."""
+    process = CURRENT.get()
+    if isinstance(process, engine.SimEngineProcess):
+        process.point(place)
+
+
+class ForwardedFiles:
+    """In the place of `os`: the journal's files of the schedule that runs."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(engine.SimProcesses.world.journal_files, name)
+
+
 def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
     """In the place of loading a plugin, which takes as long as a schedule."""
     return POLICIES[config.scheduler.policy]()
@@ -118,11 +137,12 @@ def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int)
     clock.offset = 1.7e9
     record.clear()
     os.pwrite(steps_file, bytes(4096), 0)
-    world = World(schedule, loop, clock, steps_file)
+    world = World(schedule, loop, clock, steps_file, record)
     engine.SimProcesses.world = SimApiChild.world = world
     SimSocket.network = world.network
     SimDisk.stores = {}
-    record.point = SimDisk.point = staticmethod(lambda name: world.engine.point(name) if world.engine else None)  # type: ignore[assignment]
+    record.point = pass_by
+    SimDisk.point = staticmethod(pass_by)
     try:
         loop.run(world.run())
     except Hopeless:

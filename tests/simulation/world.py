@@ -28,17 +28,20 @@ from tests.simulation.answers import Answer
 from tests.simulation.api_process import Front
 from tests.simulation.book import Book
 from tests.simulation.clock import Clock
+from tests.simulation.disk import RecordFile
 from tests.simulation.engine import SimEngineProcess
 from tests.simulation.faults import Faults
 from tests.simulation.invariants import Invariants
+from tests.simulation.journal import JournalFiles
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
-from tests.simulation.owner import AloneServer, SharedServer, kill_api
+from tests.simulation.owner import AloneServer, SharedServer
 from tests.simulation.weights import VOCAB_SIZE, Weights
 
 MAX_MODEL_LEN = 48
 USUAL_S = 0.03
 """Seconds that an operation of the reloader usually takes."""
+MOST_VIOLATIONS = 12
 MANY_DEATHS = 3
 """Deaths from which on a request may be taken for their cause."""
 
@@ -63,12 +66,13 @@ class Violation:
 class World:
     """schedule: what happens. clock: the clock that the product reads."""
 
-    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, steps_file: int) -> None:
+    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, steps_file: int, record: RecordFile) -> None:
         self.schedule = schedule
         self.settings = schedule.settings
         self.loop = loop
         self.clock = clock
         self.steps_file = steps_file
+        self.record = record
         self.config = engine_config(schedule.settings)
         self.network = Network(loop, schedule.settings.delay_s)
         self.faults = Faults()
@@ -88,16 +92,19 @@ class World:
         self.step_failed = False
         self.record_failed = False
         self.sleep_failed = False
+        self.journal_failed = False
+        self.begins_anew = False
+        self.journal_files = JournalFiles(self._pass_by)
         self.log: list[str] = []
         self._num_engines = 0
         self._num_updates = 0
         self._acked = 0
         self._slow: dict[str, float] = {}
-        self._calls: list[asyncio.Task[None]] = []
+        self._calls: list[tuple[Front, asyncio.Task[None]]] = []
 
     async def run(self) -> None:
         """Everything that happens."""
-        server = SharedServer(self) if self.settings.num_apis else AloneServer(self)
+        server = self._server = SharedServer(self) if self.settings.num_apis else AloneServer(self)
         await self._until(lambda: len(self.serving()) == max(1, self.settings.num_apis), 60.0)
         begin = self.loop.now
         for event in self.schedule.events:
@@ -106,13 +113,18 @@ class World:
                 await asyncio.sleep(delay)
             await self._happens(event)
         invariants = Invariants(self)
-        await invariants.check_calm(self._calls)
+        await invariants.check_calm()
         await server.close()
         invariants.check_end()
 
+    def calls(self) -> list[asyncio.Task[None]]:
+        """Those of API processes that live."""
+        return [task for front, task in self._calls if front.process.alive]
+
     def violated(self, kind: str, sentence: str) -> None:
         """Something is wrong."""
-        self.violations.append(Violation(kind, sentence, self.loop.now - 1000.0))
+        if len(self.violations) < MOST_VIOLATIONS:
+            self.violations.append(Violation(kind, sentence, self.loop.now - 1000.0))
 
     def serving(self) -> list[Front]:
         """API processes that answer."""
@@ -129,6 +141,16 @@ class World:
         """For the judgement of answers."""
         self.num_deaths += 1
 
+    def server_died(self) -> None:
+        """Everything but the disk begins anew: nobody holds the next engine, whose weights are those of the checkpoint."""
+        self.engine = self.engine_loop = None
+        self.record.clear()
+        self.kept_tensors.clear()
+        self.gathers = False
+        self.trainer = asyncio.Lock()
+        self.book.begin_anew()
+        self.begins_anew = True
+
     def killed_as_hung(self, engine: SimEngineProcess) -> None:
         """A violation, unless it hangs."""
         if not engine.hangs:
@@ -140,6 +162,8 @@ class World:
             self.step_failed = True
         if point.startswith("record"):
             self.record_failed = True
+        if point.startswith("journal"):
+            self.journal_failed = True
         if point.startswith(("release", "restore")):
             self.sleep_failed = True
 
@@ -181,9 +205,12 @@ class World:
     def weights_are(self, weights: Weights, *, starts: bool = False) -> None:
         """The engine's weights are these from now on. starts: a new engine begins with them."""
         self._check_whole(weights)
-        if self.history and self.history[-1] == weights:
+        if self.history and self.history[-1] == weights and not self.begins_anew:
             return
-        if starts and self.history and not self.record_failed:
+        if starts and self.begins_anew:
+            self.begins_anew = False
+            self._acked = len(self.history)
+        elif starts and self.history and not self.record_failed:
             allowed = self.history[self._acked :]
             if weights not in allowed:
                 names = "+".join(weights.names) or "the checkpoint"
@@ -219,6 +246,11 @@ class World:
             if len(groups[group]) != count:
                 self.violated("half", f"of the update {group} only {sorted(groups[group])} are in use")
 
+    def _pass_by(self, place: str) -> None:
+        """The server's process comes by a place at which its disk may fail."""
+        if self.engine is not None:
+            self.faults.pass_by(self.engine, place)
+
     # What happens.
 
     async def _happens(self, event: e.AnyEvent) -> None:
@@ -233,7 +265,7 @@ class World:
             case e.Jump():
                 self._jump(event)
             case e.Crash():
-                kill_api(self, event.api)
+                self._server.crash(event.api)
             case _:
                 front = await self._front(event.api)
                 if front is None:
@@ -242,7 +274,7 @@ class World:
                     self.ask(front, event)
                 else:
                     call: Callable[[Any], Awaitable[None]] = getattr(front, type(event).__name__.lower())
-                    self._calls.append(front.spawn(call, event))
+                    self._calls.append((front, front.spawn(call, event)))
 
     def _jump(self, event: e.Jump) -> None:
         if event.wall:
