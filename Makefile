@@ -134,7 +134,7 @@ gpu-test:  ## what needs a GPU, on the GPU of this machine, with the python3 (to
 simulate: $(TEST_STAMP)  ## ten minutes of random schedules of calls, deaths and failures on a simulated clock, on two cores
 	$(PYTHON) -m tests.simulation.run --minutes 10 --processes 2
 
-soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks and clock jumps while every answer is compared; writes soak-report.md
+soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks, sleep, pauses and updates while every answer is compared; writes soak-report.md
 	$(PYTHON) -m tests.soak.run --minutes 20
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout
