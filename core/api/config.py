@@ -170,6 +170,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
     wedge_timeout_s:   seconds that any step may last before the engine is killed as one that hangs; 0.0: it never is.
+    utility_timeout_s: the same of a call that is known to take long, such as a sleep; 0.0: it may take any time.
     use_tqdm_on_load:  show progress while weights are loaded.
     safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
     keep_weights:      what an engine does with prepared weights that outlived the one before: `copy`, `map`; None: none do.
@@ -199,6 +200,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0
     wedge_timeout_s: float = 0.0
+    utility_timeout_s: float = 1800.0
     use_tqdm_on_load: bool = True
     safetensors_load_strategy: str | None = None
     keep_weights: str | None = None

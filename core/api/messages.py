@@ -180,6 +180,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     step_sizes: steps by the number of their tokens, see `core.api.step_sizes`.
     weight_version: of the weights; empty for those of the checkpoint that the engine was started with.
     sleep_level: 0 while the engine is awake. is_paused: whether requests wait because somebody asked for that.
+    utility: a call that is known to take long, which the engine is about to begin; it says nothing more until that ends.
     """
 
     num_running: int = 0
@@ -208,6 +209,7 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     weight_version: str = ""
     sleep_level: int = 0
     is_paused: bool = False
+    utility: str = ""
 
     @property
     def num_for_room(self) -> int:

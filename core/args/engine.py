@@ -52,6 +52,15 @@ class EngineArgs(msgspec.Struct, frozen=True, kw_only=True):
             ge=0,
         ),
     ] = 10.0
+    engine_utility_timeout: Annotated[
+        float,
+        Arg(
+            "Seconds after which an engine hangs in a call that is known to take long: sleep, wake-up, new weights, the reset "
+            "of a big prefix cache, a profile. It holds in place of --engine-wedge-timeout, and of --engine-stall-timeout "
+            "for /health. 0: such a call may take any time.",
+            ge=0,
+        ),
+    ] = 1800.0
     standby_engine: Annotated[
         bool,
         Arg(

@@ -79,6 +79,7 @@ def engine_config(
         stall_timeout_s=settings["engine_stall_timeout"],
         # Where a death is final, an engine that hangs may still go on.
         wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
+        utility_timeout_s=settings["engine_utility_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
         safetensors_load_strategy=settings["safetensors_load_strategy"],
         keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -236,8 +237,10 @@ class AsyncEngine:
         self._check_open()
         if self._pauses:
             check_pause(self.restarts, limit)
-        else:
-            await check_silence(self._client, limit, len(self._live))
+            return
+        if self.stats.utility:  # it has said that it will be silent
+            limit = max(limit, self.config.utility_timeout_s or math.inf)
+        await check_silence(self._client, limit, len(self._live))
 
     async def close(self) -> None:
         """End the engine process; streams that still run get EngineDeadError. May be called twice."""

@@ -1,7 +1,7 @@
-"""What an engine process is computing, told in shared memory, so that it can be read when the process is no more.
+"""What an engine process is doing, noted in shared memory, so that it can be read when the process is no more.
 
-Owns: the layout of that memory, writing (`Breadcrumbs`) and reading it (`read`). Never does: judge what it means.
-Called by: the engine process (writes before and after each step), its owner (reads after a death, and while it waits).
+Owns: the layout of that memory, writing (`Breadcrumbs`) and reading it (`read`, `read_utility`). Never does: judge it.
+Called by: the engine process (writes around each step and each utility), its owner (reads after a death, and while it waits).
 
 The numbers around the handles are odd while a step is being written, so a reader sees one step or none.
 """
@@ -24,7 +24,11 @@ _HEADER = struct.Struct("=5q3d")
 NUM_LEARNED = 8
 """Floats that the next engine may know of this one."""
 _LEARNED = _HEADER.size // 8
-_HANDLES = _HEADER.size + NUM_LEARNED * 8
+_UTILITIES = _HEADER.size // 8 + NUM_LEARNED
+"""Two words for utilities: how often one was begun or ended, odd within one; and when that was. Then the name."""
+UTILITY_NAME_NBYTES = 32
+_UTILITY = struct.Struct(f"=qd{UTILITY_NAME_NBYTES}s")
+_HANDLES = _UTILITIES * 8 + _UTILITY.size
 MOST_HANDLES = (STEPS_NBYTES - _HANDLES) // 8
 """Sequences of one step that are named; further ones are not."""
 
@@ -51,6 +55,20 @@ class LastStep:
     handles: tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class InUtility:
+    """A utility that an engine is in, between two steps.
+
+    number:  grows with each utility.
+    name:    as clients call it.
+    begin_s: `time.monotonic()` at its beginning.
+    """
+
+    number: int
+    name: str
+    begin_s: float
+
+
 class Breadcrumbs:
     """The writing end, for one thread at a time. It forgets the steps of an engine before, but not what that one learned.
 
@@ -64,7 +82,7 @@ class Breadcrumbs:
         self._integers = memory.cast("q")
         self._floats = memory.cast("d")
         self._integers[_EPOCH] = epoch
-        for word in (_SEQUENCE, _STEP, _COMPUTING, _COUNT, _END):
+        for word in (_SEQUENCE, _STEP, _COMPUTING, _COUNT, _END, _UTILITIES):
             self._integers[word] = 0
 
     @property
@@ -97,6 +115,18 @@ class Breadcrumbs:
         self._floats[_END] = end_s
         self._integers[_COMPUTING] = num_under_way
 
+    def begin_utility(self, name: str, begin_s: float) -> None:
+        """A utility begins. begin_s: `time.monotonic()`."""
+        raw = name.encode(errors="replace")[:UTILITY_NAME_NBYTES].ljust(UTILITY_NAME_NBYTES, b"\0")
+        start = _UTILITIES * 8 + 16
+        self._bytes[start : start + UTILITY_NAME_NBYTES] = raw
+        self._floats[_UTILITIES + 1] = begin_s
+        self._integers[_UTILITIES] += 1
+
+    def end_utility(self) -> None:
+        """The utility has ended, well or not."""
+        self._integers[_UTILITIES] += 1
+
     def _set_handles(self, handles: bytes) -> None:
         named = handles[: MOST_HANDLES * 8]
         self._integers[_COUNT] = len(named) // 8
@@ -117,6 +147,14 @@ def read(descriptor: int) -> LastStep | None:
             handles = tuple(memoryview(raw).cast("q"))
             return LastStep(epoch, number, begin, end, predicted, bool(computing), handles)
     return None
+
+
+def read_utility(descriptor: int) -> InUtility | None:
+    """The utility that the engine is in; None: it is in none."""
+    number, begin_s, raw = _UTILITY.unpack(os.pread(descriptor, _UTILITY.size, _UTILITIES * 8))
+    if number % 2 == 0:
+        return None
+    return InUtility(number, raw.rstrip(b"\0").decode(errors="replace"), begin_s)
 
 
 def _header(descriptor: int) -> tuple[int, int, int, int, int, float, float, float]:

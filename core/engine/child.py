@@ -17,7 +17,7 @@ from concurrent.futures import Future
 
 from core.api.errors import EngineDeadError
 from core.engine import breadcrumbs
-from core.engine.breadcrumbs import LastStep
+from core.engine.breadcrumbs import InUtility, LastStep
 from core.engine.death import Death, death_of, how_ended
 from core.engine.oom_kills import count_oom_kills
 from core.engine.shared_file import SharedFiles
@@ -143,6 +143,10 @@ class EngineProcess:
         if self.files is not None:
             self._last_step = breadcrumbs.read(self.files.steps)
         return self._last_step
+
+    def utility(self) -> InUtility | None:
+        """The utility that the process is in between two steps; None: in none."""
+        return None if self.files is None else breadcrumbs.read_utility(self.files.steps)
 
     def death(self) -> Death:
         """Why the process has ended."""

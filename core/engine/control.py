@@ -7,14 +7,16 @@ engine's lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
 
-from core.api.errors import RequestError, UtilityError
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import SchedulerStats
 from core.api.weights import WeightUpdate
+from core.engine.state_table import ENDED
 
 POLL_S = 0.02
 """Seconds between two questions whether the requests that are waited for have ended."""
@@ -29,17 +31,26 @@ class Callee(Protocol):
 
 
 class EngineControl:
-    """client: of the engine that lives; raises what it raises when none does. stats: what is known of the engine.
+    """The calls of one client of an engine; make one for each connection.
+
+    client: of the engine that lives; raises what it raises when none does.
+    stats:  what is known of the engine.
+    wait:   sleeps for a number of seconds.
 
     Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
     being started again. What it says is known to `stats` from then on.
     """
 
-    def __init__(self, client: Callable[[], Callee], stats: Callable[[], SchedulerStats]) -> None:
+    def __init__(
+        self,
+        client: Callable[[], Callee],
+        stats: Callable[[], SchedulerStats],
+        wait: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
         self._client = client
         self._stats = stats
-        self._num_askers = 0
-        """Of pauses that have not ended, as far as is known here."""
+        self._wait = wait
+        self._num_holds = 0
 
     async def pause(self, mode: str = "abort", *, clear_cache: bool = True) -> None:
         """Compute nothing until `resume`; requests that come wait.
@@ -47,22 +58,25 @@ class EngineControl:
         mode: what becomes of those that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
         clear_cache: whether cached prefixes are forgotten.
 
-        One who is cancelled while it waits takes the pause back, unless somebody else has asked for one, too.
+        A call that is cancelled while it waits halts nothing any more, nor does one whose process dies.
         """
         if mode == "wait":
-            await self._pause_patiently(clear_cache=clear_cache)
-            return
-        await self._call("pause", mode=mode, clear_cache=clear_cache)
-        self._num_askers += 1
+            await self._having_waited("keep_pause", clears_cache=clear_cache)
+        else:
+            await self._call("pause", mode=mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
-        """End a pause, whoever asked for it."""
-        self._num_askers = 0
+        """End all pauses, those of calls that wait too."""
         await self._call("resume")
+
+    async def state(self) -> dict[str, Any]:
+        """The state of the engine as plain values; see `LifecycleCalls.lifecycle`."""
+        state: dict[str, Any] = await self._call("lifecycle")
+        return state
 
     async def is_paused(self) -> bool:
         """Whether a pause was asked for that has not ended."""
-        state = await self._call("lifecycle")
+        state = await self.state()
         return bool(state["is_paused"])
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
@@ -72,7 +86,7 @@ class EngineControl:
         mode: see `pause`.
         """
         if mode == "wait":
-            await self._having_waited("sleep", level=level)
+            await self._having_waited("sleep", level=level, mode="wait")
         else:
             await self._call("sleep", level=level, mode=mode)
 
@@ -82,7 +96,7 @@ class EngineControl:
 
     async def is_sleeping(self) -> bool:
         """Whether some of the memory is not there."""
-        state = await self._call("lifecycle")
+        state = await self.state()
         return bool(state["is_sleeping"])
 
     async def update_weights(self, update: WeightUpdate, mode: str = "keep") -> str:
@@ -110,64 +124,47 @@ class EngineControl:
         state = await self._call("reload_weights")
         return str(state["weight_version"])
 
-    async def _pause_patiently(self, *, clear_cache: bool) -> None:
-        await self._count_in()
-        try:
-            state = await self._call("pause", mode="wait", clear_cache=clear_cache)
-            await self._until_halted(state)
-        except asyncio.CancelledError:
-            await self._count_out()
-            raise
-        if clear_cache:
-            await self._call("reset_prefix_cache")
-
     async def _replacing(self, method: str, mode: str, **arguments: Any) -> str:
         """Make a call that replaces weights. Returns their version."""
         if mode == "wait":
-            state = await self._having_waited(method, **arguments)
+            state = await self._having_waited(method, **arguments, mode="wait")
         else:
             state = await self._call(method, **arguments, mode=mode)
         return str(state["weight_version"])
 
-    async def _having_waited(self, method: str, **arguments: Any) -> dict[str, Any]:
-        """Make a call once all requests that are there have ended; those that come wait for it. Returns the state."""
-        await self._count_in()
+    async def _having_waited(self, method: str, *, clears_cache: bool = False, **arguments: Any) -> dict[str, Any]:
+        """Make a call once all requests that are there have ended; those that come wait for it. Returns the state.
+
+        The engine holds new requests for this call alone, and stops doing so when the call ends, however it does.
+        Raises RequestError when all pauses are ended before the requests have.
+        """
+        self._num_holds += 1
+        hold = self._num_holds
         try:
-            state = await self._call("pause", mode="wait", clear_cache=False)
-            await self._until_halted(state)
-            changed: dict[str, Any] = await self._call(method, **arguments, mode="keep")
+            state = await self._call("pause", mode="wait", clear_cache=False, hold=hold)
+            while state["hold"] == "drains":
+                await self._wait(POLL_S)
+                state = await self._call("lifecycle", hold=hold)
+            if state["hold"] == "ended":
+                raise RequestError(ENDED, status=409, code="engine_refused")
+            if clears_cache:  # first: a caller that hangs up meanwhile has not paused anything
+                await self._call("reset_prefix_cache")
+            changed: dict[str, Any] = await self._call(method, **arguments, hold=hold)
         finally:
-            await self._count_out()
+            with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has gone with the engine
+                await self._call("let_go", hold=hold)
         return changed
-
-    async def _count_in(self) -> None:
-        """Somebody is about to ask for a pause."""
-        state = await self._call("lifecycle")
-        if state["is_paused"] and self._num_askers == 0:
-            self._num_askers = 1  # who is not known here, such as another process of the server
-        self._num_askers += 1
-
-    async def _count_out(self) -> None:
-        """One of them does not want it any more; with the last one the pause ends."""
-        if self._num_askers == 0:
-            return  # it was ended for all
-        self._num_askers -= 1
-        if self._num_askers == 0:
-            await self._call("resume")
-
-    async def _until_halted(self, state: dict[str, Any]) -> None:
-        """Raises RequestError when the pause is ended before it is reached."""
-        while not state["is_halted"]:
-            if not state["is_paused"]:
-                raise RequestError("The pause was ended before all requests had.", status=409, code="engine_refused")
-            await asyncio.sleep(POLL_S)
-            state = await self._call("lifecycle")
 
     async def _call(self, method: str, **arguments: Any) -> Any:
         try:
             state = await self._client().call(method, arguments)
         except UtilityError as error:
             raise RequestError(str(error), code="engine_refused") from None
+        except EngineDeadError:
+            self._client()  # raises this error again when the engine is gone for good
+            raise EngineStalledError(
+                f"The engine died during {method} and is being started again; look at its state before you call again."
+            ) from None
         if isinstance(state, dict):
             stats = self._stats()
             stats.weight_version = state["weight_version"]

@@ -16,13 +16,15 @@ from core.api.errors import CoreError, PluginError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey, StepResult
 from core.engine.canary import Canary
+from core.engine.engine_state import EngineState
 from core.engine.executor import Executor
 from core.engine.executor_calls import ExecutorCalls
 from core.engine.faults import Faults
 from core.engine.held_requests import HeldRequests
-from core.engine.lasting import Lasting
 from core.engine.lifecycle import Lifecycle
+from core.engine.lifecycle_calls import OWNER
 from core.engine.scheduling import build_scheduler
+from core.engine.state_keeper import StateStorage
 from core.engine.step_counts import StepCounts
 from core.engine.step_log import StepLog
 from core.engine.step_queue import step_queue
@@ -57,7 +59,8 @@ class EngineCore:
     lifecycle: pauses, sleeps, takes new weights.
 
     trace: is told of each step; None: nobody is.
-    before: what the engine before this one was when it died.
+    before: the state of the engine before this one when it died; None: there was none.
+    storage, wall_clock: see `Lifecycle`.
     """
 
     def __init__(
@@ -66,7 +69,10 @@ class EngineCore:
         executor: Executor,
         epoch: int = 0,
         trace: StepTrace | None = None,
-        before: Lasting | None = None,
+        before: EngineState | None = None,
+        *,
+        storage: StateStorage | None = None,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
         self.executor = executor
@@ -83,7 +89,7 @@ class EngineCore:
         self._begun: list[Begun] = []
         self._step_counts = StepCounts()
         self._step_log = StepLog() if config.log_steps else None
-        self.lifecycle = Lifecycle(self, config, executor)
+        self.lifecycle = Lifecycle(self, config, executor, storage=storage, clock=wall_clock)
         self._canary = Canary.open(config, executor)
         if self._canary is not None:
             try:
@@ -149,6 +155,10 @@ class EngineCore:
         """Whether any request has not ended, besides those that came while the engine was halted."""
         return self.scheduler.has_unfinished() or len(self._held) > 0
 
+    def has_live_requests(self) -> bool:
+        """Whether any of them may still get a token; the others only wait for a step to report or to forget them."""
+        return self.scheduler.num_live > 0 or len(self._held) > 0
+
     def end_all(self) -> None:
         """End these requests with finish reason `abort`, which the next step tells."""
         held = self._held.take_all()
@@ -180,7 +190,7 @@ class EngineCore:
         self.kv_services.drop_host_pages()
 
     def use_weights(self, config: EngineConfig) -> None:
-        """From now on cached keys and values are those of the weights of `config`."""
+        """From now on cached keys and values are those of the weights of `config`. A tier that fails is dropped."""
         self.config = config
         self.kv_services.use_weights(config, self.executor.numerics, self.executor.page_bytes)
 
@@ -240,26 +250,27 @@ class EngineCore:
         stats.step_sizes = list(self._step_counts.row)
         return stats
 
-    def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+    def call(self, method: str, arguments: Mapping[str, Any] | None = None, client: int = OWNER) -> Any:
         """Call a utility by name: `reset_prefix_cache` (whether it was), `check_integrity` or `ping` (None), and those of
         `ExecutorCalls` and of the lifecycle.
 
-        Raises UtilityError for an unknown method or argument.
+        client: the one that calls, by the engine's number.
+        Raises UtilityError for an unknown method or argument, EngineDeadError when nothing can be computed any more.
         """
         utilities: dict[str, Callable[..., Any]] = {
             "ping": lambda: None,
             "reset_prefix_cache": self.reset_prefix_cache,
             "check_integrity": self.scheduler.check_integrity,
             **self._executor_calls.utilities(),
-            **self.lifecycle.utilities(),
+            **self.lifecycle.utilities(client),
         }
         return call_utility(utilities, method, arguments or {})
 
     def _tell_lifecycle(self) -> None:
         """Have the next message say what the engine is now, as all later ones do."""
         lifecycle = self.lifecycle
+        lifecycle.note_drained()
         lifecycle.has_news = False
-        lifecycle.halt.drained()
         self.scheduler.describe(lifecycle.weights.version, lifecycle.level, is_paused=lifecycle.is_paused)
 
     def close(self) -> None:

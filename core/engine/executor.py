@@ -126,10 +126,16 @@ class ProfiledExecutor(Executor, Protocol):
 class Reloader(Protocol):
     """Gives memory back and replaces weights. Called by the thread that computes steps, between two of them.
 
-    state: what the weights are made of.
+    state:   sources and version of the weights.
+    missing: parts of the memory that are not there, also after a call that failed.
     """
 
     state: WeightsState
+
+    @property
+    def missing(self) -> frozenset[MemoryPart]:
+        """As above."""
+        ...
 
     def release(self, level: int) -> None:
         """Give weights and cache back, whole or not at all. Raises UserError, OSError.
@@ -139,7 +145,7 @@ class Reloader(Protocol):
         ...
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
-        """Bring parts back. Raises UserError when that cannot be."""
+        """Bring parts back. Raises UserError when that cannot be; parts that are back by then stay."""
         ...
 
     def stage(self, update: WeightUpdate) -> WeightSource:
@@ -147,13 +153,19 @@ class Reloader(Protocol):
         ...
 
     def discard(self, source: WeightSource) -> None:
-        """What was staged will not be applied."""
+        """Drop what was staged, unless the weights in use are made of it."""
+        ...
+
+    def settle(self, staged: Sequence[WeightSource]) -> None:
+        """Give back the memory of kept tensors that neither the weights in use nor `staged` are made of."""
         ...
 
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         """Use staged updates, all or none; plans after it name no sequence of one before. Raises UserError.
 
-        frees_first: whether the weights and the cache in use are given back before others are read.
+        Tensors that newer ones replace are kept until `settle`: the next engine may have to read them.
+        frees_first: whether the weights and the cache in use are given back before others are read. Raises EngineDeadError
+                     when neither they nor others can be read then.
         """
         ...
 

@@ -1,7 +1,7 @@
-"""Why an engine computes nothing at the moment, and the requests that come meanwhile.
+"""Whether an engine plans steps, and the requests that come while new ones have to wait.
 
-Owns: `Halt`, and what a change of the engine needs of it. Never does: schedule, or know what is changed. Called by: the
-lifecycle; the engine core asks it in each step and hands it requests.
+Owns: `Halt`, which follows the engine's state, and what a change of the engine needs of its core. Never does: decide why or
+when to halt, or schedule. Called by: the lifecycle; the engine core asks it in each step and hands it requests.
 
 Halting is no more than not planning a step: requests that the scheduler has stay where they are, and those that come wait here.
 """
@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar, get_args
 
 from core.api.config import EngineConfig
-from core.api.errors import CoreError, UtilityError, nearest
+from core.api.errors import CoreError, EngineDeadError, UtilityError, nearest
 from core.api.messages import EngineRequest
 from core.api.step_plan import SequenceKey
 from core.api.weights import PauseMode
+from core.engine.engine_state import COMPUTING, EngineState
 
 MODES: Final[tuple[PauseMode, ...]] = get_args(PauseMode)
 
@@ -26,7 +27,11 @@ class Halting(Protocol):
     """The engine core, as far as a change of it needs it."""
 
     def has_requests(self) -> bool:
-        """Whether any request has not ended, besides those that came while the engine was halted."""
+        """Whether any request has not ended, besides those that came while new requests wait."""
+        ...
+
+    def has_live_requests(self) -> bool:
+        """Whether any of them may still get a token; the others only wait for a step to report or to forget them."""
         ...
 
     def end_all(self) -> None:
@@ -42,7 +47,7 @@ class Halting(Protocol):
         ...
 
     def use_weights(self, config: EngineConfig) -> None:
-        """From now on cached keys and values are those of the weights of `config`."""
+        """From now on cached keys and values are those of the weights of `config`. Raises nothing."""
         ...
 
     def beside(self, call: Callable[[], T]) -> T:
@@ -55,85 +60,74 @@ class Halting(Protocol):
 
 
 class Halt:
-    """Of one engine.
+    """What follows from the engine's state for its steps.
 
     is_halted: whether no step is planned.
     holds:     whether requests that come wait here.
-    arrivals:  those requests.
-    reasons:   why, by name.
+    arrivals:  these requests.
     """
 
     def __init__(self, core: Halting) -> None:
         self.is_halted = False
         self.holds = False
         self.arrivals: list[EngineRequest] = []
-        self.reasons: set[str] = set()
         self._core = core
-        self._drains = False
 
-    def begin(self, why: str, mode: str) -> None:
-        """Halt, or with the mode `wait` halt when those that run have ended. mode: see `Lifecycle.pause`."""
-        self.halt([why])
-        if mode == "abort":
-            self._core.end_all()
-        elif mode == "wait" and self._core.has_requests():
-            self._drains = True
-            self.is_halted = False
-
-    def halt(self, reasons: Iterable[str]) -> None:
-        """Be halted for these reasons, too, whatever runs."""
-        self.reasons.update(reasons)
-        self.holds = True
-        if not self._drains:
-            self.is_halted = True
-
-    def release(self, why: str) -> None:
-        """One reason less; without any, everybody goes on."""
-        self.reasons.discard(why)
-        if self.reasons:
-            return
-        self._drains = False
-        self.is_halted = False
-        self.holds = False
-        self._core.add(self.take_arrivals())
-
-    def drained(self) -> None:
-        """The requests that a pause waited for may have ended."""
-        if self._drains and not self._core.has_requests():
-            self._drains = False
-            self.is_halted = bool(self.reasons)
+    def follow(self, state: EngineState) -> None:
+        """The engine's state has changed."""
+        self.is_halted = state.phase not in COMPUTING
+        self.holds = state.phase != "running"
+        if self.arrivals and not self.holds:
+            self._core.add(self.take_arrivals())
 
     def hold(self, request: EngineRequest) -> None:
         """Keep a request that has come until the engine goes on."""
         self.arrivals.append(request)
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """All choices of these requests."""
+        """Drop all choices of these requests."""
         named = set(request_ids)
         self.arrivals = [request for request in self.arrivals if request.request_id not in named]
 
     def forget_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Single choices."""
+        """Drop single choices."""
         named = set(keys)
         self.arrivals = [request for request in self.arrivals if request.key not in named]
 
     def take_arrivals(self) -> list[EngineRequest]:
-        """All that wait here, which do so no longer."""
+        """Return all requests that wait here; none does afterwards."""
         arrivals = self.arrivals
         self.arrivals = []
         return arrivals
 
 
+def drop_cache(core: Halting) -> None:
+    """Have all requests start over with an empty cache.
+
+    Raises EngineDeadError when that fails: cached keys and values would be those of other weights, or of no memory.
+    """
+    try:
+        core.start_over()
+    except EngineDeadError:
+        raise
+    except Exception as error:
+        raise EngineDeadError(
+            f"Cached keys and values could not be dropped after a change of the engine ({type(error).__name__}: {error})."
+        ) from error
+
+
 def check_mode(mode: str) -> None:
-    """Raises UtilityError for what says nothing about requests that are there."""
+    """Raise UtilityError for a mode that says nothing about requests that are there."""
     if mode not in MODES:
         raise UtilityError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.{nearest(str(mode), MODES)}")
 
 
 def between_steps(core: Halting, call: Callable[[], T]) -> T:
-    """Call the reloader. Raises UtilityError for what is wrong, or cannot be done."""
+    """Call the reloader. Raises UtilityError for what is wrong, or cannot be done; EngineDeadError when nothing can go on."""
     try:
         return core.beside(call)
+    except EngineDeadError:
+        raise
     except CoreError as error:
         raise UtilityError(str(error)) from error
     except OSError as error:

@@ -1,7 +1,7 @@
-"""What an engine leaves to the one that follows it: the sources of its weights, and whether it sleeps or pauses.
+"""The record of an engine's state in memory that the next engine inherits.
 
-Owns: `Lasting`, and its form in a file in memory that both inherit. Never does: decide what follows from it. Called by: the
-engine process (reads at its start), the lifecycle (writes after each change).
+Owns: `LastingFile`, the form of that record. Never does: decide what follows from it. Called by: the engine process (reads at
+its start), the state keeper (writes each change).
 
 The file has two places, written in turn, so that an engine that dies while it writes leaves the record before.
 """
@@ -15,50 +15,54 @@ import msgspec
 import xxhash
 
 from core.api.decoding import UNREADABLE
-from core.api.weights import MemoryPart, WeightsState
+from core.engine.engine_state import EngineState
 
 PLACE_BYTES = 1 << 30
-"""Of one of the two places; they take as much memory as is written."""
+"""Size of one of the two places; they take as much memory as is written."""
 
 HEADER = struct.Struct("=QQ16s")
 """The number of the record, its length and its checksum."""
 
 
-class Lasting(msgspec.Struct, frozen=True, kw_only=True):
-    """weights: what they are made of. sleep_level: 0 while awake. missing: parts of the memory that were given back.
+class LastingFile:
+    """descriptor: of the file; None: nothing outlives this engine."""
 
-    halted_by: why nothing is computed: `pause`, `sleep`.
-    """
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
+        self._number: int | None = None
 
-    weights: WeightsState = WeightsState()
-    sleep_level: int = 0
-    missing: tuple[MemoryPart, ...] = ()
-    halted_by: tuple[str, ...] = ()
-
-
-def read(descriptor: int | None) -> Lasting:
-    """The newest whole record; that of an engine which nothing has happened to where there is none."""
-    found = _newest(descriptor)
-    return Lasting() if found is None else found[1]
-
-
-def write(descriptor: int | None, record: Lasting) -> None:
-    """Leave a record. Raises OSError when there is no memory for it."""
-    if descriptor is None:
-        return
-    before = _newest(descriptor)
-    number = 1 if before is None else before[0] + 1
-    raw = msgspec.msgpack.encode(record)
-    place = number % 2 * PLACE_BYTES
-    os.pwrite(descriptor, raw, place + HEADER.size)
-    os.pwrite(descriptor, HEADER.pack(number, len(raw), xxhash.xxh3_128_digest(raw)), place)
+    def write(self, state: EngineState) -> None:
+        """Leave a record, whole or not at all. Raises OSError when there is no memory for it."""
+        if self._descriptor is None:
+            return
+        if self._number is None:
+            before = _newest(self._descriptor)
+            self._number = 0 if before is None else before[0]
+        number = self._number + 1
+        raw = msgspec.msgpack.encode(state)
+        place = number % 2 * PLACE_BYTES
+        _write_all(self._descriptor, raw, place + HEADER.size)
+        _write_all(self._descriptor, HEADER.pack(number, len(raw), xxhash.xxh3_128_digest(raw)), place)
+        self._number = number
 
 
-def _newest(descriptor: int | None) -> tuple[int, Lasting] | None:
+def read(descriptor: int | None) -> EngineState | None:
+    """The newest whole record; None where no engine has left one."""
+    newest = None if descriptor is None else _newest(descriptor)
+    return None if newest is None else newest[1]
+
+
+def _write_all(descriptor: int, raw: bytes, offset: int) -> None:
+    view = memoryview(raw)
+    while view:
+        count = os.pwrite(descriptor, view, offset)
+        view = view[count:]
+        offset += count
+
+
+def _newest(descriptor: int) -> tuple[int, EngineState] | None:
     """The record with the higher number, and that number."""
-    if descriptor is None:
-        return None
-    found: list[tuple[int, Lasting]] = []
+    whole: list[tuple[int, EngineState]] = []
     for place in (0, PLACE_BYTES):
         header = os.pread(descriptor, HEADER.size, place)
         if len(header) < HEADER.size:
@@ -70,7 +74,7 @@ def _newest(descriptor: int | None) -> tuple[int, Lasting] | None:
         if xxhash.xxh3_128_digest(raw) != checksum:
             continue
         try:
-            found.append((number, msgspec.msgpack.decode(raw, type=Lasting)))
+            whole.append((number, msgspec.msgpack.decode(raw, type=EngineState)))
         except UNREADABLE:
             continue
-    return max(found, key=lambda entry: entry[0], default=None)
+    return max(whole, key=lambda entry: entry[0], default=None)

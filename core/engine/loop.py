@@ -7,20 +7,23 @@ Never does: schedule, compute, build an engine, or decide when to end: its owner
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Iterable
-from typing import cast
+from typing import Protocol, cast
 
 import msgspec
 import zmq
 
 from core.api.decoding import UNREADABLE
-from core.api.errors import CoreError, RequestError, UtilityError
+from core.api.errors import CoreError, EngineDeadError, RequestError, UtilityError
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
     AddRequest,
     ClientMessage,
     EngineFailed,
+    EngineOutputs,
     EngineReady,
     Leave,
     Shutdown,
@@ -32,27 +35,53 @@ from core.engine import wire
 from core.engine.clients import OWNER, Client, Clients
 from core.engine.core import EngineCore
 from core.engine.token_ids import check_request
+from core.engine.utilities import LONG
 
 logger = logging.getLogger(__name__)
 
 IDLE_POLL_MS = 10
 QUIET_MS = 10
 """Silence after which idle time has begun."""
+HOLDER_MS = 1000
+"""Time between two looks for clients that halt the engine while they wait for something."""
+
+
+class UtilityNotes(Protocol):
+    """Notes for the owner, which reads them while the engine says nothing."""
+
+    def begin_utility(self, name: str, begin_s: float) -> None:
+        """A utility begins. begin_s: `time.monotonic()`."""
+        ...
+
+    def end_utility(self) -> None:
+        """It has ended."""
+        ...
 
 
 class EngineLoop:
-    """Serves the clients of one engine. ready: what a client is told that has just come."""
+    """Serves the clients of one engine.
 
-    def __init__(self, core: EngineCore, clients: Clients, ready: EngineReady) -> None:
+    ready: greeting sent to a new client.
+    notes: of utilities; None: they are not noted.
+    """
+
+    def __init__(
+        self, core: EngineCore, clients: Clients, ready: EngineReady, notes: UtilityNotes | None = None
+    ) -> None:
+        self._notes = notes
         self._core = core
         self._clients = clients
         self._socket = clients.socket
         self._ready = ready
         self._decoder = wire.client_message_decoder()
         self._running = True
+        self._looked_at = -math.inf
 
     def run(self) -> None:
-        """Serve until `Shutdown`. Blocks on the socket when there is no work."""
+        """Serve until `Shutdown`. Blocks on the socket when there is no work.
+
+        Raises EngineDeadError when nothing can be computed any more.
+        """
         for client in self._clients:
             self._welcome(client)
         idle = False
@@ -69,10 +98,32 @@ class EngineLoop:
                     self._send(client, message)
 
     def _await_message(self) -> None:
-        """Wait, for ever; in silence the core saves what is cached, a little at a time."""
+        """Wait for the next message; in silence the core saves what is cached, a little at a time.
+
+        While a client halts the engine, it is asked for now and then: one that is gone without a word lets go.
+        """
         timeout_ms: int | None = QUIET_MS
         while not self._socket.poll(timeout_ms):
             timeout_ms = self._core.save_idle()
+            waiting = self._core.lifecycle.record.waiting_clients
+            if waiting:
+                timeout_ms = HOLDER_MS if timeout_ms is None else timeout_ms
+                self._look_for(waiting)
+                if self._core.has_work():
+                    return
+
+    def _look_for(self, numbers: Iterable[int]) -> None:
+        """Drop those of these clients that cannot be reached, unless that was done a moment ago."""
+        now = time.monotonic()
+        if now - self._looked_at < HOLDER_MS / 1000:
+            return
+        self._looked_at = now
+        for number in numbers:
+            client = self._clients.find(number)
+            if client is None:
+                self._core.lifecycle.client_gone(number)
+            else:
+                self._send(client, EngineOutputs(self._ready.epoch, [], self._core.stats()))
 
     def _drain(self, timeout_ms: int) -> None:
         """Handle all messages that wait; wait for the first one up to `timeout_ms`."""
@@ -111,7 +162,7 @@ class EngineLoop:
             case AbortChoices():
                 self._abort_choices(client, message.keys)
             case Utility():
-                self._send(client, self._call(message))
+                self._answer(client, message)
             case Leave():
                 self._leave(client, message)
             case Shutdown():
@@ -164,6 +215,7 @@ class EngineLoop:
         """Forget a client and all that it asked for."""
         self._clients.remove(client)
         self._core.abort(list(client.live))
+        self._core.lifecycle.client_gone(client.number)
 
     def _shut_down(self, client: Client) -> None:
         if client.number != OWNER:
@@ -186,14 +238,42 @@ class EngineLoop:
             if client.owns(handle):
                 self._core.refuse(name, choice, handle, f"The request could not be read by the engine: {error}")
 
-    def _call(self, message: Utility) -> UtilityResult:
-        """Call a utility. What is wrong with the call is the client's affair; what fails in it is logged too."""
+    def _answer(self, client: Client, message: Utility) -> None:
+        """Call a utility. All clients hear of one that may take long before it begins, and when it has ended."""
+        takes_long = message.method in LONG
+        if takes_long:
+            self._tell_all(message.method)
+        if self._notes is not None:
+            self._notes.begin_utility(message.method, time.monotonic())
         try:
-            value = self._core.call(message.method, message.arguments)
+            result = self._call(client, message)
+        finally:
+            if self._notes is not None:
+                self._notes.end_utility()
+        self._send(client, result)
+        if takes_long:
+            self._tell_all("")
+
+    def _tell_all(self, utility: str) -> None:
+        """Send the engine's state to all clients. utility: the call that is about to begin."""
+        stats = self._core.stats()
+        stats.utility = utility
+        for client in self._clients:
+            self._send(client, EngineOutputs(self._ready.epoch, [], stats))
+
+    def _call(self, client: Client, message: Utility) -> UtilityResult:
+        """Call a utility. What is wrong with the call is the client's affair; what fails in it is logged too.
+
+        Raises EngineDeadError when nothing can be computed any more.
+        """
+        try:
+            value = self._core.call(message.method, message.arguments, client.number)
             msgspec.msgpack.encode(value)  # what no message can hold is an error of this call
             return UtilityResult(message.call_id, True, value)
         except UtilityError as error:
             return UtilityResult(message.call_id, False, str(error))
+        except EngineDeadError:
+            raise
         except Exception as error:
             logger.error("Utility %r failed.", message.method, exc_info=error)
             return UtilityResult(message.call_id, False, f"Utility {message.method!r} failed: {error}")

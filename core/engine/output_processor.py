@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from core.api.messages import EngineOutput, EngineRequest, FinishReason, Resume
-from core.api.outputs import RequestMetrics, RequestOutput
+from core.api.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from core.api.pooling_outputs import PooledOutput
 from core.api.sampling_params import RequestOutputKind
 from core.api.step_plan import SequenceKey
@@ -128,6 +128,23 @@ class RequestState:
                 choice.abort(reason, sentence)
                 self._news[index] = choice
 
+    def failed(self, sentence: str) -> RequestOutput:
+        """A last output without text, of a request whose answer cannot be put together. sentence: why, for `stop_reason`."""
+        choices: list[CompletionOutput] = []
+        for index, choice in self._choices.items():
+            choice.finish_reason, choice.stop_reason = "error", sentence
+            choices.append(
+                CompletionOutput(index=index, text="", token_ids=[], finish_reason="error", stop_reason=sentence)
+            )
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=choices,
+            finished=True,
+            metrics=self.metrics,
+        )
+
     def take(self, interval: int = 1) -> RequestOutput | None:
         """The output to show the user now, or None: final outputs come once, deltas and states when there is news.
 
@@ -175,6 +192,14 @@ class PooledState(RequestState):
         if last is None:
             return None
         self.metrics.first_token_time = self.metrics.last_token_time = time.time()
+        return self._pooled_output(last)
+
+    def failed(self, sentence: str) -> RequestOutput:
+        """As for others."""
+        self._pooled = b""
+        return self._pooled_output(super().failed(sentence))
+
+    def _pooled_output(self, last: RequestOutput) -> PooledOutput:
         return PooledOutput(
             request_id=last.request_id,
             prompt=last.prompt,
@@ -274,7 +299,7 @@ class OutputProcessor:
                 processed.stopped.append((output.request_id, output.choice))
         num_live = len(self._requests)
         for state in touched.values():
-            self._collect(state, processed.outputs)
+            processed.stopped += self._collect(state, processed.outputs)
         self.num_completed += num_live - len(self._requests)
         return processed
 
@@ -299,11 +324,22 @@ class OutputProcessor:
             state.fail(output.choice, f"The tokens could not be turned into text ({type(error).__name__}: {error}).")
             return output.finish_reason is None
 
-    def _collect(self, state: RequestState, into: list[RequestOutput]) -> None:
-        output = state.take(self._stream_interval)
+    def _collect(self, state: RequestState, into: list[RequestOutput]) -> list[SequenceKey]:
+        """Add what a user gets of a request now, if anything. One that cannot be shown ends alone, with its error.
+
+        Returns the choices that the engine must forget.
+        """
+        given_up: list[SequenceKey] = []
+        try:
+            output = state.take(self._stream_interval)
+        except Exception as error:
+            logger.error("The answer to request %r could not be put together.", state.request_id, exc_info=error)
+            given_up = [(state.request_id, choice) for choice in state.num_given()]
+            output = state.failed(f"The answer could not be put together ({type(error).__name__}: {error}).")
         if output is not None:
             into.append(output)
             if output.finished:
                 del self._requests[state.request_id]
                 if self.tally is not None:
                     self.tally.end(output)
+        return given_up

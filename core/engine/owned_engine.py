@@ -27,6 +27,7 @@ class OwnedEngine(SocketConnection):
         super().__init__(process.address)
         self._process = process
         self._wedge_timeout_s = 0.0
+        self._utility_timeout_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -49,13 +50,14 @@ class OwnedEngine(SocketConnection):
             raise
         self._process.forget_output()
         self._wedge_timeout_s = start.config.wedge_timeout_s
+        self._utility_timeout_s = start.config.utility_timeout_s
         return ready
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
         """As above; a process that hangs is ended."""
         watching: asyncio.Task[None] | None = None
         if self._wedge_timeout_s:
-            watch = WedgeWatch(self._process, voice, self._wedge_timeout_s)
+            watch = WedgeWatch(self._process, voice, self._wedge_timeout_s, self._utility_timeout_s)
             watching = asyncio.create_task(watch.run())
         try:
             await self._process.wait()

@@ -53,11 +53,12 @@ def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = 
         start = await_owner(clients)
         epoch = start.epoch
         setup_logging(start.log_level, "engine", config=start.config.log_config)
-        trace = None
+        trace = notes = None
         if crumbs is not None:
             scheduler = start.config.scheduler
             learns = not scheduler.learns_costs  # otherwise the scheduler does, from steps of all kinds
-            trace = StepTrace(Breadcrumbs(crumbs, epoch), scheduler.max_num_seqs, learns=learns)
+            notes = Breadcrumbs(crumbs, epoch)
+            trace = StepTrace(notes, scheduler.max_num_seqs, learns=learns)
         core, phases = build(start.config, epoch, *importing.result(), trace)
         try:
             ready = EngineReady(
@@ -68,7 +69,7 @@ def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = 
                 numerics=core.executor.numerics,
                 phases=phases,
             )
-            EngineLoop(core, clients, ready).run()
+            EngineLoop(core, clients, ready, notes).run()
         finally:
             core.close()
     except Exception as error:
@@ -106,7 +107,8 @@ def build(
 ) -> tuple[EngineCore, list[tuple[str, float]]]:
     """The engine core with its executor, and the phases of the start."""
     before = lasting.read(config.lasting_file)
-    config = msgspec.structs.replace(config, weights=before.weights)
+    if before is not None:
+        config = msgspec.structs.replace(config, weights=before.weights)
     executor = factory(config)
     core = EngineCore(config, executor, epoch, trace, before)
     gc.freeze()

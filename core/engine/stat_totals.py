@@ -24,6 +24,7 @@ STATES = (
     "weight_version",
     "sleep_level",
     "is_paused",
+    "utility",
 )
 """What is of the present engine alone. All other fields are totals: numbers, rows of them, or numbers by name."""
 

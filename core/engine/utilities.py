@@ -1,16 +1,22 @@
 """Calls of an engine's utilities by name.
 
-Owns: `call_utility`, which checks name and arguments. Never does: know any utility.
-Called by: `EngineCore.call`, which has the table.
+Owns: `call_utility`, which checks name and arguments, and the names of utilities that take long. Never does: make a table.
+Called by: `EngineCore.call`, which has the table; the engine's loop and the watch over it, which allow such calls their time.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from core.api.errors import UtilityError, nearest
+
+LONG: Final = frozenset({
+    "sleep", "wake_up", "update_weights", "start_weight_update", "finish_weight_update", "reload_weights",
+    "reset_prefix_cache", "start_profile", "stop_profile",
+})  # fmt: skip
+"""Calls that read or write weights, sweep a disk, or write a trace: minutes may pass in which the engine says nothing."""
 
 
 def call_utility(utilities: Mapping[str, Callable[..., Any]], method: str, arguments: Mapping[str, Any]) -> Any:

@@ -58,6 +58,7 @@ class ZmqClient:
     """One client of one engine. `start` an engine or `connect` to one, `listen`, then `add` requests.
 
     ready:      what the engine said when it was up.
+    for_others: whether further clients have connected to this engine, so that its owner has to ask whether it lives.
     dead_error: why the engine is gone, or None. Once set, every call raises it.
     """
 
@@ -71,6 +72,7 @@ class ZmqClient:
         self._on_death: DeathHandler | None = None
         self._calls = OpenCalls()
         self._ping: asyncio.Future[Any] | None = None
+        self.for_others = False
         self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -103,14 +105,15 @@ class ZmqClient:
 
     @classmethod
     async def connect(
-        cls, address: str, *, timeout_s: float = CONNECT_TIMEOUT_S, engine: EngineConnection | None = None
+        cls, address: str, *, timeout_s: float | None = CONNECT_TIMEOUT_S, engine: EngineConnection | None = None
     ) -> ZmqClient:
         """Become one more client of an engine that another client has started.
 
-        address: the owner's `address`.
-        engine:  a connection to it that knows more than the usual one.
+        address:   the owner's `address`.
+        timeout_s: seconds until it is given up; None: never. An engine in a long call, such as a sleep, answers after it.
+        engine:    a connection to it that knows more than the usual one.
 
-        Raises EngineDeadError when no engine answers within `timeout_s` seconds, or one with another version of the protocol.
+        Raises EngineDeadError when no engine answers in time, or one with another version of the protocol.
         """
         engine = engine or SocketConnection(address)
         try:

@@ -3,7 +3,7 @@ engine that follows this one.
 
 Owns: `KeptTensors`: a file in memory, and the places in it. Never does: know what a tensor is for. Called by: the reloader.
 
-Tensors are only ever appended; those that nobody needs any more become holes, which take no memory.
+Tensors are only ever appended; those that are not needed any more become holes, which take no memory.
 """
 
 from __future__ import annotations
@@ -76,10 +76,15 @@ class KeptTensors:
             num_rows *= size
         return raw.view(num_rows, -1)
 
-    def drop(self, places: Iterable[TensorInfo]) -> None:
-        """Give the memory of tensors back."""
-        for info in places:
-            _punch(self._file(), info.offset, info.nbytes)
+    def keep_only(self, places: Iterable[TensorInfo]) -> None:
+        """Give the memory of all other tensors back, whoever kept them: this engine, or one before it."""
+        if self._descriptor is None:
+            return
+        end = 0
+        for info in sorted(places, key=lambda info: info.offset):
+            _punch(self._descriptor, end, info.offset - end)
+            end = -(-(info.offset + info.nbytes) // PAGE) * PAGE
+        _punch(self._descriptor, end, os.fstat(self._descriptor).st_size - end)
 
     def _file(self) -> int:
         if self._descriptor is None:
@@ -109,7 +114,7 @@ def _write(file: int, piece: memoryview, offset: int) -> None:
 def _punch(file: int, offset: int, nbytes: int) -> None:
     """Make a hole of whole pages. Where the system has no holes, the memory stays taken."""
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
-    if fallocate is None or not nbytes:
+    if fallocate is None or nbytes <= 0:
         return
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     length = -(-nbytes // PAGE) * PAGE

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import traceback
 from collections.abc import Sequence, Set
 from typing import Final, get_args
 
 import msgspec
 
-from core.api.errors import UserError
+from core.api.checkpoint import TensorInfo
+from core.api.errors import EngineDeadError, UserError
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from core.executor.checkpoint import Checkpoint
 from core.executor.file_states import check_unchanged, file_states, known_states
@@ -28,6 +31,8 @@ from core.executor.spilled_weights import SpilledWeights
 from core.executor.weight_sources import compacted, source_of
 from core.executor.worker import Stores, Worker
 from core.models.prepared import HasPrepared, Recorder
+
+logger = logging.getLogger(__name__)
 
 PARTS: Final[frozenset[MemoryPart]] = frozenset(get_args(MemoryPart))
 
@@ -50,6 +55,9 @@ class Reloader:
         Raises OSError when they cannot be written, CheckpointError when they could not be read again; then nothing has changed.
         """
         worker = self._worker
+        if "weights" in self._missing:  # the cache is allocated with them
+            self._missing = set(PARTS)
+            return
         checkpoint = None if worker.is_foreign else worker.open_checkpoint(self.state, self._loader)
         spilled = worker.spilled
         if spilled is not None:
@@ -59,14 +67,15 @@ class Reloader:
                 spilled.close()
             spilled.forget_kernels()
         self._checkpoint = checkpoint
+        self._missing = set(PARTS)  # first: from here on none of them can be relied upon
         worker.drop_models()
-        self._missing = set(PARTS)
         release_dropped_models()
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
         """Bring parts back; the cache, whose size follows from the models, not before the weights are there.
 
-        Raises CheckpointError when the weights cannot be read; then they are still missing.
+        Raises CheckpointError when the weights cannot be read; then they are still missing. When the cache cannot be allocated,
+        the weights stay, and another call needs to bring nothing back but the cache.
         """
         worker = self._worker
         wanted = self._missing & set(parts)
@@ -78,7 +87,9 @@ class Reloader:
             except BaseException:
                 worker.runtime.close()
                 raise
+            self._missing.discard("weights")
         if worker.instances and "kv_cache" not in left:
+            self._missing.add("kv_cache")  # it may have been asked for before the weights were there
             worker.allocate_cache()
         self._missing = left
         set_aside()
@@ -93,10 +104,21 @@ class Reloader:
         base = overlaid(loader, self.state, store).resolve(self._worker.config.model.model)
         return source_of(update, loader, base, store)
 
+    @property
+    def missing(self) -> frozenset[MemoryPart]:
+        """Parts of the memory that are not there."""
+        return frozenset(self._missing)
+
     def discard(self, source: WeightSource) -> None:
-        """A staged update will not be applied."""
-        self._worker.kept_tensors.drop(source.kept)
+        """Drop a staged update, unless the weights in use are made of it. Its memory is given back by `settle`."""
         self._forget_unused()
+
+    def settle(self, staged: Sequence[WeightSource]) -> None:
+        """Give back the memory of kept tensors that neither the weights in use nor `staged` are made of."""
+        places: list[TensorInfo] = []
+        for source in (*self.state.sources, *staged):
+            places += source.kept
+        self._worker.kept_tensors.keep_only(places)
 
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         """Compute with staged updates from now on, or once the weights are woken.
@@ -106,13 +128,12 @@ class Reloader:
         Raises UserError when the weights cannot be used; then nothing has changed.
         """
         number = self.state.number + 1
-        together, replaced = compacted([*self.state.sources, *sources])
+        together = compacted([*self.state.sources, *sources])
         state = WeightsState(version=version or str(number), number=number, sources=together)
         if frees_first and "weights" not in self._missing:
             self._exchange(state)
         else:
             self._use(state, {name for source in sources for name in source.names})
-        self._worker.kept_tensors.drop(replaced)
 
     def reload(self) -> None:
         """Read all weights again, as their files are now."""
@@ -137,8 +158,8 @@ class Reloader:
     def _exchange(self, state: WeightsState) -> None:
         """Compute with these weights from now on; the models in use go first, and their memory with them.
 
-        Raises UserError when these could not be read again, or others not be built; then those before are in use again, read
-        from their files. Raises RuntimeError when not even that is possible any more.
+        Raises what building them raised when those before are in use again, read from their files. Raises EngineDeadError when
+        not even that is possible: the next engine begins with the weights before, in memory of its own.
         """
         before = self.state
         there = sorted(PARTS - self._missing)
@@ -147,14 +168,26 @@ class Reloader:
         self.state = state
         try:
             self.restore(there)
-        except UserError:
+        except Exception as error:  # whatever it was, such as the lack of memory for which the weights go first
+            logger.error("New weights cannot be used (%s); those before are read again.", error)
             self.state = before
-            try:
-                self.restore(there)
-            except UserError as error:
-                raise RuntimeError(f"neither the new weights nor those before can be read: {error}") from error
+            traceback.clear_frames(error.__traceback__)  # they hold what was built of the new ones
+            self._restore_or_die(there, error)
             raise
         self._forget_unused()
+
+    def _restore_or_die(self, parts: Sequence[MemoryPart], first: Exception) -> None:
+        """Bring parts of the weights before back. first: why newer ones could not be used. Raises EngineDeadError."""
+        try:
+            if "weights" not in self._missing:  # the new ones were built, and their cache could not be
+                self.release(2)
+                self._checkpoint = None
+            release_unused_memory()
+            self.restore(parts)
+        except Exception as error:
+            raise EngineDeadError(
+                f"Neither the new weights nor those before can be used: {_told(first)}; then {_told(error)}."
+            ) from error
 
     def _use(self, state: WeightsState, changed: Set[str] | None) -> None:
         """Compute with these weights from now on, or once the weights are woken. Raises UserError; then nothing has changed.
@@ -167,14 +200,15 @@ class Reloader:
         fresh = None if before is None else SpilledWeights(config)
         if "weights" not in self._missing:
             taken_over = self._replace_models(state, changed, None if fresh is None else fresh.note)
+            self.state = state  # at once: from here on the state must name what computes, whatever fails
             if fresh is not None and before is not None:
                 fresh.take_over(before, taken_over)
+        self.state = state
+        worker.spilled = fresh
+        self._checkpoint = None
         if before is not None:
             before.forget_kernels()
             before.close()
-        worker.spilled = fresh
-        self.state = state
-        self._checkpoint = None
         self._forget_unused()
         release_dropped_models()
 
@@ -261,3 +295,8 @@ class Reloader:
         manifest = loader.resolve(self._worker.config.model.model)
         if not replaced.issuperset(manifest.tensors):
             check_unchanged(self._base_files)
+
+
+def _told(error: Exception) -> str:
+    """What an error says, without the stop at its end."""
+    return (str(error) or type(error).__name__).rstrip(".")

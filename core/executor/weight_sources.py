@@ -44,20 +44,18 @@ def source_of(
     return _from_memory(base, update.shared_memory, update.tensors, store)
 
 
-def compacted(sources: Sequence[WeightSource]) -> tuple[tuple[WeightSource, ...], list[TensorInfo]]:
-    """The same without tensors that later ones replace; of the kept ones, those that are needed no more."""
+def compacted(sources: Sequence[WeightSource]) -> tuple[WeightSource, ...]:
+    """Return the sources without tensors that later ones replace."""
     together: list[WeightSource] = []
-    replaced: list[TensorInfo] = []
     newer: set[str] = set()
     for source in reversed(sources):
         names = tuple(name for name in source.names if name not in newer)
         kept = tuple(info for info in source.kept if info.name not in newer)
-        replaced += [info for info in source.kept if info.name in newer]
         newer.update(names)
         if names:
             together.append(msgspec.structs.replace(source, names=names, kept=kept))
     together.reverse()
-    return tuple(together), replaced
+    return tuple(together)
 
 
 def _from_files(

@@ -54,7 +54,7 @@ class Worker:
 
     runtime, device: the opened device, and what is allocated on it.
     instances: the models; the first one is asked for tokens.
-    kv_memory: the cache that they share.
+    kv_memory: the cache that they share; absent while it is given back.
     runner: runs the steps.
     base_files: of the checkpoint.
     kept_tensors: those of updates that nobody could read again.
@@ -154,7 +154,7 @@ class Worker:
         self._end_steps()
         self.runtime.close()  # first: it may still touch pages of the cache
         self.instances = []
-        del self.kv_memory
+        self._drop_cache()
 
     def open_device(self) -> None:
         """Open the device, at the start or after `drop_models`."""
@@ -162,9 +162,19 @@ class Worker:
         self.device = Device(self.runtime)
 
     def allocate_cache(self) -> None:
-        """The cache of the models, and what runs steps."""
-        self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
-        self._use_steps(self._step_runner(self.instances))
+        """The cache of the models, and what runs steps. When this raises, there is none of both."""
+        self._drop_cache()
+        try:
+            self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
+            self._use_steps(self._step_runner(self.instances))
+        except BaseException:
+            self._drop_cache()
+            raise
+
+    def _drop_cache(self) -> None:
+        """Give the cache back; there is none while only the weights are awake."""
+        if hasattr(self, "kv_memory"):
+            del self.kv_memory
 
     def _step_runner(self, instances: Sequence[ModelInstance]) -> StepRunner:
         """What runs the steps of models whose cache is bound."""

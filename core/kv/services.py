@@ -7,6 +7,8 @@ Called by: the engine core; the scheduler hands its parts to the manager.
 
 from __future__ import annotations
 
+import logging
+
 from core.api.config import CacheConfig, EngineConfig
 from core.api.messages import SchedulerStats
 from core.kv.block_saver import BlockSaver, Copy
@@ -19,6 +21,8 @@ from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.fingerprint import fingerprint
 from core.kv.tiers.host import HostTier
 from core.kv.tiers.tiers import KVTiers
+
+logger = logging.getLogger(__name__)
 
 LAST_WRITES_S = 1.0
 """Seconds that the disk gets for pages under way when everything else is done."""
@@ -55,11 +59,18 @@ class KVServices:
     def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
         """From now on blocks are those of other weights: no tier has any of them, unless such weights were in use before.
 
-        A manager that was made before must not be used any more. Arguments: as for `open`.
+        A manager that was made before must not be used any more. Tiers that cannot be opened are done without: the weights
+        are in use already, so nothing is raised. Arguments: as for `open`.
         """
-        if self.tiers is not None:
-            self.tiers.close(LAST_WRITES_S)
+        if self.tiers is None:
+            return
+        before = self.tiers
+        self.tiers, self.saver = None, None
+        try:
+            before.close(LAST_WRITES_S)
             self.tiers, self.saver = _open_tiers(config, numerics, page_bytes)
+        except Exception as error:
+            logger.error("The new weights are served without host memory or disk behind the KV cache: %s", error)
 
     def drop_host_pages(self) -> None:
         """Forget what lies in host memory."""

@@ -145,6 +145,11 @@ class Scheduler:
         """Whether anything waits or runs, or the worker or the client must still hear of an end."""
         return bool(self.in_flight) or self.wants_step()
 
+    @property
+    def num_live(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._state.roster)
+
     def wants_step(self) -> bool:
         """Whether there is a reason to plan another step; otherwise only those in flight are to be finished."""
         return self._state.has_unfinished

@@ -25,7 +25,7 @@ class ApiChild:
     """A running child.
 
     number: from 0; a child that is started in place of another has its number.
-    client: the number that the engine knows it by; None: it has never served.
+    client: the number that the engine knows it by; None: it has never served. epoch: of that engine.
     patience_s: seconds of silence after which it is killed.
     """
 
@@ -34,6 +34,7 @@ class ApiChild:
     ) -> None:
         self.number = number
         self.client: int | None = None
+        self.epoch = 0
         self.patience_s = patience_s
         self._hung = False
         self._process = process

@@ -68,9 +68,10 @@ class Stop(msgspec.Struct, tag="stop"):
 
 
 class Serving(msgspec.Struct, tag="serving"):
-    """Requests are served. client: the number that the engine knows this process by."""
+    """Requests are served. client: the number that the engine knows this process by. epoch: of that engine."""
 
     client: int
+    epoch: int
 
 
 class Explained(msgspec.Struct, tag="explained"):

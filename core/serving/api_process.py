@@ -115,7 +115,7 @@ class ApiProcess:
 
     def _on_client(self, client: ZmqClient) -> None:
         if self._context is not None:
-            self._channel.send(Serving(client.ready.client))
+            self._channel.send(Serving(client.ready.client, client.epoch))
         self._client = client
 
     def _on_explained(self, num_deaths: int) -> None:
@@ -125,7 +125,7 @@ class ApiProcess:
         self._context = context
         context.metrics.share(self.begin.number, self.metrics_of_others)
         assert self._client is not None
-        self._channel.send(Serving(self._client.ready.client))
+        self._channel.send(Serving(self._client.ready.client, self._client.epoch))
 
     def _own_metrics(self) -> list[Family]:
         return [] if self._context is None else families(self._context.metrics.registry.collect())

@@ -121,8 +121,12 @@ class SharedEngineSource:
         """There is nothing to give back."""
 
     async def _connect(self, address: str) -> ZmqClient | None:
-        """A client; None when there is news before the engine answers."""
-        connecting = asyncio.ensure_future(ZmqClient.connect(address, engine=self._connection(address)))
+        """A client; None when there is news before the engine answers.
+
+        There is no limit: an engine in a long call answers late, and its owner tells of one that hangs.
+        """
+        connection = self._connection(address)
+        connecting = asyncio.ensure_future(ZmqClient.connect(address, timeout_s=None, engine=connection))
         changing = asyncio.ensure_future(self._news.change())
         try:
             await asyncio.wait({connecting, changing}, return_when=asyncio.FIRST_COMPLETED)

@@ -69,9 +69,12 @@ class SupervisedEngine:
         if self._source is not None:
             self._source.forgive(num_deaths)
 
-    def declare_gone(self, client: int) -> None:
-        """The client of this number has died: so have its requests."""
-        if self._client is not None:
+    def declare_gone(self, epoch: int, client: int) -> None:
+        """The client of this number has died: so have its requests. Numbers of an engine before say nothing to this one.
+
+        epoch: of the engine that has given the number.
+        """
+        if self._client is not None and self._client.epoch == epoch:
             self._client.declare_gone(client)
 
     def leave(self) -> None:
@@ -97,6 +100,7 @@ class SupervisedEngine:
 
     def _adopt(self, client: ZmqClient) -> None:
         self._client = client
+        client.for_others = True
         client.listen(self._on_step, self._on_dead)
         self.runs.set()
         self._tell(EngineAt(client.address))

@@ -164,7 +164,7 @@ class Supervisor:
         while (message := await child.receive()) is not None:
             match message:
                 case Serving():
-                    child.client = message.client
+                    child.epoch, child.client = message.epoch, message.client
                     reviver.came_up()
                     serving = [each for each in self._children.values() if each.client is not None]
                     if len(serving) == len(self._keepers):
@@ -198,7 +198,7 @@ class Supervisor:
         """A process has ended: so have its requests."""
         self._children.pop(child.number, None)
         if child.client is not None:
-            self.engine.declare_gone(child.client)
+            self.engine.declare_gone(child.epoch, child.client)
 
     def _tell_all(self, tell: Callable[[ApiChild], None]) -> None:
         for child in list(self._children.values()):

@@ -17,8 +17,8 @@ if HERE not in sys.path:
 
 @pytest.fixture(autouse=True)
 def fakes_in_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    inherited = os.environ.get("PYTHONPATH")
-    monkeypatch.setenv("PYTHONPATH", HERE + (os.pathsep + inherited if inherited else ""))
+    paths = (HERE, str(Path(HERE).parent), os.environ.get("PYTHONPATH"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
 @pytest.fixture(params=["in place", "wired"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from engine.fakes import FakeExecutor
 
 from core.api.config import EngineConfig
+from core.api.errors import EngineDeadError
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
+from core.engine.engine_state import PARTS
 
 
 class FakeReloader:
@@ -16,17 +20,18 @@ class FakeReloader:
 
     def __init__(self, config: EngineConfig) -> None:
         self.state = config.weights
-        self.present = True
+        self.missing: frozenset[MemoryPart] = frozenset()
+        self.staged: list[str] = []
         self.calls: list[str] = []
         self.failure: Exception | None = None
 
     def release(self, level: int) -> None:
         self._note(f"release {level}")
-        self.present = False
+        self.missing = frozenset(PARTS)
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
         self._note("restore " + ",".join(parts))
-        self.present = True
+        self.missing -= set(parts)
 
     def stage(self, update: WeightUpdate) -> WeightSource:
         self._note(f"stage {update.path}")
@@ -34,6 +39,9 @@ class FakeReloader:
 
     def discard(self, source: WeightSource) -> None:
         self.calls.append(f"discard {source.path}")
+
+    def settle(self, staged: Sequence[WeightSource]) -> None:
+        self.staged = [source.path for source in staged]
 
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         self._note("apply " + ",".join(source.path for source in sources))
@@ -43,10 +51,34 @@ class FakeReloader:
     def reload(self) -> None:
         self._note("reload")
 
+    @property
+    def present(self) -> bool:
+        """Whether a step could be computed."""
+        return not self.missing
+
     def _note(self, call: str) -> None:
         if self.failure is not None:
             raise self.failure
         self.calls.append(call)
+
+
+class GatedReloader(FakeReloader):
+    """Gives memory back once a file is there, and loses all weights when they are to go first."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self._gate = Path(config.plugins.arguments["executor.fake"]["gate"])
+
+    def release(self, level: int) -> None:
+        while not self._gate.exists():
+            time.sleep(0.005)
+        super().release(level)
+
+    def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
+        if frees_first:
+            self.missing = frozenset(PARTS)
+            raise EngineDeadError("Neither the new weights nor those before can be used.")
+        super().apply(sources, version)
 
 
 class SleepingExecutor(FakeExecutor):
@@ -59,3 +91,11 @@ class SleepingExecutor(FakeExecutor):
     def execute(self, plan: StepPlan) -> StepResult:
         assert self.reloader.present, "a step came while the engine slept"
         return super().execute(plan)
+
+
+class GatedExecutor(SleepingExecutor):
+    """Takes as long for its sleep as a test wants."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__(config)
+        self.reloader = GatedReloader(config)

@@ -22,7 +22,7 @@ from core.api.messages import NO_HANDLE, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.engine import breadcrumbs
-from core.engine.breadcrumbs import Breadcrumbs, LastStep
+from core.engine.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
 from core.engine.core import EngineCore
 from core.engine.death import Death, death_of
 from core.engine.oom_kills import count_oom_kills
@@ -38,6 +38,24 @@ def file() -> Iterator[int]:
     descriptor = anonymous_file("test-steps", STEPS_NBYTES)
     yield descriptor
     os.close(descriptor)
+
+
+def test_a_utility_is_noted_beside_the_steps(file: int) -> None:
+    crumbs = Breadcrumbs(file, epoch=3)
+    crumbs.begin_step(1.0, 2.0, as_bytes(5, 6))
+    crumbs.end_step(3.0)
+    crumbs.learn((9.0, 1.0, 8.0))
+    assert breadcrumbs.read_utility(file) is None
+    for number, name in enumerate(("sleep", "x" * 99)):
+        crumbs.begin_utility(name, 7.0)
+        assert breadcrumbs.read_utility(file) == InUtility(2 * number + 1, name[:UTILITY_NAME_NBYTES], 7.0)
+        crumbs.end_utility()
+        assert breadcrumbs.read_utility(file) is None
+    assert breadcrumbs.read(file) == LastStep(3, 1, 1.0, 3.0, 2.0, False, (5, 6))
+    crumbs.begin_utility("sleep", 7.0)
+    following = Breadcrumbs(file, epoch=4)
+    assert following.learned[:3] == [9.0, 1.0, 8.0]
+    assert breadcrumbs.read_utility(file) is None, "the next engine is in none"
 
 
 def as_bytes(*handles: int) -> bytes:

@@ -222,6 +222,34 @@ def test_a_client_that_was_killed_leaves_no_requests(with_guest: Callable[[Use],
     with_guest(use)
 
 
+HOLDS = """
+import asyncio, os, signal, sys
+from core.engine.zmq_client import ZmqClient
+
+async def main():
+    client = await ZmqClient.connect(sys.argv[1])
+    client.listen(lambda message: None, print)
+    state = await client.call("pause", {"mode": "wait", "hold": 5})
+    assert state["is_paused"], state
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+def test_a_client_that_was_killed_halts_nobody(with_guest: Callable[[Use], None]) -> None:
+    async def use(owner: User, guest: User) -> None:
+        command = [sys.executable, "-c", HOLDS, owner.client.address]
+        killed = await asyncio.to_thread(subprocess.run, command, timeout=30, env=child_environment())
+        assert killed.returncode == -signal.SIGKILL
+        await guest.ask("a", [1], 3)
+        await guest.until(lambda: guest.finished)
+        assert guest.tokens == {"a": reference([1], 3)}
+        assert not (await owner.client.call("lifecycle"))["is_paused"]
+
+    with_guest(use)
+
+
 def test_clients_hear_of_the_engines_end() -> None:
     async def ended(user: User, end: Callable[[], Awaitable[None]]) -> str:
         await end()

@@ -17,7 +17,6 @@ from core.api.sampling_params import SamplingParams
 from core.engine import lasting
 from core.engine.core import EngineCore
 from core.engine.inproc import InprocClient
-from core.engine.lasting import Lasting
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}
 NUM_TOKENS = 8
@@ -184,21 +183,22 @@ def test_updates_are_gathered_and_dropped() -> None:
 def test_the_next_engine_sleeps_as_this_one_did() -> None:
     file = anonymous_file("test-lasting", 0)
     try:
-        assert lasting.read(file) == Lasting()
+        assert lasting.read(file) is None
         engine = client(lasting_file=file)
         engine.core.call("update_weights", {"update": {"path": "x"}})
         engine.core.call("pause")
         engine.core.call("sleep", {"level": 2})
         engine.core.call("wake_up", {"tags": ["weights"]})
         record = lasting.read(file)
-        assert record.weights == engine.core.lifecycle.weights
-        assert (record.sleep_level, record.missing, record.halted_by) == (2, ("kv_cache",), ("pause", "sleep"))
+        assert record is not None and record.weights == engine.core.lifecycle.weights
+        reasons = tuple(holder.reason for holder in record.holders)
+        assert (record.sleep_level, record.missing, reasons) == (2, ("kv_cache",), ("pause", "sleep"))
         following = client(lasting_file=file)
         core = EngineCore(following.core.config, SleepingExecutor(following.core.config), before=record)
         state = core.call("lifecycle")
         assert (state["sleep_level"], state["missing"], state["is_paused"]) == (2, ["kv_cache"], True)
         os.pwrite(file, b"torn" * 8, 0)
         os.pwrite(file, b"torn" * 8, lasting.PLACE_BYTES)
-        assert lasting.read(file) == Lasting()
+        assert lasting.read(file) is None
     finally:
         os.close(file)

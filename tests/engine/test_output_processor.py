@@ -51,6 +51,31 @@ class Bench:
         return self.seen[-1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_that_cannot_be_put_together_ends_alone(
+    kind: RequestOutputKind, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tokenizer, output_kind=kind, n=2)
+    other = InputProcessor(make_config().model, tokenizer)
+    bench.processor.add(other.process("other", "prompt", SamplingParams(max_tokens=9), LENIENT, arrival_time=1.0))
+    state = bench.processor.find("r")
+    assert state is not None
+
+    def broken(interval: int = 1) -> None:
+        raise KeyError("no such piece")
+
+    monkeypatch.setattr(state, "take", broken)
+    processed = bench.processor.process(
+        [EngineOutput("r", 0, 0, list(b"a")), EngineOutput("other", 0, 0, list(b"b"), finish_reason="length")]
+    )
+    failed, whole = processed.outputs
+    assert failed.finished and {one.finish_reason for one in failed.outputs} == {"error"}
+    assert "could not be put together (KeyError" in str(failed.outputs[1].stop_reason)
+    assert whole.outputs[0].text == "b"
+    assert processed.stopped == [("r", 0), ("r", 1)], "the engine computes them no further"
+    assert len(bench.processor) == 0
+
+
 def test_kinds_of_output(tokenizer: Tokenizer) -> None:
     stories = {}
     for kind in KINDS:

@@ -15,8 +15,9 @@ from fakes import HANG, TARGET, make_config
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.breadcrumbs import LastStep
-from core.engine.wedge import FACTOR, UNKNOWN_S, WedgeWatch
+from core.engine.breadcrumbs import InUtility, LastStep
+from core.engine.utilities import LONG
+from core.engine.wedge import FACTOR, UNKNOWN_S, UTILITY_S, WedgeWatch
 from core.engine.zmq_client import ZmqClient
 
 
@@ -28,6 +29,11 @@ class Stub:
     silence_s: float = 0.0
     wedge: str | None = None
     num_pings: int = 0
+    inside: InUtility | None = None
+    for_others: bool = False
+
+    def utility(self) -> InUtility | None:
+        return self.inside
 
     def last_step(self) -> LastStep | None:
         return self.step
@@ -86,6 +92,50 @@ def test_an_engine_without_news_is_asked_before_it_is_judged() -> None:
     watch = WedgeWatch(stub, stub, 10.0)
     assert not any(watch.look(1.0) for _ in range(30))
     assert stub.num_pings > 0
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+def test_a_call_that_takes_long_has_a_limit_of_its_own(name: str) -> None:
+    stub = Stub(step(computing=False), silence_s=1e6, inside=InUtility(1, name, 0.0))
+    assert looks_until_wedge(stub) == int(UTILITY_S)
+    watch = WedgeWatch(stub, stub, 10.0, 60.0)
+    sentences = [watch.look(1.0) for _ in range(61)]
+    assert not any(sentences[:60])
+    assert sentences[60] == f"the call {name} has lasted for 60.0 s (--engine-utility-timeout)"
+    watch = WedgeWatch(stub, stub, 10.0, 0.0)
+    assert not any(watch.look(1.0) for _ in range(5000))
+
+
+def test_a_call_that_hangs_although_it_is_short_is_found_as_before() -> None:
+    stub = Stub(step(computing=False), silence_s=99.0, inside=InUtility(1, "check_params", 0.0))
+    assert looks_until_wedge(stub) == 10
+
+
+def test_each_call_has_its_time_and_what_follows_too() -> None:
+    stub = Stub(step(computing=False), silence_s=1e6, inside=InUtility(1, "sleep", 0.0))
+    watch = WedgeWatch(stub, stub, 10.0, 60.0)
+    for number in (1, 3, 5):
+        stub.inside = InUtility(number, "sleep", 0.0)
+        assert not any(watch.look(1.0) for _ in range(60))
+    stub.inside = None
+    assert not any(watch.look(1.0) for _ in range(10))
+    assert watch.look(1.0) is not None
+
+
+@pytest.mark.parametrize("for_others", [False, True])
+def test_the_owner_asks_for_clients_that_it_knows_nothing_of(for_others: bool) -> None:
+    """An engine of several API processes, or behind a front, that hangs between two steps."""
+    stub = Stub(step(computing=False), for_others=for_others)
+
+    def ping() -> None:
+        stub.num_pings += 1
+        stub.silence_s = 1e6  # no answer comes
+
+    stub.ping = ping  # type: ignore[method-assign]
+    assert looks_until_wedge(stub) == (14 if for_others else None)
+    stub = Stub(step(computing=False), for_others=for_others)
+    assert looks_until_wedge(stub) is None, "an engine that answers lives"
+    assert (stub.num_pings > 100) is for_others
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["hangs", "stopped"])

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from core import SharedTensors
 from core.anonymous_file import anonymous_file
-from core.api.errors import CheckpointError, CoreError, UtilityError
+from core.api.errors import CheckpointError, CoreError, EngineDeadError, UtilityError
 from core.api.weights import WeightsState
 from core.config.resolve import resolve
 from core.engine.inproc import InprocClient
@@ -135,6 +135,25 @@ def test_weights_in_use_may_go_first(tiny_llama: Path, newer_llama: Path, monkey
         monkeypatch.setattr(worker, "build_models", fails_once)
         with pytest.raises(UtilityError, match="cut short"):
             llm.update_weights(path=str(newer_llama), frees_first=True)
+        assert answers(llm) == before and llm.weight_version == "back"
+
+        allocate, shortages = worker.allocate_cache, iter([True])
+
+        def no_memory() -> None:
+            if next(shortages, False):
+                raise MemoryError("none is left")
+            allocate()
+
+        monkeypatch.setattr(worker, "allocate_cache", no_memory)
+        with pytest.raises(MemoryError):
+            llm.update_weights(path=str(newer_llama), frees_first=True)
+        assert answers(llm) == before and llm.weight_version == "back"
+
+        shortages = iter([True, True])
+        with pytest.raises(EngineDeadError, match="Neither the new weights nor those before can be used: none is left"):
+            llm.update_weights(path=str(newer_llama), frees_first=True)
+        assert llm.is_sleeping(), "nothing is computed without weights"
+        llm.wake_up()
         assert answers(llm) == before and llm.weight_version == "back"
 
 

@@ -64,6 +64,47 @@ def test_parts_are_woken_in_any_order(order: list[str], tiny_llama: Path) -> Non
         assert answers(llm) == before
 
 
+def test_weights_that_go_first_may_be_awake_without_a_cache(tiny_llama: Path, tmp_path: Path) -> None:
+    """The usual order of a trainer: room for its own tensors, the weights, the new ones, and the cache at last."""
+    newer = save_checkpoint(tmp_path / "newer", seed=11)
+    with engine(tiny_llama) as llm:
+        llm.sleep(2)
+        llm.wake_up(["weights"])
+        llm.update_weights(path=str(newer), frees_first=True)
+        assert llm.is_sleeping()
+        llm.sleep(2)
+        llm.wake_up(["weights"])
+        llm.wake_up(["kv_cache"])
+        assert answers(llm) == answers_of(newer)
+
+
+def test_a_wake_up_without_memory_for_the_cache_can_be_repeated(
+    tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with engine(tiny_llama) as llm:
+        before = answers(llm)
+        worker = llm._live_client().worker
+        opened: list[object] = []
+        open_device, steps, tries = worker.open_device, worker._step_runner, iter([True])
+
+        def failing(instances: Any) -> Any:
+            if next(tries, False):
+                raise MemoryError("none is left")
+            return steps(instances)
+
+        monkeypatch.setattr(worker, "open_device", lambda: (opened.append(1), open_device()))
+        monkeypatch.setattr(worker, "_step_runner", failing)
+        llm.sleep()
+        with pytest.raises(MemoryError):
+            llm.wake_up()
+        assert llm._call("lifecycle")["missing"] == ["kv_cache"]
+        assert not hasattr(worker, "kv_memory")
+        models = worker.instances
+        llm.wake_up()
+        assert answers(llm) == before
+        assert worker.instances is models and len(opened) == 1, "neither device nor model is there twice"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["mixtral", "lfm2"])
 def test_other_families_too(family: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
@@ -22,11 +22,15 @@ import pytest
 
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig, ServerConfig
 from core.api.errors import EngineDeadError
+from core.api.messages import EngineReady
+from core.engine.connection import EngineConnection
+from core.engine.zmq_client import ZmqClient
 from core.observe.shared_metrics import Family, Sample, merged, page
 from core.serving.api_child import ApiChild
 from core.serving.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
-from core.serving.engine_news import EngineNews
+from core.serving.engine_news import EngineNews, SharedEngineSource
 from core.serving.shares import engine_share, server_share, share
+from core.serving.supervised_engine import SupervisedEngine
 from tests.engine.fakes import reference
 from tests.serving.serving_processes import ROOT
 
@@ -194,14 +198,50 @@ def test_an_engine_s_death_is_told_by_the_supervisor() -> None:
     asyncio.run(run())
 
 
+def test_a_number_of_the_engine_before_declares_nobody_gone() -> None:
+    @dataclass
+    class Client:
+        epoch: int
+        gone: list[int] = field(default_factory=list)
+
+        def declare_gone(self, client: int) -> None:
+            self.gone.append(client)
+
+    engine = SupervisedEngine(lambda news: None, lambda error: None)
+    client = Client(epoch=2)
+    engine._client = client  # type: ignore[assignment]
+    engine.declare_gone(1, 3)  # a process that died after a restart, before it had connected again
+    assert client.gone == []
+    engine.declare_gone(2, 4)
+    assert client.gone == [4]
+
+
+async def test_a_process_that_comes_during_a_long_call_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(EngineConnection):
+        clock_offset_s = 0.0
+
+        async def greet(self, start: object = None) -> EngineReady:
+            for _ in range(50):  # the engine sleeps, and answers afterwards
+                await asyncio.sleep(0)
+            return EngineReady(7, 8, 16, 64, "fake", [], 3)
+
+    connect = ZmqClient.connect
+    monkeypatch.setitem(connect.__func__.__kwdefaults__, "timeout_s", 0.0)  # type: ignore[attr-defined]
+    found: list[ZmqClient] = []
+    source = SharedEngineSource(EngineNews("ipc://x"), Late, found.append, lambda number: None)
+    client = await source.first()
+    assert (client.epoch, client.ready.client) == (7, 3)
+    assert found == [client]
+
+
 async def test_a_process_that_hangs_is_killed() -> None:
     ours, theirs = socket.socketpair()
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     child = ApiChild(0, process, await Channel.open(ours, FromApi), patience_s=0.3)
     silent = await Channel.open(theirs, ToApi)
     silent.send(Alive())
-    silent.send(Serving(3))
-    assert await child.receive() == Serving(3)
+    silent.send(Serving(3, 0))
+    assert await child.receive() == Serving(3, 0)
     assert await child.receive() is None
     assert await child.ended() == "gave no sign of life for 0.3 s and was killed"
     assert process.poll() == -signal.SIGKILL
