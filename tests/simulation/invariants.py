@@ -23,6 +23,7 @@ CALM_S = 15.0
 """Seconds that calls have, once nothing more happens, and as much as what is slow takes. Some may wait for a `resume` still."""
 LAST_FAULTS_S = 2.0
 """Seconds after the last event in which its calls may still fail and engines die."""
+SETTLE_S = 2.0
 PROBE_S = 60.0
 END_S = 300.0
 """Seconds that everything has that was held, once nothing holds it any more."""
@@ -70,8 +71,9 @@ class Invariants:
             world.violated("engine", "the engine process is left")
 
     async def _settled(self) -> Front | None:
-        """A front whose engine runs."""
+        """A front whose engine runs, some time after the last event: whatever died is known to be dead."""
         world = self._world
+        await asyncio.sleep(SETTLE_S)
         end = world.loop.now + END_S
         while world.loop.now < end:
             for front in world.serving():

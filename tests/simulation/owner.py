@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from core.api.checkpoint import TokenizerSource
 from core.api.config import ServerConfig
-from core.api.errors import CoreError
+from core.api.errors import CoreError, UserError
 from core.engine.async_engine import AsyncEngine
 from core.engine.revival import OwnedEngineSource
 from core.engine.zmq_client import ZmqClient
@@ -61,10 +61,10 @@ class AloneServer:
     async def _serve(self) -> None:
         world = self._world
         front = self.front
+        if world.settings.journal:
+            front.streams = await self._streams()
         source, client = await self._first()
         engine = AsyncEngine(world.config, TOKENIZER, client, source)
-        if world.settings.journal:
-            front.streams = Streams(front)
         front.engine = engine
         if front.streams is not None:
             front.streams.go_on()
@@ -72,6 +72,14 @@ class AloneServer:
         await engine.close()
         if front.streams is not None:
             await front.streams.journal.close()
+
+    async def _streams(self) -> Streams:
+        """The journal; without room for it a server does not start, and is started again."""
+        while True:
+            try:
+                return Streams(self.front)
+            except UserError:
+                await asyncio.sleep(1.0)
 
     async def _first(self) -> tuple[OwnedEngineSource, ZmqClient]:
         """An engine; a server whose first one does not come up ends, and is started again."""
