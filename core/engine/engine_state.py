@@ -187,15 +187,24 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     def after_death(self, weights: WeightsState) -> EngineState:
         """The state in which the next engine begins: all memory is there, and the cache is empty.
 
-        Pauses of the operator go on; a sleep is begun again by the lifecycle. Waiting calls have ended with the engine.
+        Pauses of the operator go on. A sleep is under way again, so that the engine after the next one knows of it, too, should
+        the next one die before it sleeps. Waiting calls have ended with the engine.
 
         weights: that the next engine was started with.
         """
-        pauses = tuple(holder for holder in self.holders if holder.reason == "pause")
+        lasting = tuple(holder for holder in self.holders if holder.reason != "wait")
         gathering = self.gathering
         if gathering is not None and not gathering.lost:
             gathering = msgspec.structs.replace(gathering, lost=LOST_WITH_ENGINE)
-        return EngineState(weights=weights, cache_number=weights.number, holders=pauses, gathering=gathering)
+        sleeps = self.sleeper is not None
+        return EngineState(
+            weights=weights,
+            cache_number=weights.number,
+            sleep_level=self.sleep_level if sleeps else 0,
+            holders=lasting,
+            change="sleep" if sleeps else None,
+            gathering=gathering,
+        )
 
     @property
     def sleeper(self) -> Holder | None:

@@ -60,6 +60,19 @@ def test_a_death_while_it_wakes_leaves_one_that_sleeps_and_can_be_woken(lives: L
     assert lives.answers()
 
 
+def test_a_death_before_the_next_engine_sleeps_leaves_one_that_sleeps(lives: Lives) -> None:
+    lives.call("sleep", level=2)
+    lives.prepare = lambda reloader: reloader.hooks.update(release=lives.fatal)
+    with pytest.raises(Death):
+        lives.die()
+    lives.prepare = None
+    lives.die()
+    state = lives.state()
+    assert (state["is_sleeping"], state["sleep_level"]) == (True, 2)
+    lives.call("wake_up")
+    assert lives.answers()
+
+
 def test_a_wait_ends_with_the_engine_and_a_pause_does_not(lives: Lives) -> None:
     lives.add("long")
     lives.core.step()
