@@ -126,6 +126,16 @@ def test_a_pause_that_was_waited_for_is_the_operators_once_it_is_reached(lives: 
         lives.call("keep_pause", client=1, hold=1)
 
 
+@pytest.mark.parametrize("paused_by_another", [False, True])
+def test_a_caller_that_hangs_up_in_the_last_moment_has_not_paused(lives: Lives, paused_by_another: bool) -> None:
+    lives.call("pause", client=1, mode="wait", hold=1)
+    lives.call("keep_pause", client=1, hold=1)
+    if paused_by_another:
+        lives.call("pause", mode="keep")
+    lives.call("let_go", client=1, hold=1)
+    assert lives.state()["is_paused"] == paused_by_another
+
+
 @pytest.mark.parametrize("method", ["pause", "sleep", "update_weights"])
 def test_a_wait_never_has_a_sleeping_engine_compute(lives: Lives, method: str) -> None:
     asleep(lives)
