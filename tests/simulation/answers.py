@@ -49,11 +49,15 @@ class Answer:
 
     def take(self, news: CompletionOutput, world: World) -> None:
         """Some more tokens. Each must be what some weights give that were in use, in the order in which they were."""
+        if self.left:
+            return
         choice, tokens, reason = news.index, news.token_ids, news.finish_reason
         if choice in self.reasons and (tokens or reason):
             world.violated("after_end", f"{self.name}:{choice} goes on after its end")
         known = self.tokens[choice]
         for token in self._new(choice, tokens, world):
+            if self.left:
+                return
             place = self._place(choice, known, token, world)
             if place is None:
                 world.violated(
@@ -83,8 +87,12 @@ class Answer:
         if count <= 0:
             self._repeated.pop(choice, None)
             return tokens
-        if tokens[:count] != known[at : at + count] and not world.journal_failed:
-            world.violated("changed", f"{self.name}:{choice} said {known[at : at + count]}, and says {tokens[:count]}")
+        if tokens[:count] != known[at : at + count]:
+            if not world.journal_failed:
+                world.violated(
+                    "changed", f"{self.name}:{choice} said {known[at : at + count]}, and says {tokens[:count]}"
+                )
+            self.left = True  # the reader is told that it cannot read on
         if at + count < len(known):
             self._repeated[choice] = at + count
         else:

@@ -21,7 +21,7 @@ from core.engine.request_terms import RequestTerms
 from core.serving.api_messages import Begin, Stop
 from core.serving.api_process import ApiProcess
 from tests.simulation.answers import Answer, prompt_of
-from tests.simulation.events import Ask, Pause, Reload, Reset, Resume, Sleep, Update, Wake
+from tests.simulation.events import Ask, Mode, Pause, Reload, Reset, Resume, Sleep, Update, Wake
 from tests.simulation.journal import Streams
 from tests.simulation.loop import Process
 
@@ -131,7 +131,7 @@ class Front:
                 return
             group = self.world.new_group(event.parts)
             self.world.gathers = True
-            if not await self._again(event.tries, control.start_weight_update):
+            if not await self._again(event.tries, "keep", control.start_weight_update):
                 return
             names = []
             for number in range(event.parts):
@@ -139,7 +139,8 @@ class Front:
                     await asyncio.sleep(event.pause_s)
                 name, update = self._part(event, f"{group}.{number + 1}/{event.parts}", number)
                 names.append(name)
-                if not await self._again(event.tries, control.update_weights, update, event.mode):
+                mode: Mode = "wait" if event.mode == "wait" else "keep"  # a part that is gathered ends no request
+                if not await self._again(event.tries, mode, control.update_weights, update, event.mode):
                     return
             version = f"v-{group}" if event.named else None
             if await self._replace(event, tuple(names), control.finish_weight_update, version, event.mode):
@@ -169,10 +170,10 @@ class Front:
             await asyncio.sleep(RETRY_S)
         return False
 
-    async def _again(self, tries: int, call: Callable[..., Any], *args: Any) -> bool:
+    async def _again(self, tries: int, mode: Mode, call: Callable[..., Any], *args: Any) -> bool:
         """Make a call until it goes well or is refused."""
         for _ in range(tries):
-            outcome = await self._call("gather", "keep", 0.0, call, *args)
+            outcome = await self._call("gather", mode, 0.0, call, *args)
             if outcome is None:
                 return True
             if not isinstance(outcome, EngineStalledError | EngineDeadError):
