@@ -47,7 +47,7 @@ class Halting(Protocol):
         ...
 
     def use_weights(self, config: EngineConfig) -> None:
-        """From now on cached keys and values are those of the weights of `config`. Raises nothing."""
+        """From now on cached keys and values are those of the weights of `config`."""
         ...
 
     def beside(self, call: Callable[[], T]) -> T:
@@ -101,12 +101,15 @@ class Halt:
         return arrivals
 
 
-def drop_cache(core: Halting) -> None:
+def drop_cache(core: Halting, config: EngineConfig | None = None) -> None:
     """Have all requests start over with an empty cache.
 
+    config: with new weights, whose keys and values are cached from now on; None: the weights are those of before.
     Raises EngineDeadError when that fails: cached keys and values would be those of other weights, or of no memory.
     """
     try:
+        if config is not None:
+            core.use_weights(config)
         core.start_over()
     except EngineDeadError:
         raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol, cast
 
 import msgspec
@@ -63,11 +63,18 @@ class EngineLoop:
 
     ready: greeting sent to a new client.
     notes: of utilities; None: they are not noted.
+    clock: seconds, of the machine's monotonic clock.
     """
 
     def __init__(
-        self, core: EngineCore, clients: Clients, ready: EngineReady, notes: UtilityNotes | None = None
+        self,
+        core: EngineCore,
+        clients: Clients,
+        ready: EngineReady,
+        notes: UtilityNotes | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._clock = clock
         self._notes = notes
         self._core = core
         self._clients = clients
@@ -114,7 +121,7 @@ class EngineLoop:
 
     def _look_for(self, numbers: Iterable[int]) -> None:
         """Drop those of these clients that cannot be reached, unless that was done a moment ago."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._looked_at < HOLDER_MS / 1000:
             return
         self._looked_at = now
@@ -244,7 +251,7 @@ class EngineLoop:
         if takes_long:
             self._tell_all(message.method)
         if self._notes is not None:
-            self._notes.begin_utility(message.method, time.monotonic())
+            self._notes.begin_utility(message.method, self._clock())
         try:
             result = self._call(client, message)
         finally:

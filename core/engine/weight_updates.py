@@ -149,8 +149,8 @@ class WeightUpdates:
             if self._keeper.move("swapped", lambda state: state.swapped(weights, ends_gathering=ends_gathering)):
                 self._recorded = weights
             self._config = msgspec.structs.replace(self._config, weights=weights)
-            self._core.use_weights(self._config)
-        if weights != before or has_new_cache:
+            drop_cache(self._core, self._config)
+        elif has_new_cache:
             drop_cache(self._core)
         self._keeper.move("changed", lambda state: state.changed(reloader.missing))
         self._discard(())

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from core.api.config import CacheConfig, EngineConfig
 from core.api.messages import SchedulerStats
 from core.kv.block_saver import BlockSaver, Copy
@@ -59,18 +61,20 @@ class KVServices:
     def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
         """From now on blocks are those of other weights: no tier has any of them, unless such weights were in use before.
 
-        A manager that was made before must not be used any more. Tiers that cannot be opened are done without: the weights
-        are in use already, so nothing is raised. Arguments: as for `open`.
+        A manager that was made before must not be used any more. A disk that fails is done without until the next change,
+        since the weights are in use already. Arguments: as for `open`.
         """
-        if self.tiers is None:
-            return
         before = self.tiers
         self.tiers, self.saver = None, None
         try:
-            before.close(LAST_WRITES_S)
+            if before is not None:
+                before.close(LAST_WRITES_S)
             self.tiers, self.saver = _open_tiers(config, numerics, page_bytes)
         except Exception as error:
-            logger.error("The new weights are served without host memory or disk behind the KV cache: %s", error)
+            logger.error("The new weights are served without the disk behind the KV cache: %s", error)
+            in_memory = msgspec.structs.replace(config.cache, disk_path=None)
+            config = msgspec.structs.replace(config, cache=in_memory)
+            self.tiers, self.saver = _open_tiers(config, numerics, page_bytes)
 
     def drop_host_pages(self) -> None:
         """Forget what lies in host memory."""

@@ -250,7 +250,8 @@ def test_tensors_of_the_recorded_weights_stay_until_newer_ones_are_recorded(live
 
 
 def with_disk(path: Path) -> dict[str, Any]:
-    return {"cache": CacheConfig(block_size=4, disk_path=str(path), disk_bytes=1 << 20)}
+    cache = CacheConfig(block_size=4, disk_path=str(path), disk_bytes=1 << 20, host_bytes=1 << 16)
+    return {"cache": cache}
 
 
 def test_a_disk_that_fails_leaves_no_cache_of_the_weights_before(
@@ -265,7 +266,15 @@ def test_a_disk_that_fails_leaves_no_cache_of_the_weights_before(
     (tmp_path / "kv").write_text("")
     with caplog.at_level(logging.ERROR):
         assert lives.call("update_weights", update={"path": "x"})["weight_version"] == "1"
-    assert "without host memory or disk" in caplog.text
+    assert "without the disk behind the KV cache" in caplog.text
+    lives.add("same")
+    assert lives.run()["same"][0].num_cached_tokens == 0
+    tiers = lives.core.kv_services.tiers
+    assert tiers is not None and tiers.host is not None and tiers.disk is None, "host memory goes on"
+    (tmp_path / "kv").unlink()
+    lives.call("update_weights", update={"path": "y"})
+    tiers = lives.core.kv_services.tiers
+    assert tiers is not None and tiers.disk is not None, "a disk that is back is used again"
     lives.add("same")
     assert lives.run()["same"][0].num_cached_tokens == 0
     lives.close()
