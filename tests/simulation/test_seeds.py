@@ -15,8 +15,8 @@ from tests.simulation.play import Play, simulation
 from tests.simulation.run import first_violation
 from tests.simulation.shrink import shrink
 
-SEEDS = 600
-GROUPS = 6
+SEEDS = 400
+GROUPS = 4
 
 
 @pytest.fixture(scope="module")
