@@ -49,11 +49,11 @@ class Invariants:
             return
         state = await self._state(front)
         self._check_state(state)
-        if not (state["is_paused"] or state["is_sleeping"] or state["is_halted"]):
+        if state["is_paused"] or state["is_sleeping"] or state["is_halted"]:
+            await self._release(front)
+            await self._probe(front, "although nothing holds it any more")
+        else:
             await self._probe(front, "although its state says that it computes")
-            await self._check_health(front)
-        await self._release(front)
-        await self._probe(front, "although nothing holds it any more")
         await self._check_health(front)
         await self._all_end()
         await self._check_engine(front)

@@ -55,7 +55,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.world = Process("world")
         self.draw = random.Random(seed).random
         self.num_turns = 0
-        self._main: asyncio.Task[Any] | None = None
+        self._over = False
         self._tasks: list[asyncio.Task[Any]] = []
         self._busy: list[Process] = []
         self._timers: list[tuple[float, int, asyncio.TimerHandle | Callable[..., None], tuple[Any, ...]]] = []
@@ -102,13 +102,19 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run the world's coroutine to its end. Raises what it raises, Endless."""
         asyncio._set_running_loop(self)
         try:
-            self._main = task = self.create_task(coroutine)
+            task = self.create_task(self._to_the_end(coroutine))
             while not task.done():
                 if not self._turn(math.inf):
                     raise Endless("everything waits for something that never comes")
             task.result()
         finally:
             asyncio._set_running_loop(None)
+
+    async def _to_the_end(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await coroutine
+        finally:
+            self._over = True
 
     def start(self, process: Process, callback: Callable[..., object], *args: object) -> None:
         """Call something in a process, later."""
@@ -144,14 +150,13 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def block(self, process: Process, done: Callable[[], bool], until: float = math.inf) -> None:
         """Let the others run until the condition holds or the clock says `until`. Raises Died when the process dies."""
-        main = self._main
-        assert main is not None, "a process blocks while the loop runs"
-        while process.alive and not main.done() and not done():
-            if not self._turn(until):
+        turn = self._turn
+        while process.alive and not self._over and not done():
+            if not turn(until):
                 if until == math.inf:
                     raise Endless("everything waits for something that never comes")
                 break
-        if not process.alive or main.done():
+        if not process.alive or self._over:
             raise Died
 
     def wind_up(self) -> None:
@@ -184,8 +189,6 @@ class SimLoop(asyncio.BaseEventLoop):
     def _turn(self, until: float) -> bool:
         """Run one callback, or move the clock; False when nothing is to come before the time `until`, which then is now."""
         self.num_turns += 1
-        if self.num_turns > MOST_TURNS:
-            raise Endless(f"more than {MOST_TURNS} callbacks")
         busy = self._busy
         if not busy:
             if not self._timers or self._timers[0][0] > until:
@@ -194,14 +197,17 @@ class SimLoop(asyncio.BaseEventLoop):
                 return False
             self._advance()
             return True  # a process that blocks may go on now
-        index = int(self.draw() * len(busy)) if len(busy) > 1 else 0
-        process = busy[index]
-        handle = process.ready.popleft()
-        if not process.ready:
+        count = len(busy)
+        index = int(self.draw() * count) if count > 1 else 0
+        ready = busy[index].ready
+        handle = ready.popleft()
+        if not ready:
             busy[index] = busy[-1]
             busy.pop()
         if not handle._cancelled:  # type: ignore[attr-defined]
             handle._run()
+        if self.num_turns > MOST_TURNS:
+            raise Endless(f"more than {MOST_TURNS} callbacks")
         return True
 
     def _advance(self) -> None:
