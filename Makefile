@@ -14,7 +14,8 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
-.PHONY: test-control-text serve attack attack-timing fuzz fuzz-api soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-fake-device test-page test-pooling \
+.PHONY: serve attack attack-timing fuzz fuzz-api simulate soak test test-grammars test-models test-parsers test-matrix test-clients \
+	test-control-text test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -135,7 +136,10 @@ fuzz-api: $(TEST_STAMP)  ## fifteen minutes of requests that schemathesis makes 
 gpu-test:  ## what needs a GPU, on the GPU of this machine, with the python3 (torch and triton) that it has
 	python3 -m pytest -p no:xdist -m gpu tests/gpu
 
-soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks and clock jumps while every answer is compared; writes soak-report.md
+simulate: $(TEST_STAMP)  ## ten minutes of random schedules of calls, deaths and failures on a simulated clock, on two cores
+	$(PYTHON) -m tests.simulation.run --minutes 10 --processes 2
+
+soak: $(TEST_STAMP)  ## twenty minutes of kills, stops, full disks, sleep, pauses and updates while every answer is compared; writes soak-report.md
 	$(PYTHON) -m tests.soak.run --minutes 20
 
 bench: $(TEST_STAMP)  ## S1–S5 and start-up against this checkout

@@ -140,6 +140,7 @@ class EngineControl:
         """
         self._num_holds += 1
         hold = self._num_holds
+        keeps_pause = False
         try:
             state = await self._call("pause", mode="wait", clear_cache=False, hold=hold)
             while state["hold"] == "drains":
@@ -150,10 +151,15 @@ class EngineControl:
             if clears_cache:  # first: a caller that hangs up meanwhile has not paused anything
                 await self._call("reset_prefix_cache")
             changed: dict[str, Any] = await self._call(method, **arguments, hold=hold)
+            keeps_pause = method == "keep_pause"
         finally:
-            with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has gone with the engine
-                await self._call("let_go", hold=hold)
+            if not keeps_pause:
+                await self._let_go(hold)
         return changed
+
+    async def _let_go(self, hold: int) -> None:
+        with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has gone with the engine
+            await self._call("let_go", hold=hold)
 
     async def _call(self, method: str, **arguments: Any) -> Any:
         try:

@@ -39,7 +39,8 @@ class Holder(msgspec.Struct, frozen=True):
 
     reason: `pause` and `sleep` are the operator's and outlive the engine; `wait` belongs to one call of one client.
     since:  seconds since the epoch.
-    client: the engine's number of the client; `OPERATOR`.
+    client: the engine's number of the client; `OPERATOR`. A `pause` that a call waited for names the client still, so that
+            the call can take it back when its caller has hung up just then.
     call:   that client's number of the call.
     drains: whether it still waits for requests to end. Until then it halts nothing, and new requests wait.
     """
@@ -123,10 +124,10 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def paused(self, now: float) -> EngineState:
-        """The operator pauses. A second pause is the same pause."""
-        if any(holder.reason == "pause" for holder in self.holders):
-            return self
-        return self._with(holders=(*self.holders, Holder("pause", now)))
+        """The operator pauses. A second pause is the same pause, which no call takes back any more."""
+        since = min((holder.since for holder in self.holders if holder.reason == "pause"), default=now)
+        others = tuple(holder for holder in self.holders if holder.reason != "pause")
+        return self._with(holders=(*others, Holder("pause", since)))
 
     def waited_for(self, client: int, call: int, now: float, *, drains: bool) -> EngineState:
         """A call wants requests to end, and those that come to wait."""
@@ -145,17 +146,21 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
         return self._with(holders=tuple(holder for holder in self.holders if holder.reason == "sleep"))
 
     def let_go(self, client: int, call: int | None = None) -> EngineState:
-        """A waiting call has ended; call=None: all calls of a client that is gone."""
+        """A waiting call has ended, and with it the pause that it has made; call=None: a client is gone, whose pauses stay."""
         kept: list[Holder] = []
         for holder in self.holders:
             is_named = holder.client == client and call in (None, holder.call)
-            if holder.reason != "wait" or not is_named:
+            ends = holder.reason == "wait" or (holder.reason == "pause" and call is not None)
+            if not (is_named and ends):
                 kept.append(holder)
         return self._with(holders=tuple(kept))
 
     def pause_kept(self, client: int, call: int, now: float) -> EngineState:
-        """The pause that a call waited for is the operator's from now on."""
-        return self.let_go(client, call).paused(now)
+        """The pause that a call waited for is the operator's from now on, unless that call lets go of it."""
+        after = self.let_go(client, call)
+        if any(holder.reason == "pause" for holder in after.holders):
+            return after
+        return after._with(holders=(*after.holders, Holder("pause", now, client, call)))
 
     def began(self, change: Change) -> EngineState:
         """Memory or weights are about to be changed."""
@@ -187,15 +192,24 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     def after_death(self, weights: WeightsState) -> EngineState:
         """The state in which the next engine begins: all memory is there, and the cache is empty.
 
-        Pauses of the operator go on; a sleep is begun again by the lifecycle. Waiting calls have ended with the engine.
+        Pauses of the operator go on. A sleep is under way again, so that the engine after the next one knows of it, too, should
+        the next one die before it sleeps. Waiting calls have ended with the engine.
 
         weights: that the next engine was started with.
         """
-        pauses = tuple(holder for holder in self.holders if holder.reason == "pause")
+        lasting = tuple(Holder(holder.reason, holder.since) for holder in self.holders if holder.reason != "wait")
         gathering = self.gathering
         if gathering is not None and not gathering.lost:
             gathering = msgspec.structs.replace(gathering, lost=LOST_WITH_ENGINE)
-        return EngineState(weights=weights, cache_number=weights.number, holders=pauses, gathering=gathering)
+        sleeps = self.sleeper is not None
+        return EngineState(
+            weights=weights,
+            cache_number=weights.number,
+            sleep_level=self.sleep_level if sleeps else 0,
+            holders=lasting,
+            change="sleep" if sleeps else None,
+            gathering=gathering,
+        )
 
     @property
     def sleeper(self) -> Holder | None:

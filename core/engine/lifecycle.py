@@ -89,7 +89,7 @@ class Lifecycle:
         if self._reloader is not None:
             self._reloader.settle(before.weights.sources)  # what the dead engine had staged is part of nothing now
         self.keeper.take_over(before, self.weights)
-        if before.change is not None:
+        if before.change is not None and before.sleeper is None:
             logger.warning("The engine before this one died during a change (%s), which did not happen.", before.change)
         if before.sleeper is not None:
             self._sleep_on(before, before.sleeper.since)
@@ -131,7 +131,8 @@ class Lifecycle:
         Raises UtilityError; then nothing has changed, unless the state says that memory is missing.
         """
         reloader = self.sleeping()
-        self.keeper.move("begin_sleep", lambda state: state.began("sleep"))
+        if self.record.change is None:  # otherwise it is the sleep of the engine before
+            self.keeper.move("begin_sleep", lambda state: state.began("sleep"))
         try:
             between_steps(self._core, lambda: reloader.release(level))
         except BaseException:
@@ -165,7 +166,7 @@ class Lifecycle:
         for level in range(before.sleep_level or 1, DEEPEST + 1):
             try:
                 self.give_back(level, since)
-                if before.present:
+                if before.missing and before.present:  # with nothing missing, an engine died before it slept again
                     self.bring_back(before.present)
             except EngineDeadError:
                 raise
@@ -173,6 +174,8 @@ class Lifecycle:
                 logger.error("The engine could not go on sleeping at level %d: %s", level, error)
             if self.record.missing:
                 return
+        if self.record.change is not None:
+            self.keeper.move("changed", lambda state: state.changed(()))
         logger.error("The engine slept before it died, and is awake now.")
 
     def _follow(self, state: EngineState) -> None:

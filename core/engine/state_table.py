@@ -102,8 +102,8 @@ TABLE: Final[Mapping[EventName, Row]] = MappingProxyType(
             RUNNING,
             RUNNING,
             ("running", "paused"),
-            ("running", "paused"),
-            ("running", "paused"),
+            ("running", "paused", "changing"),
+            ("running", "paused", "changing"),
         ),
     }
 )

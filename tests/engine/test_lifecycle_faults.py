@@ -60,6 +60,19 @@ def test_a_death_while_it_wakes_leaves_one_that_sleeps_and_can_be_woken(lives: L
     assert lives.answers()
 
 
+def test_a_death_before_the_next_engine_sleeps_leaves_one_that_sleeps(lives: Lives) -> None:
+    lives.call("sleep", level=2)
+    lives.prepare = lambda reloader: reloader.hooks.update(release=lives.fatal)
+    with pytest.raises(Death):
+        lives.die()
+    lives.prepare = None
+    lives.die()
+    state = lives.state()
+    assert (state["is_sleeping"], state["sleep_level"]) == (True, 2)
+    lives.call("wake_up")
+    assert lives.answers()
+
+
 def test_a_wait_ends_with_the_engine_and_a_pause_does_not(lives: Lives) -> None:
     lives.add("long")
     lives.core.step()
@@ -111,6 +124,16 @@ def test_a_pause_that_was_waited_for_is_the_operators_once_it_is_reached(lives: 
     lives.call("resume")
     with pytest.raises(UtilityError, match="ended before"):
         lives.call("keep_pause", client=1, hold=1)
+
+
+@pytest.mark.parametrize("paused_by_another", [False, True])
+def test_a_caller_that_hangs_up_in_the_last_moment_has_not_paused(lives: Lives, paused_by_another: bool) -> None:
+    lives.call("pause", client=1, mode="wait", hold=1)
+    lives.call("keep_pause", client=1, hold=1)
+    if paused_by_another:
+        lives.call("pause", mode="keep")
+    lives.call("let_go", client=1, hold=1)
+    assert lives.state()["is_paused"] == paused_by_another
 
 
 @pytest.mark.parametrize("method", ["pause", "sleep", "update_weights"])

@@ -73,24 +73,24 @@ class Clients:
     def greedy(self, dice: random.Random) -> None:
         """Asks for what no context holds; a refusal is the right answer."""
         while not self.over.wait(dice.uniform(0.5, 2.0)):
-            generation = self.site.generation
+            cuts = self.site.cuts
             body = completion(prompt="word " * dice.choice((3_000, 30_000, 300_000)))
             answer = send(self.site.target, Row("huge", "/v1/completions", body), ANSWER_LIMIT_S)
             if "retry-after" in answer.headers:
                 self.tally.count("refused")
-            elif answer.status != 400 and self.site.generation == generation:
+            elif answer.status != 400 and self.site.cuts == cuts:
                 self.tally.err(f"a prompt that is too long: {answer.outcome} {answer.body[:200]!r}")
 
     def _insist(self, case: Case, stream: bool, pause_s: float) -> Answer | None:
         """Ask, again when told to come back or when the server was killed; None when there is no answer."""
         end = time.monotonic() + MOST_S
         while True:
-            generation = self.site.generation
+            cuts = self.site.cuts
             try:
                 return ask(self.site.target, case, ANSWER_LIMIT_S, stream=stream, pause_s=pause_s)
             except Unanswered as error:
                 late = time.monotonic() > end
-                if self.site.generation != generation and not late:
+                if self.site.cuts != cuts and not late:
                     self.tally.count("cut")
                 elif error.retry_after is not None and not late:
                     self.tally.count("refused")

@@ -54,6 +54,7 @@ class Injuries:
             ("stop the engine for good", 1, self.stop_engine),
             ("stop the server for a moment", 2, self.pause_server),
             ("kill a helper", 2, self.kill_helper),
+            ("kill an API process", 2, self.kill_api_process),
             ("fill the disk", 2, self.fill_disk),
         ]
         if site.clock_moves:
@@ -104,6 +105,10 @@ class Injuries:
         """Grammars are compiled and large requests read by helpers."""
         for helper in self.site.helpers()[:1]:
             helper.kill()
+
+    def kill_api_process(self) -> None:
+        """Connections are spread over several of them; those of one are cut."""
+        self.site.kill_api_process(self.dice.randint(0, 8))
 
     def fill_disk(self) -> None:
         """For a while nothing can be written."""

@@ -22,15 +22,16 @@ import psutil
 from tests.soak.cases import Case, cases
 from tests.soak.clients import Clients, oracle
 from tests.soak.injuries import Injuries
+from tests.soak.operators import Operators
 from tests.soak.site import Site
 from tests.soak.tally import Tally
 
-HONEST, LEAVING, GREEDY = 5, 1, 1
+HONEST, LEAVING, GREEDY, OPERATING = 5, 1, 1, 2
 IDLE_LIMIT_S = 30.0
 GROWTH_MB = 60.0
 MORE_DESCRIPTORS = 16
-MOST_HELPERS = 4
-"""One that reads large requests, and those that compile grammars."""
+MOST_HELPERS = 8
+"""Of each API process one that reads large requests, and those that compile grammars."""
 SAY_EVERY_S = 30.0
 LONGER = 6.0
 """How many times as long a soak may last until enough has happened: a busy machine takes its time."""
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     summary = "\n".join([tally.summary(facts), *(f"- {note}" for note in notes)])
     options.report.write_text(summary)
     print(summary)
+    print(tally.verdict)
     return 0 if tally.held else 1
 
 
@@ -92,17 +94,22 @@ def _soak(
     site: Site, tally: Tally, extent: Extent, dice: random.Random, asked: Sequence[Case], injuries: Injuries
 ) -> None:
     clients = Clients(site, tally, asked, oracle(site, asked))
+    operators = Operators(site, tally)
     roles = [clients.honest] * HONEST + [clients.leaving] * LEAVING + [clients.greedy] * GREEDY
+    roles += [operators.operate] * OPERATING
     with ThreadPoolExecutor(len(roles) + 1) as pool:
         running = [pool.submit(role, random.Random(dice.random())) for role in roles]
         injuring = pool.submit(injuries.run)
         samples = _watch(site, tally, extent)
         injuries.over.set()
         injuring.result()
+        operators.over.set()
         clients.over.set()
         for future in running:
             future.result()
     site.move_clock(0)
+    if halted := operators.halted():
+        tally.halt(halted)
     _look(site, tally, samples)
 
 
@@ -121,8 +128,8 @@ def _watch(site: Site, tally: Tally, extent: Extent) -> list[tuple[int, float, i
         if time.monotonic() - said > SAY_EVERY_S:
             said = time.monotonic()
             print(
-                f"{elapsed:6.0f} s  {tally.right} right, {len(tally.wrong)} wrong, {len(tally.lost)} lost, "
-                f"{len(tally.recovery)} engines died",
+                f"{elapsed:6.0f} s  {tally.right} right, {tally.verdict}; {len(tally.recovery)} engines died, "
+                f"{sum(tally.operated.values())} operations",
                 flush=True,
             )
     return samples

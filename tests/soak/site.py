@@ -14,6 +14,7 @@ import struct
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ ARGUMENTS: dict[str, Any] = {
     "engine_restart_backoff": 0.1,
     "engine_wedge_timeout": 4,
     "tool_call_parser": "hermes",
+    "enable_sleep_mode": True,
+    "weight_transfer_config": "{}",
+    "api_server_count": 2,
 }
 TEMPLATE = (
     "{% if tools %}<|im_start|>system\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
@@ -41,19 +45,22 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 """Shows tools, which the embedded model's own does not."""
+API = "core.serving.api_process"
 LIVES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
 class Site:
     """One server after the other, of which one runs.
 
-    generation: how many servers were killed. clock_moves: whether its wall clock can be moved.
+    generation: how many servers were killed. cuts: how often connections were cut by a death.
+    clock_moves: whether its wall clock can be moved.
     notes: what this machine does not allow.
     """
 
     def __init__(self, home: Path, **arguments: Any) -> None:
         self.home = home
         self.generation = 0
+        self.cuts = 0
         self.notes: list[str] = []
         self.disk = home / "disk"
         template = home / "template.jinja"
@@ -99,6 +106,7 @@ class Site:
         """Kill the server and start another one; returns what the killed one left running."""
         self._up.clear()
         self.generation += 1
+        self.cuts += 1
         self.server.process.kill()
         self.server.process.wait()
         left = self.server.wait_for_orphans()
@@ -130,10 +138,24 @@ class Site:
                 return dict(json.loads(answer.body))
         return {}
 
+    def api_processes(self) -> list[psutil.Process]:
+        """Processes that answer HTTP requests."""
+        return self._children(lambda words: API in words)
+
+    def kill_api_process(self, number: int) -> None:
+        """Kill one of them, whose connections are cut; the server starts another one."""
+        processes = self.api_processes()
+        if processes:
+            self.cuts += 1
+            processes[number % len(processes)].kill()
+
     def helpers(self) -> list[psutil.Process]:
-        """Processes of the server other than the engine."""
+        """Processes of the server other than the engine and those that answer requests."""
+        return self._children(lambda words: API not in words and "core.engine.process" not in words)
+
+    def _children(self, is_wanted: Callable[[list[str]], bool]) -> list[psutil.Process]:
         with suppress(psutil.Error):
-            return [child for child, words in self.server.children() if "core.engine.process" not in words]
+            return [child for child, words in self.server.children() if is_wanted(words)]
         return []
 
     def memory(self) -> float:

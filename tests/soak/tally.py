@@ -15,11 +15,13 @@ NOTES = 20
 
 @dataclass
 class Tally:
-    """right, wrong, lost: answers. cut: answers that ended with a server that was killed, and were asked for again.
+    """right, wrong, lost: answers. cut: those that ended with a server or an API process, and were asked for again.
 
     refused:  requests that were told to come back, and came.
     left:     clients that went away in the middle.
     leaked:   what was left behind, as sentences.
+    halted:   what held the server although nobody wanted that any more, as sentences.
+    operated: what operators did, by name.
     recovery: seconds from the death of an engine to the next one.
     gaps:     the longest of each stream, in seconds.
     """
@@ -31,6 +33,8 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
+    halted: list[str] = field(default_factory=list)
+    operated: Counter[str] = field(default_factory=Counter)
     injuries: Counter[str] = field(default_factory=Counter)
     recovery: list[float] = field(default_factory=list)
     restarts: list[float] = field(default_factory=list)
@@ -63,6 +67,16 @@ class Tally:
         with self._lock:
             self.leaked.append(what)
 
+    def halt(self, what: str) -> None:
+        """The server computes nothing, and nobody wants that."""
+        with self._lock:
+            self.halted.append(what)
+
+    def operate(self, name: str) -> None:
+        """An operator did something, and took it back."""
+        with self._lock:
+            self.operated[name] += 1
+
     def injure(self, name: str) -> None:
         """Something was done to the server."""
         with self._lock:
@@ -80,8 +94,14 @@ class Tally:
 
     @property
     def held(self) -> bool:
-        """Whether nothing was wrong, lost or leaked."""
-        return not (self.wrong or self.lost or self.leaked)
+        """Whether nothing was wrong, lost or leaked, and nobody halted the server."""
+        return not (self.wrong or self.lost or self.leaked or self.halted)
+
+    @property
+    def verdict(self) -> str:
+        """In a line."""
+        halted = f"halted {len(self.halted)} times" if self.halted else "nobody halted"
+        return f"{len(self.wrong)} wrong, {len(self.lost)} lost, {len(self.leaked)} leaked, {halted}"
 
     def summary(self, facts: str) -> str:
         """As Markdown."""
@@ -92,18 +112,21 @@ class Tally:
             "**wrong**": str(len(self.wrong)),
             "**lost**": str(len(self.lost)),
             "**leaked**": str(len(self.leaked)),
-            "cut off by the death of the whole server, and asked again": str(self.cut),
+            "**halted**": str(len(self.halted)),
+            "cut off by the death of a server or an API process, and asked again": str(self.cut),
             "refused with a time to come back, and answered then": str(self.refused),
             "clients that left in the middle": str(self.left),
             "seconds from an engine's death to the next engine, p50 / p99": _percentiles(self.recovery),
             "seconds from a server's death to the next server, p50 / p99": _percentiles(self.restarts),
             "longest pause of a stream in seconds, p50 / p99": _percentiles(self.gaps),
         }
-        lines = ["# Soak", "", f"{facts}.", "", "| what | how much |", "|---|---:|"]
+        lines = ["# Soak", "", f"{facts}: {self.verdict}.", "", "| what | how much |", "|---|---:|"]
         lines += [f"| {name} | {value} |" for name, value in rows.items()]
         lines += ["", "| injury | times |", "|---|---:|"]
         lines += [f"| {name} | {count} |" for name, count in sorted(self.injuries.items())]
-        for name in ("wrong", "lost", "leaked"):
+        lines += ["", "| operators | times |", "|---|---:|"]
+        lines += [f"| {name} | {count} |" for name, count in sorted(self.operated.items())]
+        for name in ("wrong", "lost", "leaked", "halted"):
             lines += [f"- {name}: {what}" for what in getattr(self, name)[:NOTES]]
         return "\n".join(lines) + "\n"
 

@@ -17,6 +17,7 @@ def check(tally: Tally, least: int) -> None:
     assert tally.wrong == [], tally.summary("wrong")
     assert tally.lost == [], tally.summary("lost")
     assert tally.leaked == [], tally.summary("leaked")
+    assert tally.halted == [], tally.summary("halted")
     assert tally.right >= least and tally.recovery, tally.summary("too little happened")
 
 

@@ -1,0 +1,1 @@
+"""The deterministic simulation of engine, owner and API processes: see `docs/simulation.md`."""

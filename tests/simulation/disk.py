@@ -1,0 +1,95 @@
+"""Simulated files: the record that engines inherit, pages of the KV cache on disk.
+
+Owns: `RecordFile` (its writes can be cut in two by a death, or fail), `SimDisk`. Never does: know what is written.
+Called by: the product's own modules, in the place of `os` and of the disk tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from core.api.config import EngineConfig
+from core.api.errors import ConfigError
+from core.kv.hashing import PrefixKey
+from core.kv.tiers.host import HostTier
+from core.kv.tiers.kv_load import KVLoad
+from core.kv.tiers.page_reader import PageReader
+
+Point = Callable[[str], None]
+"""Called with the name of a place at which an engine may die or a call may fail."""
+
+
+class RecordFile:
+    """The part of `os` that `core.engine.lasting` uses, over files in memory."""
+
+    def __init__(self) -> None:
+        self.point: Point = lambda name: None
+        self._pieces: dict[int, dict[int, bytes]] = {}
+
+    def clear(self) -> None:
+        """A new schedule begins."""
+        self._pieces.clear()
+
+    def pread(self, descriptor: int, count: int, offset: int) -> bytes:
+        piece = self._pieces.get(descriptor, {}).get(offset, b"")
+        return piece[:count]
+
+    def pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        self.point("record.write")
+        self._pieces.setdefault(descriptor, {})[offset] = bytes(data)
+        self.point("record.written")
+        return len(data)
+
+
+class SimDisk(HostTier):
+    """A directory of KV pages. They outlive engines, and are there at once."""
+
+    stores: dict[str, SimDisk]  # of the schedule that runs, by fingerprint
+    point: Point
+
+    is_ready, may_be_read, num_dropped, resting_s = True, True, 0, 0.0
+
+    def __new__(cls, directory: str, fingerprint: str, capacity: int, page_bytes: int) -> SimDisk:
+        store = cls.stores.get(fingerprint)
+        if store is None:
+            store = super().__new__(cls)
+        return store
+
+    def __init__(self, directory: str, fingerprint: str, capacity: int, page_bytes: int) -> None:
+        try:
+            self.point("disk.open")
+        except OSError as error:
+            raise ConfigError([f"{directory} cannot be used: {error.strerror}."]) from None
+        if fingerprint not in self.stores:
+            super().__init__(capacity)
+            self.stores[fingerprint] = self
+
+    def find(self, group: int, key: PrefixKey) -> None:
+        """No page is on its way."""
+
+    def flush(self, timeout_s: float) -> bool:
+        return True
+
+    def leave_alone(self) -> None:
+        pass
+
+    def close(self, timeout_s: float) -> None:
+        pass
+
+
+def fingerprint(config: EngineConfig, numerics: str) -> str:
+    """As `core.kv.tiers.fingerprint`, of what differs here: the weights."""
+    weights = config.weights
+    return ",".join([numerics, *(source.path or source.digest for source in weights.sources)])
+
+
+class SimPageReader(PageReader):
+    """Reads pages when they are asked for, without a thread."""
+
+    def start(self, load: KVLoad) -> None:
+        self._loads.add(load)
+        self._fill(load)
+        load.is_done = True
+
+    def wait(self, timeout_s: float) -> None:
+        """There is nothing to wait for."""

@@ -1,0 +1,160 @@
+"""Plays schedules: the product with simulated surroundings in the place of the machine's.
+
+Owns: `simulation`, which puts the simulated parts in their places, and `play`. Never does: make schedules.
+Called by: the runner, the tests.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from core.api.config import EngineConfig
+from core.api.policy import SchedulingPolicy
+from core.engine import control, lasting, revival, scheduling, zmq_client
+from core.engine import process as engine_process
+from core.engine.loop import EngineLoop
+from core.engine.shared_file import STEPS_NBYTES
+from core.grammars import compiler
+from core.journal import journal, segments
+from core.kv import services
+from core.kv.tiers import page_source
+from core.serving import api_process, supervised_engine, supervisor
+from core_plugins.policies.fair.policy import FairPolicy
+from core_plugins.policies.fcfs.policy import FcfsPolicy
+from core_plugins.policies.priority.policy import PriorityPolicy
+from tests.simulation import disk, engine, owner
+from tests.simulation.api_process import SimApiChild, serve_requests
+from tests.simulation.clock import Clock, simulated_time
+from tests.simulation.disk import RecordFile, SimDisk
+from tests.simulation.events import Schedule
+from tests.simulation.invariants import Hopeless
+from tests.simulation.journal import SimWriter
+from tests.simulation.loop import CURRENT, Endless, SimLoop
+from tests.simulation.network import SimOwned, SimShared, SimSocket
+from tests.simulation.world import Violation, World
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """violations: empty when all went well. passed: how often engines came by each place where something can happen."""
+
+    violations: list[Violation]
+    num_turns: int
+    simulated_s: float
+
+
+POLICIES = {"fcfs": FcfsPolicy, "priority": PriorityPolicy, "fair": FairPolicy}
+
+POLL_S = 0.2
+"""In the place of the product's 20 ms between two questions whether requests have ended: an hour has fewer of them."""
+
+Play = Callable[[Schedule], Outcome]
+
+
+@contextmanager
+def simulation() -> Iterator[Play]:
+    """Within, the returned function plays schedules, one after the other."""
+    clock = Clock()
+    record = RecordFile()
+    steps_file = engine.new_steps_file()
+    os.ftruncate(steps_file, STEPS_NBYTES)
+    nothing = lambda *args, **options: None  # noqa: E731
+    replaced: list[tuple[Any, str, Any]] = [
+        (zmq_client, "OwnedEngine", SimOwned),
+        (revival, "EngineProcesses", engine.SimProcesses),
+        (engine_process, "ThreadPoolExecutor", engine.AtOnce),
+        (engine_process, "import_executor", engine.importer(engine.SimProcesses)),
+        (engine_process, "setup_logging", nothing),
+        (engine_process, "gc", SimpleNamespace(disable=nothing, enable=nothing, freeze=nothing)),
+        (engine_process, "EngineLoop", NotedLoop),
+        (scheduling, "_load_policy", new_policy),
+        (control, "POLL_S", POLL_S),
+        (journal, "JournalDirectory", lambda path: engine.SimProcesses.world.journal_files),
+        (journal, "Writer", SimWriter),
+        (segments, "os", ForwardedFiles()),
+        (lasting, "os", record),
+        (services, "DiskTier", SimDisk),
+        (services, "fingerprint", disk.fingerprint),
+        (page_source, "PageReader", disk.SimPageReader),
+        (supervisor, "ApiChild", SimApiChild),
+        (supervisor, "explained", lambda resolution: {}),
+        (supervised_engine, "start_with_fallbacks", owner.start_with_fallbacks),
+        (api_process, "SharedEngine", SimShared),
+        (api_process, "serve_requests", serve_requests),
+        (api_process, "load_shared_tokenizer", lambda source, model: owner.TOKENIZER),
+        (compiler, "ThreadPoolExecutor", engine.AtOnce),
+    ]
+    logging_before = logging.root.manager.disable
+    with ExitStack() as stack:
+        stack.callback(os.close, steps_file)
+        stack.callback(logging.disable, logging_before)
+        for module, name, value in replaced:
+            stack.enter_context(patch.object(module, name, value))
+        stack.enter_context(simulated_time(clock))
+        if not os.environ.get("SIMLOG"):
+            logging.disable(logging.CRITICAL)
+        yield lambda schedule: _play(schedule, clock, record, steps_file)
+
+
+class NotedLoop(EngineLoop):
+    """The product's loop, which the invariants look into."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        engine.SimProcesses.world.engine_loop = self
+
+
+def pass_by(place: str) -> None:
+    """A process comes by a place; for one that is no more nothing follows."""
+    process = CURRENT.get()
+    if isinstance(process, engine.SimEngineProcess):
+        process.point(place)
+
+
+class ForwardedFiles:
+    """In the place of `os`: the journal's files of the schedule that runs."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(engine.SimProcesses.world.journal_files, name)
+
+
+def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
+    """In the place of loading a plugin, which takes as long as a schedule."""
+    return POLICIES[config.scheduler.policy]()
+
+
+def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int) -> Outcome:
+    loop = SimLoop(schedule.seed)
+    clock.monotonic = loop.time
+    clock.offset = 1.7e9
+    record.clear()
+    os.pwrite(steps_file, bytes(4096), 0)
+    world = World(schedule, loop, clock, steps_file, record)
+    engine.SimProcesses.world = SimApiChild.world = world
+    SimSocket.network = world.network
+    SimDisk.stores = {}
+    record.point = pass_by
+    SimDisk.point = staticmethod(pass_by)
+    try:
+        loop.run(world.run())
+    except Hopeless:
+        pass
+    except Endless as error:
+        world.violated("endless", str(error))
+    outcome = Outcome(world.violations, loop.num_turns, loop.now - 1000.0)
+    loop.wind_up()
+    loop.close()
+    return outcome
+
+
+def collect() -> None:
+    """Free what schedules have left in circles."""
+    gc.collect()

@@ -1,0 +1,340 @@
+"""One simulated server from its start to its end, while the events of a schedule happen to it.
+
+Owns: `World`: what all parts share, and the order of a run: start, events, calm, the last questions, the end.
+Never does: judge (the invariants do), or make schedules. Called by: `play`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    PluginChoices,
+    ResolvedPlugin,
+    RestartConfig,
+    SchedulerConfig,
+    WeightTransferConfig,
+)
+from core.engine.loop import EngineLoop
+from tests.simulation import events as e
+from tests.simulation.answers import Answer
+from tests.simulation.api_process import Front
+from tests.simulation.book import Book
+from tests.simulation.clock import Clock
+from tests.simulation.disk import RecordFile
+from tests.simulation.engine import SimEngineProcess
+from tests.simulation.faults import Faults
+from tests.simulation.invariants import Invariants
+from tests.simulation.journal import JournalFiles
+from tests.simulation.loop import SimLoop
+from tests.simulation.network import Network
+from tests.simulation.owner import AloneServer, SharedServer
+from tests.simulation.weights import VOCAB_SIZE, Weights
+
+MAX_MODEL_LEN = 48
+USUAL_S = 0.03
+"""Seconds that an operation of the reloader usually takes."""
+MOST_VIOLATIONS = 12
+MANY_DEATHS = 3
+"""Deaths from which on a request may be taken for their cause."""
+
+POLICIES = tuple(
+    ResolvedPlugin(kind="policy", name=name, target=f"core_plugins.policies.{name}.manifest")
+    for name in ("fcfs", "priority", "fair")
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """kind: in a word. sentence: what was seen. at: simulated seconds."""
+
+    kind: str
+    sentence: str
+    at: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.at:.3f} s: {self.sentence}"
+
+
+class World:
+    """schedule: what happens. clock: the clock that the product reads."""
+
+    def __init__(self, schedule: e.Schedule, loop: SimLoop, clock: Clock, steps_file: int, record: RecordFile) -> None:
+        self.schedule = schedule
+        self.settings = schedule.settings
+        self.loop = loop
+        self.clock = clock
+        self.steps_file = steps_file
+        self.record = record
+        self.config = engine_config(schedule.settings)
+        self.network = Network(loop, schedule.settings.delay_s)
+        self.faults = Faults()
+        self.book = Book()
+        self.fronts: dict[int, Front] = {}
+        self.answers: list[Answer] = []
+        self.violations: list[Violation] = []
+        self.engine: SimEngineProcess | None = None
+        self.engine_loop: EngineLoop | None = None
+        self.kept_tensors: set[str] = set()
+        self.history: list[Weights] = []
+        self.trainer = asyncio.Lock()
+        self.gathers = False
+        self.step_s = schedule.settings.step_s
+        self.stood_still_s = 0.0
+        self.num_deaths = 0
+        self.step_failed = False
+        self.record_failed = False
+        self.sleep_failed = False
+        self.journal_failed = False
+        self.begins_anew = False
+        self.journal_files = JournalFiles(self._pass_by)
+        self.log: list[str] = []
+        self._num_engines = 0
+        self._num_updates = 0
+        self._acked = 0
+        self._slow: dict[str, float] = {}
+        self._calls: list[tuple[Front, asyncio.Task[None]]] = []
+
+    async def run(self) -> None:
+        """Everything that happens."""
+        server = self._server = SharedServer(self) if self.settings.num_apis else AloneServer(self)
+        await self._until(lambda: len(self.serving()) == max(1, self.settings.num_apis), 60.0)
+        begin = self.loop.now
+        for event in self.schedule.events:
+            delay = begin + event.at - self.loop.now
+            if delay > 0:
+                await asyncio.sleep(delay)
+            await self._happens(event)
+        invariants = Invariants(self)
+        await invariants.check_calm()
+        await server.close()
+        invariants.check_end()
+
+    def calls(self) -> list[asyncio.Task[None]]:
+        """Those of API processes that live."""
+        return [task for front, task in self._calls if front.process.alive]
+
+    def violated(self, kind: str, sentence: str) -> None:
+        """Something is wrong."""
+        if len(self.violations) < MOST_VIOLATIONS:
+            self.violations.append(Violation(kind, sentence, self.loop.now - 1000.0))
+
+    def serving(self) -> list[Front]:
+        """API processes that answer."""
+        return [front for front in self.fronts.values() if front.serves]
+
+    def new_engine(self) -> SimEngineProcess:
+        """The next life of the engine."""
+        self.engine_loop = None
+        self.engine = SimEngineProcess(self, self._num_engines)
+        self._num_engines += 1
+        return self.engine
+
+    def engine_died(self, engine: SimEngineProcess) -> None:
+        """For the judgement of answers."""
+        self.num_deaths += 1
+
+    def server_died(self) -> None:
+        """Everything but the disk begins anew: nobody holds the next engine, whose weights are those of the checkpoint."""
+        self.engine = self.engine_loop = None
+        self.record.clear()
+        self.kept_tensors.clear()
+        self.gathers = False
+        self.trainer = asyncio.Lock()
+        self.book.begin_anew()
+        self.begins_anew = True
+
+    def killed_as_hung(self, engine: SimEngineProcess) -> None:
+        """A violation, unless it hangs."""
+        if not engine.hangs:
+            self.violated("wedge", f"an engine that worked was killed: {engine.wedge}")
+
+    def failed_at(self, point: str) -> None:
+        """A failure was injected."""
+        if point.startswith("step"):
+            self.step_failed = True
+        if point.startswith("record"):
+            self.record_failed = True
+        if point.startswith("journal"):
+            self.journal_failed = True
+        if point.startswith(("release", "restore")):
+            self.sleep_failed = True
+
+    @property
+    def may_convict(self) -> bool:
+        """Whether engines died so often that a request may be taken for the cause."""
+        return self.num_deaths >= MANY_DEATHS
+
+    def duration(self, what: str) -> float:
+        """Seconds of an operation of the reloader."""
+        return self._slow.get(what, USUAL_S) * (0.5 + 0.5 * self.loop.draw())
+
+    @property
+    def slowest_s(self) -> float:
+        """Seconds of the slowest operation."""
+        return max(self._slow.values(), default=0.0)
+
+    def ask(self, front: Front, event: e.Ask) -> Answer:
+        """Have a front take a request."""
+        answer = Answer(f"r{len(self.answers)}", event, self.loop.now, self._acked)
+        self.answers.append(answer)
+        task = answer.task = front.spawn(front.ask, event, answer)
+        if event.leave_s:
+            self.loop.at(self.loop.now + event.leave_s, self._leave, front, answer, task)
+        return answer
+
+    # Weights, as they were applied and acknowledged.
+
+    def new_update(self) -> str:
+        """The name of a single update."""
+        self._num_updates += 1
+        return f"u{self._num_updates}"
+
+    def new_group(self, parts: int) -> str:
+        """The name of updates that belong together."""
+        self._num_updates += 1
+        return f"g{self._num_updates}"
+
+    def weights_are(self, weights: Weights, *, starts: bool = False) -> None:
+        """The engine's weights are these from now on. starts: a new engine begins with them."""
+        self._check_whole(weights)
+        if self.history and self.history[-1] == weights and not self.begins_anew:
+            return
+        if starts and self.begins_anew:
+            self.begins_anew = False
+            self._acked = len(self.history)
+        elif starts and self.history and not self.record_failed:
+            allowed = self.history[self._acked :]
+            if weights not in allowed:
+                names = "+".join(weights.names) or "the checkpoint"
+                self.violated("rolled_back", f"after a death the weights are {names}, and newer ones were in use")
+        self.history.append(weights)
+
+    def weights_acknowledged(self, names: tuple[str, ...]) -> None:
+        """A trainer was told that its update is in use."""
+        for place in range(len(self.history) - 1, -1, -1):
+            if set(names) <= set(self.history[place].names):
+                self._acked = max(self._acked, place)
+                return
+        self.violated("not_applied", f"{'+'.join(names)} was acknowledged and never applied")
+
+    def weights_refused(self, names: tuple[str, ...], error: Exception) -> None:
+        """A trainer was told that nothing has changed."""
+        if self.history and set(names) & set(self.history[-1].names):
+            self.violated("refused", f"{'+'.join(names)} is in use, and its sender was told: {error}")
+
+    def seen(self, place: int) -> None:
+        """A client has a token of these weights: no later engine goes back behind them."""
+        self._acked = max(self._acked, place)
+
+    def _check_whole(self, weights: Weights) -> None:
+        groups: dict[str, set[str]] = {}
+        for name in weights.names:
+            group, dot, part = name.partition(".")
+            if dot:
+                groups.setdefault(group, set()).add(part)
+        newest = list(groups)[-1:]
+        for group in newest:
+            count = int(next(iter(groups[group])).partition("/")[2])
+            if len(groups[group]) != count:
+                self.violated("half", f"of the update {group} only {sorted(groups[group])} are in use")
+
+    def _pass_by(self, place: str) -> None:
+        """The server's process comes by a place at which its disk may fail."""
+        if self.engine is not None:
+            self.faults.pass_by(self.engine, place)
+
+    # What happens.
+
+    async def _happens(self, event: e.AnyEvent) -> None:
+        match event:
+            case e.Kill():
+                if self.engine is not None:
+                    self.engine.die()
+            case e.Fault():
+                self.faults.arm(event)
+            case e.Slow():
+                self._slow[event.what] = event.seconds
+            case e.Jump():
+                self._jump(event)
+            case e.Crash():
+                self._server.crash(event.api)
+            case _:
+                front = await self._front(event.api)
+                if front is None:
+                    return
+                if isinstance(event, e.Ask):
+                    self.ask(front, event)
+                else:
+                    call: Callable[[Any], Awaitable[None]] = getattr(front, type(event).__name__.lower())
+                    self._calls.append((front, front.spawn(call, event)))
+
+    def _jump(self, event: e.Jump) -> None:
+        if event.wall:
+            self.clock.offset += event.seconds
+        else:
+            self.loop.now += event.seconds
+            self.stood_still_s += event.seconds
+
+    async def _front(self, number: int) -> Front | None:
+        """The API process with this number if it answers, else another one."""
+        await self._until(lambda: bool(self.serving()), 30.0)
+        serving = self.serving()
+        wanted = self.fronts.get(number)
+        return wanted if wanted in serving else (serving[0] if serving else None)
+
+    async def _until(self, done: Callable[[], bool], limit_s: float) -> bool:
+        end = self.loop.now + limit_s
+        while not done() and self.loop.now < end:
+            await asyncio.sleep(0.03)
+        return done()
+
+    def _leave(self, front: Front, answer: Answer, task: asyncio.Task[None]) -> None:
+        if answer.ended is not None or not front.serves:
+            return
+        if answer.event.aborts and front.engine is not None:
+            front.spawn(front.engine.abort, answer.name)
+        else:
+            task.cancel()
+
+
+@cache
+def engine_config(settings: e.Settings) -> EngineConfig:
+    """The engine's configuration, which schedules with equal settings share."""
+    return EngineConfig(
+        model=ModelConfig(
+            model="simulated",
+            served_names=("simulated",),
+            max_model_len=MAX_MODEL_LEN,
+            vocab_size=VOCAB_SIZE,
+            skip_tokenizer=True,
+        ),
+        cache=CacheConfig(
+            block_size=settings.block_size,
+            num_blocks=settings.num_blocks,
+            host_bytes=settings.host_pages * settings.block_size * 8,
+            disk_path="disk" if settings.disk else None,
+            disk_bytes=1 << 20 if settings.disk else 0,
+        ),
+        scheduler=SchedulerConfig(
+            max_num_seqs=settings.limit,
+            max_num_batched_tokens=settings.budget,
+            max_model_len=MAX_MODEL_LEN,
+            policy=settings.policy,
+            num_speculative_tokens=settings.drafts,
+            async_scheduling=settings.ahead,
+        ),
+        plugins=PluginChoices(loader="none", platform="none", table=POLICIES),
+        restarts=RestartConfig(backoff_s=0.05),
+        wedge_timeout_s=10.0,
+        disable_log_stats=True,
+        sleeps=True,
+        weight_transfer=WeightTransferConfig(),
+    )
