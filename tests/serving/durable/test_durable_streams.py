@@ -264,7 +264,9 @@ def test_requests_that_fail_are_not_kept(tmp_path: Path) -> None:
 def test_a_time_limit_holds_across_servers(tmp_path: Path) -> None:
     with run_server(config(tmp_path)) as server:
         body = {**ASK, "timeout": 0.4}
-        assert server.http.post("/tokenize", json=ASK).status_code == 200  # so that the process which prepares has started
+        assert (
+            server.http.post("/tokenize", json=ASK).status_code == 200
+        )  # so that the process which prepares has started
         reading = read(server.http, CHAT, body, Reading(), 4)
     time.sleep(0.5)
     with run_server(config(tmp_path)) as server:
