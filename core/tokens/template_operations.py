@@ -75,11 +75,9 @@ def check_call(function: Any, args: tuple[Any, ...], options: Mapping[str, Any])
         _refuse(f"it calls '{name}' of a number, which is not allowed")
 
 
-def concatenated(parts: Iterable[Any]) -> str:
-    """`a ~ b ~ c`. Raises SecurityError when the result would be too large."""
-    texts = [str(part) for part in parts]
+def check_concatenated(texts: Iterable[str]) -> None:
+    """Raise SecurityError when `a ~ b ~ c` of these would be too large."""
     _check_length(sum(map(len, texts)), "a text", MAX_TEXT)
-    return "".join(texts)
 
 
 def bounded_filters(filters: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:

@@ -17,7 +17,13 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from core.tokens.template_operations import BoundedCode, bounded_filters, check_call, check_operator, concatenated
+from core.tokens.template_operations import (
+    BoundedCode,
+    bounded_filters,
+    check_call,
+    check_concatenated,
+    check_operator,
+)
 
 MAX_STEPS = 1_000_000
 
@@ -77,7 +83,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     def concatenated(self, parts: tuple[Any, ...]) -> str:
         """The operator `~`."""
-        return concatenated(parts)
+        texts = [str(part) for part in parts]
+        check_concatenated(texts)
+        return "".join(texts)
 
 
 def _to_json(
