@@ -16,6 +16,7 @@ import pytest
 
 from core.api.config import ServerConfig
 from core.api.errors import RequestError
+from core.helper_process import spawn_helper
 from core.serving.preparation import Preparation
 from core.serving.preparation_apart import ApartPreparation
 from tests.serving.conftest import RunningServer, run_server
@@ -142,6 +143,14 @@ def test_a_process_that_dies_idle_leaves_no_zombie(lanes: RunningServer) -> None
     assert chat(lanes).status_code == 200
     second = lanes.preparer.small.process
     assert second is not None and second.pid != first.pid
+
+
+def test_a_helper_that_nobody_reads_from_leaves_no_zombie() -> None:
+    """As that of grammars, which waits for its next job without being looked at."""
+    process, connection = spawn_helper("core.serving.preparation_process")
+    with connection:
+        process.kill()
+        gone(process.pid)
 
 
 def gone(pid: int) -> None:
