@@ -113,6 +113,8 @@ CASES = [
      [{}, {"config": {"quantization_config": {"quant_method": "gptq"}}}],
      [{"load_format": "bitsandbytes"}, {"config": {"quantization_config": {"quant_method": "gptq"}}}],
      "is quantized with gptq"),
+    ("measured_sizes_of_inputs_are_not_used", [{}, {"quantization": "fp8", **model(["a.weight_scale"])}],
+     [{}, {"quantization": "fp8", **model(["a.weight_scale", "a.input_scale"])}], "a.input_scale and 0 more"),
     ("prefixes_are_shared_or_not", [{"disable_cascade_attn": False}, {"cascades": ["a"]}],
      [{"disable_cascade_attn": True}, {"cascades": ["a"]}], "a reads a prefix that sequences share once"),
     ("prefixes_are_shared_or_not", [{"disable_cascade_attn": True}], [{"disable_cascade_attn": False}],

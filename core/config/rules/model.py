@@ -20,6 +20,8 @@ from core.models.unread import unknown_to_class
 
 SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
 """Types of speculators that have another name here."""
+INPUT_SIZES = ("input_scale", "input_global_scale", "activation_scale")
+"""Last parts of the names of tensors with measured sizes of inputs."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 OF_THE_HUB = ("revision", "download_dir", "hf_token", "hf_endpoint")
 AUTO = -1
@@ -143,6 +145,19 @@ def bitsandbytes_is_read_as_safetensors(facts: Facts) -> Findings:
     if method is None and facts["quantization"] is None:
         why = "--load-format bitsandbytes rounds a plain checkpoint, as vLLM's loader of this name does"
         yield Derive("quantization", "bitsandbytes", why)
+
+
+def measured_sizes_of_inputs_are_not_used(facts: Facts) -> Findings:
+    """Inputs of quantized layers are rounded by their own sizes or not at all, unlike with measured sizes."""
+    if facts.quantization is None or facts.manifest is None:
+        return
+    measured = [name for name in facts.manifest.tensors if name.endswith(INPUT_SIZES)]
+    if measured:
+        yield Warn(
+            f"The checkpoint has measured sizes of inputs ({measured[0]} and {len(measured) - 1} more), which are not used: "
+            "inputs of quantized layers are rounded by their own sizes, or not at all, so results differ slightly from those "
+            "of engines that use them (--quantization-config.activation says how inputs are rounded)."
+        )
 
 
 def prefixes_are_shared_or_not(facts: Facts) -> Findings:
@@ -294,4 +309,5 @@ RULES: tuple[Rule, ...] = (
     Rule(loader_takes_quantized_checkpoints, "plugins"),
     Rule(loader_settings_go_to_the_loader, "plugins"),
     Rule(prefixes_are_shared_or_not, "plugins"),
+    Rule(measured_sizes_of_inputs_are_not_used, "plugins"),
 )

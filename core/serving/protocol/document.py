@@ -48,9 +48,10 @@ class Body:
 
     @property
     def used(self) -> list[str]:
-        """All the others."""
+        """All the others, as a body spells them."""
         rest = {*self.neutral, *self.refused}
-        return sorted(name for name in self.struct.__struct_fields__ if name not in rest)
+        fields = zip(self.struct.__struct_fields__, self.struct.__struct_encode_fields__, strict=True)
+        return sorted(spelled for name, spelled in fields if rest.isdisjoint((name, spelled)))
 
 
 ALL_NEUTRAL = {**sampling.NEUTRAL, **sampling.NEUTRAL_HERE}
