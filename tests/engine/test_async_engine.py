@@ -50,7 +50,7 @@ def with_engine(test: Callable[[AsyncEngine], Awaitable[None]], **options: Any) 
 class NoGrammars:
     """Compiles for ever."""
 
-    async def compiled(self, params: object) -> None:
+    async def compiled(self, params: object, tenant: str) -> None:
         await asyncio.sleep(60)
 
     def close(self) -> None:

@@ -135,7 +135,7 @@ CASES: dict[str, dict[str, Any]] = {
 class Compiled:
     """Grammars of the plain backend of regular expressions."""
 
-    async def compiled(self, wanted: Any) -> Any:
+    async def compiled(self, wanted: Any, tenant: str) -> Any:
         return regex_grammar.compiled(wanted.regex)
 
     def close(self) -> None:
