@@ -95,7 +95,6 @@ class World:
         self.journal_failed = False
         self.begins_anew = False
         self.journal_files = JournalFiles(self._pass_by)
-        self.log: list[str] = []
         self._num_engines = 0
         self._num_updates = 0
         self._acked = 0
