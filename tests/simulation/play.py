@@ -30,7 +30,7 @@ from core_plugins.policies.fair.policy import FairPolicy
 from core_plugins.policies.fcfs.policy import FcfsPolicy
 from core_plugins.policies.priority.policy import PriorityPolicy
 from tests.simulation import disk, engine, owner
-from tests.simulation.api_process import SimApiChild, serve_requests
+from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time
 from tests.simulation.disk import RecordFile, SimDisk
 from tests.simulation.events import Schedule

@@ -32,7 +32,7 @@ class SimReloader:
         self._store = executor.world.kept_tensors
         self._process.point("start")
         self._check(self.state.sources)
-        executor.world.weights_are(Weights.of(self.state.sources), starts=True)
+        executor.world.weights.become(Weights.of(self.state.sources), starts=True)
         executor.use(Weights.of(self.state.sources))
         executor.allocate()
 
@@ -102,7 +102,7 @@ class SimReloader:
         self._check(state.sources)
         self.state = state
         weights = Weights.of(state.sources)
-        self._executor.world.weights_are(weights)
+        self._executor.world.weights.become(weights)
         if "weights" not in self.missing:
             self._executor.use(weights)
 
@@ -115,7 +115,7 @@ class SimReloader:
         if "weights" in wanted:
             self._check(self.state.sources)
             weights = Weights.of(self.state.sources)
-            self._executor.world.weights_are(weights)
+            self._executor.world.weights.become(weights)
             self._executor.use(weights)
         if not left & PARTS and not self._executor.cache:
             self._executor.allocate()
