@@ -65,7 +65,7 @@ class Answer:
                 )
                 return
             self._at[choice] = place
-            world.seen(place)
+            world.weights.seen(place)
             known.append(token)
         if reason is not None:
             self.reasons[choice] = reason
@@ -119,7 +119,7 @@ class Answer:
 
     def _place(self, choice: int, known: list[int], token: int, world: World) -> int | None:
         """The index of the weights that gave a token: the same as before, or newer ones."""
-        history = world.history
+        history = world.weights.states
         before = self._prompt + known
         for place in range(self._at[choice], len(history)):
             if token_after(history[place], before, choice) == token:
@@ -128,8 +128,8 @@ class Answer:
 
     def _wanted(self, choice: int, world: World) -> str:
         before = self._prompt + self.tokens[choice]
-        last = len(world.history)
-        found = {place: token_after(world.history[place], before, choice) for place in range(last)}
+        last = len(world.weights.states)
+        found = {place: token_after(world.weights.states[place], before, choice) for place in range(last)}
         return f"by index of weights {found}, at least {self._at[choice]}"
 
     def _judge_error(self, world: World) -> None:

@@ -1,7 +1,7 @@
 """API processes: the product's engine client with all it needs, and in the place of HTTP the calls of a schedule.
 
-Owns: `Front` (what one process is asked and answers), `SimApiChild` (how the supervisor sees it).
-Never does: judge answers (the invariants do). Called by: the owner (starts them), the world (asks them).
+Owns: `Front`, what one process is asked and answers. Never does: judge answers (the invariants do).
+Called by: the owner (starts them), the world (asks them).
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError
@@ -18,14 +17,13 @@ from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.weights import WeightUpdate
 from core.engine.async_engine import AsyncEngine
 from core.engine.request_terms import RequestTerms
-from core.serving.api_messages import Begin, Stop
-from core.serving.api_process import ApiProcess
 from tests.simulation.answers import Answer, prompt_of
 from tests.simulation.events import Ask, Mode, Pause, Reload, Reset, Resume, Sleep, Update, Wake
 from tests.simulation.journal import Streams
 from tests.simulation.loop import Process
 
 if TYPE_CHECKING:
+    from tests.simulation.api_child import SimApiChild
     from tests.simulation.world import World
 
 RETRY_S = 1.5
@@ -123,14 +121,14 @@ class Front:
 
     async def update(self, event: Update) -> None:
         """One trainer at a time. After a gathered update that did not come to its end all begin with a new one."""
-        async with self.world.trainer:
+        async with self.world.weights.trainer:
             control = self._engine.control
-            if event.parts == 1 and not self.world.gathers:
-                name, update = self._part(event, self.world.new_update(), 0)
+            if event.parts == 1 and not self.world.weights.gathers:
+                name, update = self._part(event, self.world.weights.new_update(), 0)
                 await self._replace(event, (name,), control.update_weights, update, event.mode)
                 return
-            group = self.world.new_group(event.parts)
-            self.world.gathers = True
+            group = self.world.weights.new_group()
+            self.world.weights.gathers = True
             if not await self._again(event.tries, "keep", control.start_weight_update):
                 return
             names = []
@@ -144,7 +142,7 @@ class Front:
                     return
             version = f"v-{group}" if event.named else None
             if await self._replace(event, tuple(names), control.finish_weight_update, version, event.mode):
-                self.world.gathers = False
+                self.world.weights.gathers = False
 
     def _part(self, event: Update, name: str, number: int) -> tuple[str, WeightUpdate]:
         names = None if event.parts == 1 else [f"tensor{number}"]
@@ -161,10 +159,10 @@ class Front:
         for number in range(event.tries):
             outcome = await self._call("update", event.mode, event.patience_s, call, *args)
             if outcome is None:
-                world.weights_acknowledged(names)
+                world.weights.acknowledged(names)
                 return True
             if isinstance(outcome, RequestError) and number == 0:
-                world.weights_refused(names, outcome)
+                world.weights.refused(names, outcome)
             if not isinstance(outcome, EngineStalledError | EngineDeadError):
                 return False
             await asyncio.sleep(RETRY_S)
@@ -202,89 +200,6 @@ class Front:
     def _engine(self) -> AsyncEngine:
         assert self.engine is not None
         return self.engine
-
-
-class SimApiChild:
-    """One API process as its supervisor sees it. Its public part is that of `ApiChild`."""
-
-    world: World  # of the schedule that runs
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.client: int | None = None
-        self._has_begun = False
-        self.front = Front(self.world, number)
-        self._to_supervisor: asyncio.Queue[Any] = asyncio.Queue()
-        self._to_api: asyncio.Queue[Any] = asyncio.Queue()
-        self.front.child = self
-        self.world.fronts[number] = self.front
-        self._task = self.front.spawn(self._serve)
-        self._task.add_done_callback(lambda task: self._hang_up())
-
-    @classmethod
-    async def spawn(cls, number: int, listener: object, max_callback_ms: float | None) -> SimApiChild:
-        return cls(number)
-
-    def begin(self, message: Begin) -> None:
-        self._has_begun = True
-        self._deliver(self._to_api, message)
-
-    def tell(self, news: object) -> None:
-        if self._has_begun:
-            self._deliver(self._to_api, news)
-
-    def send(self, message: object) -> None:
-        self._deliver(self._to_api, message)
-
-    def stop(self, *, at_once: bool) -> None:
-        self._deliver(self._to_api, Stop(at_once))
-
-    async def receive(self) -> Any:
-        return await self._to_supervisor.get()
-
-    async def ended(self) -> str:
-        return "ended"
-
-    def kill(self) -> None:
-        """It dies: its connections are cut, and its supervisor hears of the end."""
-        if self.front.process.alive:
-            self.world.loop.drop(self.front.process)
-            self._hang_up()
-
-    def _hang_up(self) -> None:
-        self._deliver(self._to_supervisor, None)
-
-    def _deliver(self, queue: asyncio.Queue[Any], message: object) -> None:
-        loop = self.world.loop
-        loop.at(loop.now + 0.001, queue.put_nowait, message)
-
-    async def _serve(self) -> None:
-        channel = SimpleNamespace(
-            send=lambda message: self._deliver(self._to_supervisor, message), receive=self._to_api.get
-        )
-        begin = await self._to_api.get()
-        if isinstance(begin, Begin):
-            process = ApiProcess(channel, begin)  # type: ignore[arg-type]
-            hearing = asyncio.ensure_future(process.hear())
-            try:
-                await process.serve(self.front)  # type: ignore[arg-type]
-            finally:
-                hearing.cancel()
-
-
-async def serve_requests(
-    server: object,
-    front: Front,
-    engine: AsyncEngine,
-    events: tuple[asyncio.Event, asyncio.Event],
-    on_ready: Any,
-    **_: Any,
-) -> None:
-    """In the place of HTTP: the front answers until it is told to stop."""
-    front.engine = engine
-    on_ready(SimpleNamespace(metrics=SimpleNamespace(share=lambda number, others: None)))
-    await events[0].wait()
-    front.stopping.set()
 
 
 async def _shielded(work: Callable[..., Awaitable[None]], *args: object) -> None:

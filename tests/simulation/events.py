@@ -52,7 +52,6 @@ class Ask(Event, frozen=True):
     timeout_s: float = 0.0
     leave_s: float = 0.0
     aborts: bool = False
-    stop: int = 0
 
 
 class Pause(Event, frozen=True):

@@ -6,7 +6,6 @@ Called by: the runner, the tests.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ from core_plugins.policies.fair.policy import FairPolicy
 from core_plugins.policies.fcfs.policy import FcfsPolicy
 from core_plugins.policies.priority.policy import PriorityPolicy
 from tests.simulation import disk, engine, owner
-from tests.simulation.api_process import SimApiChild, serve_requests
+from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time
 from tests.simulation.disk import RecordFile, SimDisk
 from tests.simulation.events import Schedule
@@ -44,7 +43,7 @@ from tests.simulation.world import Violation, World
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """violations: empty when all went well. passed: how often engines came by each place where something can happen."""
+    """violations: empty when all went well. num_turns: callbacks. simulated_s: from the start to the end."""
 
     violations: list[Violation]
     num_turns: int
@@ -99,8 +98,7 @@ def simulation() -> Iterator[Play]:
         for module, name, value in replaced:
             stack.enter_context(patch.object(module, name, value))
         stack.enter_context(simulated_time(clock))
-        if not os.environ.get("SIMLOG"):
-            logging.disable(logging.CRITICAL)
+        logging.disable(logging.CRITICAL)
         yield lambda schedule: _play(schedule, clock, record, steps_file)
 
 
@@ -153,8 +151,3 @@ def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int)
     loop.wind_up()
     loop.close()
     return outcome
-
-
-def collect() -> None:
-    """Free what schedules have left in circles."""
-    gc.collect()

@@ -11,17 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from core.api.config import EngineConfig
-from core.api.errors import CheckpointError, EngineDeadError, UserError
+from core.api.errors import CheckpointError, EngineDeadError
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
 from tests.simulation.weights import Weights
 
 if TYPE_CHECKING:
     from tests.simulation.executor import SimExecutor
 
-from core.engine.executor import Reloader
-
-SETTLES = hasattr(Reloader, "settle")
-"""Whether the engine says when replaced tensors may go; before it did, the reloader dropped them itself."""
 PARTS: frozenset[MemoryPart] = frozenset(get_args(MemoryPart))
 
 
@@ -36,7 +32,7 @@ class SimReloader:
         self._store = executor.world.kept_tensors
         self._process.point("start")
         self._check(self.state.sources)
-        executor.world.weights_are(Weights.of(self.state.sources), starts=True)
+        executor.world.weights.become(Weights.of(self.state.sources), starts=True)
         executor.use(Weights.of(self.state.sources))
         executor.allocate()
 
@@ -67,25 +63,18 @@ class SimReloader:
             self._store.discard(name)
 
     def discard(self, source: WeightSource) -> None:
-        if SETTLES:
-            return
+        """Its memory is given back by `settle`."""
         self._process.point("discard")
-        if source.digest and source.digest in {kept.digest for kept in self.state.sources}:
-            self._executor.world.violated("discarded", f"{source.digest} is in use, and its memory was given back")
-        self._store.discard(source.digest)
 
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
         number = self.state.number + 1
-        together, replaced = _compacted([*self.state.sources, *sources])
+        together = _compacted([*self.state.sources, *sources])
         state = WeightsState(version=version or str(number), number=number, sources=together)
         if frees_first and "weights" not in self.missing:
             self._exchange(state)
         else:
             self._work("apply")
             self._use(state)
-        if not SETTLES:
-            for source in replaced:
-                self._store.discard(source.digest)
         self._process.point("applied")
 
     def reload(self) -> None:
@@ -100,23 +89,20 @@ class SimReloader:
         try:
             self._work("exchange")
             self._bring_back(self.missing & there)
-        except Exception as first:
-            if not (SETTLES or isinstance(first, UserError)):
-                raise
+        except Exception:
             self.state = before
             try:
                 self._work("exchange_back")
                 self._bring_back(self.missing & there)
             except Exception as error:
-                fatal = EngineDeadError if SETTLES else RuntimeError
-                raise fatal(f"neither the new weights nor those before can be read: {error}") from error
+                raise EngineDeadError(f"Neither the new weights nor those before can be used: {error}") from error
             raise
 
     def _use(self, state: WeightsState) -> None:
         self._check(state.sources)
         self.state = state
         weights = Weights.of(state.sources)
-        self._executor.world.weights_are(weights)
+        self._executor.world.weights.become(weights)
         if "weights" not in self.missing:
             self._executor.use(weights)
 
@@ -129,7 +115,7 @@ class SimReloader:
         if "weights" in wanted:
             self._check(self.state.sources)
             weights = Weights.of(self.state.sources)
-            self._executor.world.weights_are(weights)
+            self._executor.world.weights.become(weights)
             self._executor.use(weights)
         if not left & PARTS and not self._executor.cache:
             self._executor.allocate()
@@ -149,15 +135,12 @@ class SimReloader:
         process.point(f"{what}.late")
 
 
-def _compacted(sources: Sequence[WeightSource]) -> tuple[tuple[WeightSource, ...], list[WeightSource]]:
-    """Sources without those that later ones replace, and the replaced ones."""
+def _compacted(sources: Sequence[WeightSource]) -> tuple[WeightSource, ...]:
+    """Sources without those that later ones replace."""
     kept: list[WeightSource] = []
-    replaced: list[WeightSource] = []
     covered: set[str] = set()
     for source in reversed(sources):
-        if covered.issuperset(source.names) or "all" in covered:
-            replaced.append(source)
-        else:
+        if not (covered.issuperset(source.names) or "all" in covered):
             kept.insert(0, source)
             covered.update(source.names)
-    return tuple(kept), replaced
+    return tuple(kept)

@@ -36,7 +36,8 @@ from tests.simulation.journal import JournalFiles
 from tests.simulation.loop import SimLoop
 from tests.simulation.network import Network
 from tests.simulation.owner import AloneServer, SharedServer
-from tests.simulation.weights import VOCAB_SIZE, Weights
+from tests.simulation.weights import VOCAB_SIZE
+from tests.simulation.weights_history import WeightsHistory
 
 MAX_MODEL_LEN = 48
 USUAL_S = 0.03
@@ -83,9 +84,7 @@ class World:
         self.engine: SimEngineProcess | None = None
         self.engine_loop: EngineLoop | None = None
         self.kept_tensors: set[str] = set()
-        self.history: list[Weights] = []
-        self.trainer = asyncio.Lock()
-        self.gathers = False
+        self.weights = WeightsHistory(self)
         self.step_s = schedule.settings.step_s
         self.stood_still_s = 0.0
         self.num_deaths = 0
@@ -93,12 +92,8 @@ class World:
         self.record_failed = False
         self.sleep_failed = False
         self.journal_failed = False
-        self.begins_anew = False
         self.journal_files = JournalFiles(self._pass_by)
-        self.log: list[str] = []
         self._num_engines = 0
-        self._num_updates = 0
-        self._acked = 0
         self._slow: dict[str, float] = {}
         self._calls: list[tuple[Front, asyncio.Task[None]]] = []
 
@@ -146,10 +141,8 @@ class World:
         self.engine = self.engine_loop = None
         self.record.clear()
         self.kept_tensors.clear()
-        self.gathers = False
-        self.trainer = asyncio.Lock()
+        self.weights.begin_anew()
         self.book.begin_anew()
-        self.begins_anew = True
 
     def killed_as_hung(self, engine: SimEngineProcess) -> None:
         """A violation, unless it hangs."""
@@ -183,75 +176,17 @@ class World:
 
     def ask(self, front: Front, event: e.Ask) -> Answer:
         """Have a front take a request."""
-        answer = Answer(f"r{len(self.answers)}", event, self.loop.now, self._acked)
+        answer = Answer(f"r{len(self.answers)}", event, self.loop.now, self.weights.newest_known)
         self.answers.append(answer)
         task = answer.task = front.spawn(front.ask, event, answer)
         if event.leave_s:
             self.loop.at(self.loop.now + event.leave_s, self._leave, front, answer, task)
         return answer
 
-    # Weights, as they were applied and acknowledged.
-
-    def new_update(self) -> str:
-        """The name of a single update."""
-        self._num_updates += 1
-        return f"u{self._num_updates}"
-
-    def new_group(self, parts: int) -> str:
-        """The name of updates that belong together."""
-        self._num_updates += 1
-        return f"g{self._num_updates}"
-
-    def weights_are(self, weights: Weights, *, starts: bool = False) -> None:
-        """The engine's weights are these from now on. starts: a new engine begins with them."""
-        self._check_whole(weights)
-        if self.history and self.history[-1] == weights and not self.begins_anew:
-            return
-        if starts and self.begins_anew:
-            self.begins_anew = False
-            self._acked = len(self.history)
-        elif starts and self.history and not self.record_failed:
-            allowed = self.history[self._acked :]
-            if weights not in allowed:
-                names = "+".join(weights.names) or "the checkpoint"
-                self.violated("rolled_back", f"after a death the weights are {names}, and newer ones were in use")
-        self.history.append(weights)
-
-    def weights_acknowledged(self, names: tuple[str, ...]) -> None:
-        """A trainer was told that its update is in use."""
-        for place in range(len(self.history) - 1, -1, -1):
-            if set(names) <= set(self.history[place].names):
-                self._acked = max(self._acked, place)
-                return
-        self.violated("not_applied", f"{'+'.join(names)} was acknowledged and never applied")
-
-    def weights_refused(self, names: tuple[str, ...], error: Exception) -> None:
-        """A trainer was told that nothing has changed."""
-        if self.history and set(names) & set(self.history[-1].names):
-            self.violated("refused", f"{'+'.join(names)} is in use, and its sender was told: {error}")
-
-    def seen(self, place: int) -> None:
-        """A client has a token of these weights: no later engine goes back behind them."""
-        self._acked = max(self._acked, place)
-
-    def _check_whole(self, weights: Weights) -> None:
-        groups: dict[str, set[str]] = {}
-        for name in weights.names:
-            group, dot, part = name.partition(".")
-            if dot:
-                groups.setdefault(group, set()).add(part)
-        newest = list(groups)[-1:]
-        for group in newest:
-            count = int(next(iter(groups[group])).partition("/")[2])
-            if len(groups[group]) != count:
-                self.violated("half", f"of the update {group} only {sorted(groups[group])} are in use")
-
     def _pass_by(self, place: str) -> None:
         """The server's process comes by a place at which its disk may fail."""
         if self.engine is not None:
             self.faults.pass_by(self.engine, place)
-
-    # What happens.
 
     async def _happens(self, event: e.AnyEvent) -> None:
         match event:
