@@ -123,8 +123,7 @@ def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]
     found = _KEY.fullmatch(text)
     if found is not None:
         return found.group(1), _as_json(found.group(2).strip())
-    properties = tool.parameters.get("properties") if tool is not None else None
-    keys = properties if isinstance(properties, dict) else {}
+    keys = () if tool is None else tool.argument_names()
     key = next(islice(keys, position, None), f"argument_{position}")
     return key, _as_json(text.strip())
 

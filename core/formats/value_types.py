@@ -51,7 +51,7 @@ def argument_types(tool: ToolSpec | None, key: str) -> Types:
 
 
 def property_types(parameters: dict[str, Any]) -> dict[str, Types]:
-    """The types of all properties of a tool's schema, without those that the schema does not say.
+    """The types of all properties of a tool's schema, in their order; none where the schema does not say.
 
     Time grows with the size of the schema alone: a reference that leads in a circle, or the same schema named a thousand times,
     is looked at once.
@@ -62,9 +62,7 @@ def property_types(parameters: dict[str, Any]) -> dict[str, Types]:
     walk = TypeWalk(parameters)
     found: dict[str, Types] = {}
     for key, schema in properties.items():
-        types = walk.types(schema)
-        if types:
-            found[key] = types
+        found[key] = walk.types(schema) or ()
     return found
 
 

@@ -20,9 +20,8 @@ from io import BufferedRWPair
 import msgspec
 
 from core.api.errors import RequestError
-from core.api.structured_outputs import CompiledGrammar
+from core.api.structured_outputs import FIELD, CompiledGrammar
 from core.grammars.compile_process import Answer, Job, Start
-from core.grammars.spec import FIELD
 from core.helper_process import Refusal, read_message, spawn_helper, write_message
 
 logger = logging.getLogger("core.grammars")

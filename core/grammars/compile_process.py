@@ -25,9 +25,8 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, RequestError
-from core.api.structured_outputs import CompiledGrammar, GrammarSpec
+from core.api.structured_outputs import FIELD, CompiledGrammar, GrammarSpec
 from core.grammars.probe import Probe
-from core.grammars.spec import FIELD
 from core.grammars.vocabulary import grammar_vocabulary
 from core.helper_process import Refusal, peak_memory, read_message, write_message
 from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary

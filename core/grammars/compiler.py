@@ -19,12 +19,12 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, nearest
-from core.api.structured_outputs import CompiledGrammar, StructuredOutputsParams
+from core.api.structured_outputs import FIELD, CompiledGrammar, StructuredOutputsParams
 from core.grammars.compile_helper import CompileHelper
 from core.grammars.compile_process import Job, Start
 from core.grammars.compile_queue import CompileQueue
 from core.grammars.names import note, served_backend
-from core.grammars.spec import FIELD, grammar_spec, size_of
+from core.grammars.spec import grammar_spec, size_of
 from core.helper_process import Refusal
 from core.plugin.kinds import normalize
 from core.tokens.tokenizer import Tokenizer

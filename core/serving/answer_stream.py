@@ -29,6 +29,9 @@ T = TypeVar("T")
 LIGHT = 2000
 """Tokens and log-probabilities that take some milliseconds to write."""
 
+OUTPUT_COST = 50
+"""What an output costs besides its tokens, counted in tokens."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,7 +94,12 @@ class AnswerStream:
             for opening in writer.opening(chunk, self._first[1]):
                 yield _event(opening)
             item: PromptOutput | None = self._first
+            cost = 0
             while item is not None:
+                cost += OUTPUT_COST + num_entries(item[1])
+                if cost > LIGHT:  # a client that was slow has many outputs ready, and others wait as well
+                    await asyncio.sleep(0)
+                    cost = 0
                 if self._extras.wanted:
                     self._extras.add(*item)
                 # With echo the first output of each prompt holds the log-probabilities of that prompt.

@@ -14,9 +14,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import Context
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, TypeVarTuple, cast
 
 import uvloop
 
@@ -34,6 +35,7 @@ PROTOCOL_CALLS = (
     "resume_writing",
 )
 
+Ts = TypeVarTuple("Ts")
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
@@ -110,23 +112,29 @@ class WatchedLoop(uvloop.Loop):
         super().__init__()
         self.watch = watch
 
-    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         """As the loop's own."""
         return super().call_soon(self.watch.measured(callback), *args, context=context)
 
-    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
         """As the loop's own."""
         return super().call_soon_threadsafe(self.watch.measured(callback), *args, context=context)
 
-    def call_later(self, delay: Any, callback: Any, *args: Any, context: Any = None) -> Any:
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
         """As the loop's own, whose `call_at` calls this one."""
         return super().call_later(delay, self.watch.measured(callback), *args, context=context)
 
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         """As the loop's own."""
         super().add_reader(fd, self.watch.measured(callback), *args)
 
-    def add_writer(self, fd: Any, callback: Any, *args: Any) -> None:
+    def add_writer(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
         """As the loop's own."""
         super().add_writer(fd, self.watch.measured(callback), *args)
 

@@ -153,7 +153,7 @@ class Preparation:
             model,
             params,
             [Prompt(plain(text), encoded.ids, control_text=encoded.control_text)],
-            tools=use.callable,
+            tools=[tool.for_parsing() for tool in use.callable],
             format=plan.format,
             prompt_tail=plan.tail(tail)[-TAIL:],
             resumed=plan.resumed is not None,
@@ -205,9 +205,10 @@ class Preparation:
         with own_names(RESPONSES_NAMES):
             chat = shortened(conversation, prepare) if body.truncation == "auto" else prepare(conversation)
         chat.names = combined(chat.names, RESPONSES_NAMES)
-        body.input = None
+        shown_tools = bytes(given["tools"]) if body.tools else b""
+        body.input = body.tools = None
         kept_items = complete(items) if body.stored else []
-        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))
+        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given), shown_tools)
 
     def messages(self, data: Buffer) -> PreparedMessages:
         """A body of /v1/messages. Raises RequestError."""

@@ -199,10 +199,11 @@ class PreparedRerank(PreparedPooling):
 class PreparedResponse(msgspec.Struct):
     """A body of /v1/responses, ready for the engine.
 
-    body: without the input.
+    body: without the input and the tools.
     items: of the input, complete, where they are to be kept.
     tools: by the name that the model sees.
     unknown: fields that were left out.
+    shown_tools: the tools as JSON, as they came; empty: there are none.
     """
 
     body: ResponsesRequest
@@ -210,6 +211,7 @@ class PreparedResponse(msgspec.Struct):
     items: list[KeptItem]
     tools: ToolTable
     unknown: list[str]
+    shown_tools: bytes = b""
 
 
 class PreparedMessages(msgspec.Struct):

@@ -65,14 +65,20 @@ COLUMNS = (
 )
 
 
-WORK = f"""\
+WORK = """\
 `max-grammar-size`, `compile-timeout` and `compile-memory` of `--structured-outputs-config` bound the compilation, which
-runs in a process of its own. There a compiled grammar is tried out: two answers of {STEPS} tokens each, in which a mask may
-take {SINGLE_S * 1000:.0f} ms of processor time, and all together {TRIAL_S * 1000:.0f} ms. A grammar over a limit is
-refused with 400, and the sentence names the limit; so is a rule such as `s ::= s s | t`, by which a text has endlessly many
-readings: write `s ::= t | t s`. In the engine one mask may take {ENGINE_SINGLE_S * 1000:.0f} ms, and slow masks (over
-{SLOW_S * 1000:.0f} ms) of all requests together {SHARE:.0%} of its time; the request that takes more ends with 422 and the
-code `too_much_work`."""
+runs in a process of its own. There a compiled grammar is tried out: two answers of {steps} tokens each, in which a mask may
+take {single} ms of processor time, and all together {trial} ms. A grammar over a limit is refused with 400, and the sentence
+names the limit; so is a rule such as `s ::= s s | t`, by which a text has endlessly many readings: write `s ::= t | t s`.
+In the engine one mask may take {in_engine} ms, and slow masks (over {slow} ms) of all requests together {share} of its time;
+the request that takes more ends with 422 and the code `too_much_work`.""".format(
+    steps=STEPS,
+    single=round(SINGLE_S * 1000),
+    trial=round(TRIAL_S * 1000),
+    in_engine=round(ENGINE_SINGLE_S * 1000),
+    slow=round(SLOW_S * 1000),
+    share=f"{SHARE:.0%}",
+)
 
 
 def document() -> str:
