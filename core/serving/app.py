@@ -212,8 +212,8 @@ def _context(
 
 def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:
     """The tenants of the server's keys. Public prompts are rendered as requests are: apart, where a template can be ended."""
-    if not (server.api_keys and server.public_prompts):
-        return Tenants.of(server.api_keys)
+    if not (server.keys and server.public_prompts):
+        return Tenants.of(server.keys)
     with ApartPreparation(settings, tokenizer) as preparation:
         return Tenants.of(server.keys, server.public_prompts, preparation)
 
