@@ -87,3 +87,15 @@ def test_a_long_literal_of_python_is_text_and_long_json_is_not():
         text = f"[{', '.join([item] * 20_000)}]"
         (call,) = calls_of(parsed(row("llama4_pythonic"), f"[f(x={text})]", tools=[tool]))
         assert call[1]["x"] == (json.loads(text) if is_json else text)
+
+
+def test_a_tool_is_read_from_an_answer_without_its_schema():
+    properties = {f"p{number}": {"type": "integer", "description": "x" * 1000} for number in range(100)}
+    function = {"name": "f", "parameters": {"type": "object", "properties": {**properties, "any": {}}}}
+    (tool,) = tool_use([{"type": "function", "function": function}], "auto", None, ServerLimits()).callable
+    lean = tool.for_parsing()
+    assert len(str(lean)) < len(str(tool)) / 10
+    for one in (tool, lean):
+        assert calls_of(parsed(row("llama4_pythonic"), "[f(1, p7='2', any='3')]", tools=[one])) == [
+            ("f", {"p0": 1, "p7": 2, "any": "3"})
+        ]
