@@ -17,7 +17,6 @@ import msgspec
 from core.engine import wedge, weight_updates
 from core.engine.engine_state import EngineState
 from core.engine.lifecycle import Lifecycle
-from core.engine.weight_updates import WeightUpdates
 from core.engine.zmq_client import ZmqClient
 from core.kv.services import KVServices
 from core.serving.supervised_engine import SupervisedEngine
@@ -31,8 +30,6 @@ FIRST_SEED = 100_000
 
 after_death = EngineState.after_death
 settle = SimReloader.settle
-discard = WeightUpdates._discard
-let_go = EngineState.let_go
 
 
 def _waits_outlive(state: EngineState, weights: Any) -> EngineState:
@@ -42,12 +39,6 @@ def _waits_outlive(state: EngineState, weights: Any) -> EngineState:
 
 def _gathering_forgotten(state: EngineState, weights: Any) -> EngineState:
     return msgspec.structs.replace(after_death(state, weights), gathering=None)
-
-
-def _sleep_forgotten(state: EngineState, weights: Any) -> EngineState:
-    after = after_death(state, weights)
-    holders = tuple(holder for holder in after.holders if holder.reason != "sleep")
-    return msgspec.structs.replace(after, holders=holders, sleep_level=0, change=None)
 
 
 def _tensors_dropped_early(reloader: SimReloader, staged: Any) -> None:
@@ -68,7 +59,7 @@ MUTANTS: tuple[tuple[str, Any, str, Any], ...] = (
     ("a long call counts as a hang", wedge, "LONG", frozenset()),
     ("waiting calls outlive the engine", EngineState, "after_death", _waits_outlive),
     ("an update in parts is forgotten by a death", EngineState, "after_death", _gathering_forgotten),
-    ("a sleep is forgotten by a death", EngineState, "after_death", _sleep_forgotten),
+    ("a sleep is forgotten by a death", EngineState, "sleeper", property(lambda state: None)),
     ("the cache stays when weights change", weight_updates, "drop_cache", lambda core, config=None: None),
     ("tensors that the next engine needs go early", SimReloader, "settle", _tensors_dropped_early),
     ("tensors of a dead engine stay", SimReloader, "settle", lambda reloader, staged: None),
