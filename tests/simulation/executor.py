@@ -91,6 +91,7 @@ class SimExecutor:
         return result
 
     def submit(self, plan: StepPlan) -> list[StepResult | Exception]:
+        self.process.point("submit")
         try:
             return [self._compute(plan)]
         except Exception as error:

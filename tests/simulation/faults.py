@@ -3,7 +3,8 @@
 Owns: `Faults`: which places are armed, and what happens there. Never does: decide where (the schedule does).
 Called by: everything that stands in for a device, a file or a step.
 
-Places: `start`, `message` (one is taken), `record.write`, `record.written`, `step.begin`, `step.end`, `stage`, `staged`,
+Places: `start`, `message` (one is taken), `record.write`, `record.written`, `step.begin`, `step.end`, `submit`, `stage`,
+`staged`, `discard`, `settle`, `journal.create`, `journal.write`, `journal.sync`, `journal.unlink`,
 `release`, `release.late`, `released`, `restore`, `restore.late`, `restored`, `apply`, `apply.late`, `applied`, `exchange`,
 `exchange.late`, `exchange_back`, `exchange_back.late`, `reload`, `reload.late`, `disk.open`.
 """

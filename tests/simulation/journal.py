@@ -11,7 +11,7 @@ import errno
 import os
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -51,11 +51,16 @@ class SimFile:
 
 
 class JournalFiles:
-    """The directory, and the part of `os` by which its files are written. process: the server that has it open."""
+    """The directory, and the part of `os` by which its files are written.
+
+    process:    the server that has it open.
+    has_failed: whether a journal has given records up, such as after the machine stood still.
+    """
 
     def __init__(self, point: Callable[[str], None]) -> None:
         self.process = Process("nobody")
         self.present: list[SimFile] = []
+        self.has_failed = False
         self._point = point
         self._open: list[SimFile] = []
 
@@ -137,6 +142,11 @@ class SimWriter(Writer):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _fail(self, why: str) -> None:
+        super()._fail(why)
+        files: Any = self._segments._directory
+        files.has_failed = True
 
     async def _write_on(self) -> None:
         while True:

@@ -91,7 +91,6 @@ class World:
         self.step_failed = False
         self.record_failed = False
         self.sleep_failed = False
-        self.journal_failed = False
         self.journal_files = JournalFiles(self._pass_by)
         self._num_engines = 0
         self._slow: dict[str, float] = {}
@@ -155,10 +154,13 @@ class World:
             self.step_failed = True
         if point.startswith("record"):
             self.record_failed = True
-        if point.startswith("journal"):
-            self.journal_failed = True
         if point.startswith(("release", "restore")):
             self.sleep_failed = True
+
+    @property
+    def journal_failed(self) -> bool:
+        """Whether records of the journal were lost, so that streams need not go on as they were."""
+        return self.journal_files.has_failed
 
     @property
     def may_convict(self) -> bool:

@@ -1,0 +1,96 @@
+"""Faults that were mended, put back one by one: `python -m tests.simulation.mutants`.
+
+Owns: `MUTANTS`, each a fix taken out, and the command that prints how many seeds the simulation needs to notice.
+Never does: change a file. Called by: whoever wants to know whether the simulation still sees what it is there for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from core.engine import wedge, weight_updates
+from core.engine.engine_state import EngineState
+from core.engine.lifecycle import Lifecycle
+from core.engine.zmq_client import ZmqClient
+from core.kv.services import KVServices
+from core.serving.supervised_engine import SupervisedEngine
+from tests.simulation.generator import schedule_of
+from tests.simulation.play import simulation
+from tests.simulation.reloader import SimReloader
+from tests.simulation.run import first_violation
+
+MOST_SEEDS = 2000
+FIRST_SEED = 100_000
+
+after_death = EngineState.after_death
+settle = SimReloader.settle
+
+
+def _waits_outlive(state: EngineState, weights: Any) -> EngineState:
+    after = after_death(state, weights)
+    return msgspec.structs.replace(after, holders=tuple(holder for holder in state.holders if holder.reason != "sleep"))
+
+
+def _gathering_forgotten(state: EngineState, weights: Any) -> EngineState:
+    return msgspec.structs.replace(after_death(state, weights), gathering=None)
+
+
+def _tensors_dropped_early(reloader: SimReloader, staged: Any) -> None:
+    settle(reloader, ())
+
+
+def _refusing(services: KVServices, *args: Any) -> None:
+    if services.tiers is not None and services.tiers.disk is not None:
+        raise OSError(28, "No space left on device")
+
+
+def _number_alone(engine: SupervisedEngine, epoch: int, client: int) -> None:
+    if engine._client is not None:
+        engine._client.declare_gone(client)
+
+
+MUTANTS: tuple[tuple[str, Any, str, Any], ...] = (
+    ("a long call counts as a hang", wedge, "LONG", frozenset()),
+    ("waiting calls outlive the engine", EngineState, "after_death", _waits_outlive),
+    ("an update in parts is forgotten by a death", EngineState, "after_death", _gathering_forgotten),
+    ("a sleep is forgotten by a death", EngineState, "sleeper", property(lambda state: None)),
+    ("the cache stays when weights change", weight_updates, "drop_cache", lambda core, config=None: None),
+    ("tensors that the next engine needs go early", SimReloader, "settle", _tensors_dropped_early),
+    ("tensors of a dead engine stay", SimReloader, "settle", lambda reloader, staged: None),
+    ("a tier that cannot be opened fails an update", KVServices, "use_weights", _refusing),
+    ("calls of a client that is gone hold on", Lifecycle, "client_gone", lambda lifecycle, client: None),
+    ("waiting calls that end hold on", EngineState, "let_go", lambda state, client, call=None: state),
+    ("a hang of an engine of others is not noticed", ZmqClient, "ping", lambda client: None),
+    ("a client number counts in every engine", SupervisedEngine, "declare_gone", _number_alone),
+)
+
+
+def main() -> int:
+    """Entry point. Returns 1 when a mutant lives."""
+    num_living = 0
+    for name, owner, attribute, value in MUTANTS:
+        with ExitStack() as stack:
+            play = stack.enter_context(simulation())
+            stack.enter_context(patch.object(owner, attribute, value))
+            found = _noticed(lambda seed, play=play: first_violation(play, schedule_of(seed)))  # type: ignore[misc]
+        num_living += found is None
+        print(f"{name}: {'NOT NOTICED' if found is None else f'{found[1]} after {found[0]} seeds'}", flush=True)
+    return 1 if num_living else 0
+
+
+def _noticed(violation: Callable[[int], str]) -> tuple[int, str] | None:
+    for count in range(MOST_SEEDS):
+        kind = violation(FIRST_SEED + count)
+        if kind and kind != "starved":
+            return count + 1, kind
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
