@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 
 from core.api.errors import RequestError
-from core.grammars.spec import FIELD
+from core.api.structured_outputs import FIELD
 
 MAX_WAITING = 512
 """Different grammars that may wait where there are no tenants."""
