@@ -14,7 +14,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
-.PHONY: serve attack attack-timing fuzz fuzz-api simulate soak test test-grammars test-models test-parsers test-matrix test-clients \
+.PHONY: serve attack attack-timing fuzz fuzz-api simulate soak test test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
@@ -44,6 +44,9 @@ serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 
 test: lint  ## lint, types, layers and the whole suite
 	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile
+
+test-fast: $(TEST_STAMP)  ## the tests of the parts without torch
+	$(PYTHON) -m pytest --numprocesses $(WORKERS) --dist loadfile $(addprefix tests/, api args formats journal kv plugin scheduler tokens weights)
 
 test-models: $(TEST_STAMP)  ## the larger real model against transformers and the gguf package
 	$(PYTHON) -m pytest -m models

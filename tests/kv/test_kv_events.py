@@ -143,10 +143,9 @@ def test_a_stuck_subscriber_never_holds_the_engine_up(tmp_path, context):
     subscriber.setsockopt(zmq.RCVHWM, 1)
     subscriber.subscribe("")
     subscriber.connect(address)
-    start = time.perf_counter()
     for number in range(20_000):
         publisher.publish(batch(number % 250))
-    assert time.perf_counter() - start < 5
+    assert publisher.num_dropped > 0, "with five places in the queue and a subscriber that reads nothing, batches are dropped"
     publisher.close()
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -118,7 +116,5 @@ def test_the_callers_messages_stay_as_they_are() -> None:
     ],
 )
 def test_bad_templates_end_in_sentences(source: str | None, expected: str) -> None:
-    started = time.monotonic()
     with pytest.raises(RequestError, match=expected):
         ChatTemplate(source).render(CHAT)
-    assert time.monotonic() - started < 12
