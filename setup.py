@@ -1,6 +1,7 @@
 """Builds the optional C++ extension of the `cpu` platform; everything else about the package is in pyproject.toml.
 
-Each instruction set's file is compiled with its own flags, and left out when the compiler does not know them.
+Each instruction set's file is compiled with its own flags, and left out when the compiler does not know them. Files are
+compiled in parallel, and object files are kept, so a second build compiles only what has changed since.
 A failed build does not fail the installation: the compiler's words are kept in `native_build_error.txt`.
 """
 
@@ -10,8 +11,10 @@ import contextlib
 import os
 import platform
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -20,6 +23,8 @@ from setuptools.errors import CCompilerError, CompileError, ExecError
 from setuptools.modified import newer_group
 
 NATIVE = Path("core_plugins/platforms/cpu/native")
+OBJECTS = Path("build", f"native.{sysconfig.get_platform()}")
+"""Object files. setuptools would put those of an editable installation into a directory that it deletes afterwards."""
 COMMON = [
     "-O3",
     "-g0",
@@ -91,23 +96,49 @@ class BuildNative(build_ext):
         error_file.unlink(missing_ok=True)
 
     def _compile_and_link(self, ext: Extension) -> None:
-        objects: list[str] = []
-        macros: list[tuple[str, str | None]] = []
-        for name, flags in INSTRUCTION_SETS.get(platform.machine(), {}).items():
-            try:
-                objects += self._compile([str(NATIVE / f"kernels_{name}.cpp")], flags, [])
-            except CompileError as error:
-                self.warn(f"leaving out the {name} kernels: {error}")
-            else:
-                macros.append((f"CORE_HAVE_{name.upper()}", None))
-        objects += self._compile(ext.sources, [], macros)
+        OBJECTS.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(num_processors()) as pool:
+            tables: dict[str, Future[str]] = {}
+            for name, flags in INSTRUCTION_SETS.get(platform.machine(), {}).items():
+                tables[name] = pool.submit(self._object, str(NATIVE / f"kernels_{name}.cpp"), flags, [])
+            others = [pool.submit(self._object, source, [], []) for source in ext.sources if source != DISPATCH]
+            objects: list[str] = []
+            macros: list[tuple[str, str | None]] = []
+            for name, table in tables.items():
+                try:
+                    objects.append(table.result())
+                except CompileError as error:
+                    self.warn(f"leaving out the {name} kernels: {error}")
+                else:
+                    macros.append((f"CORE_HAVE_{name.upper()}", None))
+            objects += [other.result() for other in others]
+        objects.append(self._object(DISPATCH, [], macros))
         self.compiler.link_shared_object(
             objects, self.get_ext_fullpath(ext.name), extra_postargs=["-pthread"], target_lang="c++"
         )
 
-    def _compile(self, sources: list[str], flags: list[str], macros: list[tuple[str, str | None]]) -> list[str]:
+    def _object(self, source: str, flags: list[str], macros: list[tuple[str, str | None]]) -> str:
+        """The object file of one source, compiled unless the kept one is newer than all that it is made of."""
         arguments = [*COMMON, *flags]
-        return self.compiler.compile(sources, output_dir=self.build_temp, macros=macros, extra_postargs=arguments)
+        (made,) = self.compiler.object_filenames([source], output_dir=str(OBJECTS))
+        # The command is written last: a build that was interrupted has none, and its object file is not used.
+        record = Path(f"{made}.command")
+        command = repr((self.compiler.compiler_so, self.compiler.include_dirs, macros, arguments))
+        if not self.force and record.exists() and record.read_text(encoding="utf-8") == command:
+            headers = map(str, sorted(NATIVE.glob("*.h")))
+            if not newer_group([__file__, source, *headers], made, "newer"):
+                return made
+        record.unlink(missing_ok=True)
+        self.compiler.compile([source], output_dir=str(OBJECTS), macros=macros, extra_postargs=arguments)
+        record.write_text(command, encoding="utf-8")
+        return made
+
+
+def num_processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 NAMES = (
@@ -123,6 +154,7 @@ NAMES = (
     "tape",
     "module",
 )
+DISPATCH = str(NATIVE / "dispatch.cpp")  # the one file that knows which tables there are
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
 DEPENDS = [__file__, *map(str, sorted(NATIVE.iterdir()))]
 if __name__ == "__main__":  # a test reads the tables above

@@ -1,7 +1,7 @@
 """The parts that helper processes of ours share: how they are started, and the form of their messages.
 
 Owns: the socket between both, framed messages, a refusal as a message. Never does: know what a helper works on, or wait.
-Called by: the helpers that prepare large requests and that compile grammars, at both of their ends.
+Called by: the helpers that prepare requests and that compile grammars, at both of their ends.
 
 Each message is its length (uint32, little-endian) and its content.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import resource
 import socket
 import subprocess
+import threading
 from io import BufferedRWPair
 from typing import Self
 
@@ -42,7 +43,10 @@ class Refusal(msgspec.Struct, array_like=True):
 
 
 def spawn_helper(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start `python -P -m MODULE FD`; the process, and our end of the socket."""
+    """Start `python -P -m MODULE FD`; the process, and our end of the socket.
+
+    A thread waits for the process, so that one which ends while nobody uses it does not stay a zombie.
+    """
     ours, theirs = socket.socketpair()
     command = python_command(module, str(theirs.fileno()))
     with theirs:
@@ -59,6 +63,7 @@ def spawn_helper(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
         except BaseException:
             ours.close()
             raise
+    threading.Thread(target=process.wait, name="helper-wait", daemon=True).start()
     return process, ours
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,10 +34,11 @@ from core.library.keywords import refuse_keywords
 from core.library.llm_engine import LLMEngine
 from core.library.named_calls import CALLS, named_call
 from core.library.pooling_methods import PoolingMethods
-from core.tokens.chat_template import has_answers
+from core.tokens.chat_template import ChatTemplate, has_answers
 from core.tokens.script_tokenizer import chat_template_of
 
 if TYPE_CHECKING:
+    from core.formats.conversation_prompts import ConversationPrompts
     from core.formats.selection import AnswerFormat
 
 
@@ -145,17 +147,21 @@ class LLM(PoolingMethods, LLMEngine):
         chat_template = chat_template or self._chat_template
         template = chat_template_of(tokenizer, chat_template)
         plan = None
+        prompts: ChatTemplate | ConversationPrompts = template
         if tools or tool_choice is not None:
+            from core.formats.conversation_prompts import ConversationPrompts
             from core.formats.whole_answer import tool_plan
 
             served = self._answer_format(chat_template)
             plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
-        batch = ChatBatch(tokenizer, template, plan, chat_template_kwargs or {})
+            prompts = ConversationPrompts(template, served)
+        batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {})
         for conversation, wanted in zip(conversations, params, strict=True):
             batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
         told: list[ExplainTerms] | None = None
         if explain:
             told = self._explain_terms(batch.params, given=sampling_params is not None, conversations=conversations)
+            told = [replace(one, control_text=text) for one, text in zip(told, batch.control_text, strict=True)]
         priority = [0] * len(conversations)
         outputs = self._run(batch.prompts, batch.params, priority, use_tqdm, told, marks_specials=batch.is_parsed)
         batch.take_apart(outputs)

@@ -94,7 +94,8 @@ def lessons_of(
     path = given.out / LESSONS
     if path.exists():
         console.print(f"lessons from {path}")
-        stored = torch.load(path, weights_only=False)
+        with torch.serialization.safe_globals([lessons.Lesson, lessons.Answer]):
+            stored = torch.load(path, weights_only=True)
         return stored["training"], stored["held_out"]
     asked = prompts.held_out_prompts(given.held_out, given.seed)
     (given.out / HELD_OUT).write_text(json.dumps(asked, indent=1) + "\n")

@@ -14,7 +14,7 @@ from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 import core
 from core import LLM, RequestOutput, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError, RequestError
-from core.api.explanation import SamplingValue
+from core.api.explanation import ControlText, SamplingValue
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
 
@@ -196,6 +196,23 @@ def test_chats_with_a_history_that_changed(make: Maker) -> None:
         assert (miss.cause, miss.differs_at) == (cause, differs_at)
 
 
+@pytest.mark.parametrize(("allowed", "kept_as"), [(False, "text"), (True, "control")])
+def test_control_tokens_in_contents(make: Maker, allowed: bool, kept_as: str) -> None:
+    llm = make(allow_control_tokens=allowed)
+    tokenizer = llm.get_tokenizer()
+    (end,) = [tokenizer.eos_token_id]
+    evil = [{"role": "user", "content": f"x{tokenizer.eos_token}y"}]
+    (told,) = llm.chat(evil, SamplingParams(max_tokens=2), use_tqdm=False, explain=True)
+    assert told.explain is not None and told.prompt_token_ids is not None
+    assert told.explain.control_text == [ControlText(tokenizer.eos_token, 1, kept_as)]
+    assert told.prompt_token_ids.count(end) == int(allowed)
+    assert (
+        tokenizer.apply_chat_template(evil, chat_template=TEMPLATE, add_generation_prompt=True) == told.prompt_token_ids
+    )
+    (plain,) = llm.generate(f"x{tokenizer.eos_token}", SamplingParams(max_tokens=2), use_tqdm=False)
+    assert plain.prompt_token_ids is not None and end in plain.prompt_token_ids
+
+
 def test_chat(make: Maker) -> None:
     llm = make()
     first = [{"role": "user", "content": "a"}]
@@ -328,8 +345,12 @@ def test_a_choice_of_tool_is_held_and_a_wrong_one_refused(make: Maker, monkeypat
         llm.chat(hi, tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "wether"}})
     with pytest.raises(RequestError, match="no tools"):
         llm.chat(hi, tool_choice="required")
-    with pytest.raises(RequestError, match="does not show tools"):
-        make().chat(hi, tools=[WEATHER])
+    guided = make(script=f"I look.\n{CALL}", max_model_len=1024).chat(
+        hi, SamplingParams(max_tokens=400), tools=[WEATHER], use_tqdm=False
+    )
+    assert '{"name": "weather"' in guided[0].prompt and "<tool_call>" in guided[0].prompt
+    assert guided[0].outputs[0].parts is not None
+    assert guided[0].outputs[0].parts.tool_calls[0].arguments == '{"city": "Köln"}'
     unknown = make(template=TEMPLATE + "{{ tools }}", script="-", max_model_len=1024)
     assert unknown.chat(hi, params, tools=[WEATHER], use_tqdm=False)[0].outputs[0].parts is None
     with pytest.raises(RequestError, match="--tool-call-parser"):

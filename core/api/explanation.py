@@ -192,6 +192,19 @@ class Drafts(msgspec.Struct):
     off: str | None = None
 
 
+class ControlText(msgspec.Struct):
+    """A control token spelled out in the contents of messages.
+
+    text:  its spelling.
+    count: how often it is there.
+    kept_as: `text`, or `control` with --allow-control-tokens-in-content.
+    """
+
+    text: str
+    count: int
+    kept_as: Literal["text", "control"]
+
+
 class Explanation(msgspec.Struct):
     """How one request was answered. Counts are those of all its choices.
 
@@ -204,6 +217,8 @@ class Explanation(msgspec.Struct):
     drafts:      tokens of speculative decoding.
     steps:       steps of the engine in which a choice had a part.
     restarts:    how often another engine went on with it because the one before had died.
+    tools:       how the model learned of the tools, where its chat template shows none; else None.
+    control_text: control tokens spelled out in contents, at most 16 of them.
     """
 
     times: Times
@@ -215,3 +230,5 @@ class Explanation(msgspec.Struct):
     drafts: Drafts
     steps: int
     restarts: int = 0
+    tools: str | None = None
+    control_text: list[ControlText] = []

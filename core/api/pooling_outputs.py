@@ -11,6 +11,7 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from core.api.late_chunking import LateChunkingMetadata
 from core.api.outputs import RequestOutput
 
 Float32 = NDArray[np.float32]
@@ -26,27 +27,6 @@ def cosine(left: Float32, right: Float32) -> float:
     if lengths == 0.0:
         return 0.0
     return max(-1.0, min(1.0, float(a @ b) / lengths))
-
-
-@dataclass(slots=True)
-class LateChunk:
-    """One part of a text.
-
-    token_range: its first token, and the one behind its last.
-    char_range: the same of characters; None: it has none but special tokens, or the text is not known.
-    """
-
-    token_range: tuple[int, int]
-    char_range: tuple[int, int] | None
-
-
-@dataclass(slots=True)
-class LateChunkingMetadata:
-    """The parts of a text in order, the most tokens of each, and the tokens of all."""
-
-    chunk_size: int
-    input_tokens: int
-    chunks: list[LateChunk]
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     draft_max_model_len:          tokens of the longest sequence that has drafts; 0: max_model_len.
     """
 
-    max_num_seqs: int = 64
+    max_num_seqs: int = 128
     max_num_batched_tokens: int = 2048
     max_model_len: int = 2048
     enable_chunked_prefill: bool = True

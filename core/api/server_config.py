@@ -106,6 +106,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
     uds:              path of a unix socket, in place of `host` and `port`.
+    api_keys:         one of which every request must carry; empty: none is needed.
+    admin_api_keys:   of the operator; see `core.serving.access.operators`.
     served_model_name_file: of further names of the model, read again when it changes.
     ssl_cert_reqs:    of clients, as `ssl.VerifyMode` numbers it.
     middleware:       import paths of the user's own.
@@ -114,6 +116,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     log_config:       for `logging.config.dictConfig`, in each process of the server; empty: our own.
     shutdown_timeout: seconds that running requests have after a signal.
     api_server_count: processes that answer HTTP requests.
+    max_callback_ms:  milliseconds that a callback of the event loop may take before it is told; None: nothing is measured.
     journal:          None: nothing outlives the server.
     remote:           None: this command has both, a front and an engine.
     """
@@ -122,6 +125,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     uds: str | None = None
     api_keys: tuple[str, ...] = ()
+    admin_api_keys: tuple[str, ...] = ()
     public_prompts: tuple[str, ...] = ()
     chat_template: str | None = None
     response_role: str = "assistant"
@@ -154,7 +158,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_log_len: int | None = None
     shutdown_timeout: float = 5.0
     api_server_count: int = 1
+    max_callback_ms: float | None = None
     limits: ServerLimits = ServerLimits()
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys; the place of one is the number of its tenant."""
+        return self.api_keys + self.admin_api_keys

@@ -10,6 +10,9 @@ from typing import Any, Literal
 
 import msgspec
 
+FIELD = "structured_outputs"
+"""The field of a request. A sentence with which the engine ends a request begins with it where the request is at fault."""
+
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag"]
 
 

@@ -18,6 +18,13 @@ class AttentionArgs(msgspec.Struct, frozen=True, kw_only=True):
             plugin="attention",
         ),
     ] = None
+    disable_cascade_attn: Annotated[
+        bool | None,
+        Arg(
+            "Whether each sequence reads by itself the keys and values of a prefix that it shares. It must say what the "
+            "attention backends do: cpu_paged reads such a prefix once where that changes no bit, others do not. Unset: either."
+        ),
+    ] = None
     attention_config: Annotated[
         dict[str, Any], Arg("Attention backends' own arguments: --attention-config.NAME.KEY VALUE.", short=("ac",))
     ] = {}

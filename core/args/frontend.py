@@ -27,6 +27,17 @@ class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
             secret=True,
         ),
     ] = None
+    admin_api_key: Annotated[
+        list[str] | None,
+        Arg(
+            "Keys of the operator, who may use every path. With them, paths that concern all tenants or show the "
+            "configuration (/sleep, /pause, /update_weights, /collective_rpc, /start_profile, /reset_prefix_cache, "
+            "/server_info and the like) answer everybody else with 403. Unset: the holder of the only --api-key is the "
+            "operator, with several of them nobody is. CORE_ADMIN_API_KEY in the environment gives one key where no other is "
+            "given.",
+            secret=True,
+        ),
+    ] = None
     public_prompt: Annotated[
         list[str] | None,
         Arg(

@@ -33,6 +33,13 @@ class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         Arg("No tokenizer: token ids alone come in and go out, and all texts are empty.", aliases=("tokens_only",)),
     ] = False
+    allow_control_tokens_in_content: Annotated[
+        bool,
+        Arg(
+            "Control tokens spelled out in messages, tools and documents become control tokens. Unset: they stay text, and "
+            "only those that the chat template writes itself control the model."
+        ),
+    ] = False
     tokenizer_revision: Annotated[str | None, Arg("Revision of a tokenizer that comes from the hub.")] = None
     served_model_name: Annotated[
         list[str] | None, Arg("Names that the API answers to; the first is reported. Unset: the model as given.")

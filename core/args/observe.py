@@ -54,6 +54,15 @@ class ObserveArgs(msgspec.Struct, frozen=True, kw_only=True):
     enable_logging_iteration_details: Annotated[
         bool, Arg("Log a line for each step: its prompts, its decodes, their tokens, and how long it took.")
     ] = False
+    max_callback_ms: Annotated[
+        float | None,
+        Arg(
+            "Measure each callback of the API processes' event loops: one that takes more milliseconds of processor time is "
+            "logged with its name and counted in /metrics. It is for finding what makes clients wait for each other, and "
+            "makes the server some percent slower. Not given: nothing is measured.",
+            gt=0,
+        ),
+    ] = None
     profiler_config: Annotated[
         dict[str, Any] | None, Arg("The profiler of the engine, which is off unless it is named.", keys=ProfilerKeys)
     ] = None

@@ -26,6 +26,7 @@ OF_FRONTS = (
     | OF_QUEUES
     | {
         "served_model_name",
+        "allow_control_tokens_in_content",
         "generation_config",
         "override_generation_config",
         "stream_interval",

@@ -22,6 +22,7 @@ from core.args.schema import Field, flag_of, schema
 ENVIRONMENT = {
     "CORE_PLUGINS": "plugins",
     "CORE_API_KEY": "api_key",
+    "CORE_ADMIN_API_KEY": "admin_api_key",
     "HF_TOKEN": "hf_token",
     "HF_ENDPOINT": "hf_endpoint",
 }

@@ -29,6 +29,7 @@ WITHOUT_MEANING = {
     "port": "no port is opened",
     "uds": "no socket is opened",
     "api_key": "nobody else can send requests",
+    "admin_api_key": "nobody else can send requests",
     "public_prompt": "nobody else shares the cache",
     "allowed_origins": "no browser can send requests",
     "allowed_methods": "no browser can send requests",
@@ -139,7 +140,7 @@ async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncI
     from core.client.app_endpoint import AppEndpoint
     from core.serving.app import create_app
 
-    settings = msgspec.structs.replace(resolution.server, api_keys=(), journal=None)
+    settings = msgspec.structs.replace(resolution.server, api_keys=(), admin_api_keys=(), journal=None)
     try:
         app = create_app(engine, settings, engine.config.model, engine.config.cache)
         try:

@@ -135,6 +135,7 @@ def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:
     kernels = chosen.stages.get("kernels")
     facts.loader = checkpoint.loader.manifest.spec
     facts.quantization = chosen.name("quantization")
+    facts.cascades = chosen.with_capability("attention", "cascade")
     facts.kernels = kernels.selection.chosen if kernels is not None else ()
     attempt.run_rules("plugins")
 

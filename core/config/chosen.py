@@ -24,6 +24,16 @@ class Chosen:
         choice = self.stages.get(stage)
         return choice.selection.chosen[0] if choice is not None and choice.selection.chosen else None
 
+    def with_capability(self, stage: str, name: str) -> list[str]:
+        """Names of the plugins chosen in `stage`, or in a part of it, that declare the capability `name`."""
+        found = {
+            manifest.row.name
+            for key, choice in self.stages.items()
+            for manifest in choice.manifests
+            if key.partition(".")[0] == stage and manifest.spec.capabilities.get(name)
+        }
+        return sorted(found)
+
     def replaceable(self) -> set[ResolvedPlugin]:
         """Rows that nobody named and whose work others can do."""
         found: set[ResolvedPlugin] = set()

@@ -112,6 +112,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
         tokenizer=find_tokenizer(settings),
         tokenizer_mode=settings["tokenizer_mode"],
         skip_tokenizer=settings["skip_tokenizer_init"],
+        allow_control_tokens=settings["allow_control_tokens_in_content"],
         dtype=settings["dtype"],
         max_model_len=settings["max_model_len"] or 0,
         vocab_size=spec.vocab_size,

@@ -6,13 +6,13 @@ Never does: raise for a model that is not there before it is looked for. Called 
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
+from core.checkpoint_files import read_json
 from core.config.reference import is_url
 
 
@@ -50,9 +50,8 @@ def own_config(ref: str | None) -> dict[str, Any]:
     if ref is None:
         return {}
     try:
-        path = Path(ref).expanduser() / "config.json"
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RuntimeError):
+        found = read_json(Path(ref).expanduser() / "config.json")
+    except (CheckpointError, RuntimeError):  # RuntimeError: no home directory
         return {}
     return found if isinstance(found, dict) else {}
 

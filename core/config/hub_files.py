@@ -6,12 +6,13 @@ Called by: checkpoint, which hands a `Wanted` to the hub.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_INDEX, read_json
 from core.config.gguf_choice import choose_model, parts_of
 from core.tokens.files import PATTERNS, TEMPLATE_PATTERNS
 
@@ -149,9 +150,9 @@ def _indexed(names: Sequence[str], index: Path) -> list[str]:
     if index.name not in names:
         return []
     try:
-        weights = json.loads(index.read_bytes())["weight_map"]
+        weights = read_json(index, MAX_INDEX)["weight_map"]
         return sorted(set(weights.values()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (CheckpointError, KeyError, TypeError, AttributeError):
         return []
 
 

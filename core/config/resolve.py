@@ -40,6 +40,7 @@ from core.config.settings import Settings
 from core.config.sizes import plan_memory
 from core.config.waivers import waivers
 from core.models.families import without_head
+from core.plugin.capabilities import device_type
 from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 
@@ -156,6 +157,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     _warn_of_plugins(attempt)
     if attempt.problems or engine is None or plan is None:
         raise ConfigError(attempt.problems)
+    device = device_type(platform.device.name)
     return Resolution(
         engine=engine,
         server=server,
@@ -164,7 +166,7 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
         arguments=dict(settings.rows),
         warnings=attempt.warnings,
         memory=plan,
-        waivers=waivers(chosen, settings["numerics"]) + acceptance_waiver(engine.acceptance),
+        waivers=[*waivers(chosen, settings["numerics"], device), *acceptance_waiver(engine.acceptance)],
         given=settings.given(),
         numerics=numerics,
         replaceable=chosen.replaceable(),

@@ -6,14 +6,14 @@ Called by: `core.config.pooling`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from core.api.errors import CheckpointError
 from core.api.pooling import DenseModule, PoolingKind, Squash
+from core.checkpoint_files import folder_inside, read_json
 
 MODULES: Final = "modules.json"
 SETTINGS: Final = "config_sentence_transformers.json"
@@ -24,7 +24,7 @@ TEXT_FILES: Final = (
     "sentence_xlnet_config.json",
 )
 MAX_FILE = 1 << 20
-"""Bytes of such a file; more are not read."""
+"""Bytes that such a file may have."""
 
 KINDS: Mapping[str, PoolingKind] = {
     "cls": "cls",
@@ -118,7 +118,7 @@ def _take(found: SentenceFiles, path: Path, module: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"{path}: a Dense module behind Normalize is not served; expected Normalize to be the last."
         )
-    take(found, path.parent / str(module.get("path", "")))
+    take(found, folder_inside(path.parent, str(module.get("path") or "")))
 
 
 def _take_nothing(found: SentenceFiles, folder: Path) -> None:
@@ -243,8 +243,4 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _json(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            return cast(Any, json.loads(file.read(MAX_FILE)))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read: {error}.") from error
+    return read_json(path, MAX_FILE)

@@ -41,6 +41,7 @@ _SAME = (
     "uds",
     "shutdown_timeout",
     "api_server_count",
+    "max_callback_ms",
 )
 _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 
@@ -55,7 +56,10 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
             "--allow-credentials: browsers refuse it while any origin may ask; name some: --allowed-origins."
         )
     keys = merged.value("api_key") or []
-    problems += _key_problems(keys)
+    admin_keys = merged.value("admin_api_key") or []
+    problems += _key_problems("--api-key", keys) + _key_problems("--admin-api-key", admin_keys)
+    if set(keys) & set(admin_keys):
+        problems.append("--admin-api-key: one of its keys is in --api-key too; give the operator a key of its own.")
     public_prompts = merged.value("public_prompt") or []
     problems += [f"--public-prompt {path}: no such file." for path in public_prompts if not _is_file(path)]
     if merged.value("request_journal") is not None and merged.value("api_server_count") > 1:
@@ -69,6 +73,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
     limits = ServerLimits(**{name: merged.value(name) for name in ServerLimits.__struct_fields__})
     return ServerConfig(
         api_keys=tuple(keys),
+        admin_api_keys=tuple(admin_keys),
         public_prompts=tuple(public_prompts),
         root_path=root,
         chat_template=template,
@@ -139,12 +144,12 @@ def _tls_problems(merged: Merged) -> list[str]:
     return found
 
 
-def _key_problems(keys: list[str]) -> list[str]:
+def _key_problems(flag: str, keys: list[str]) -> list[str]:
     """Reasons why no client could send a key; the key itself is not shown."""
     if any(not key for key in keys):
-        return ["--api-key: a key is empty; give a key or leave the argument out."]
+        return [f"{flag}: a key is empty; give a key or leave the argument out."]
     if any(key != key.strip() or not key.isprintable() for key in keys):
-        return ["--api-key: a key begins or ends with white space or has a control character, so none can send it."]
+        return [f"{flag}: a key begins or ends with white space or has a control character, so none can send it."]
     return []
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
+from core.api.config import SchedulerConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.module_spec import ModelSpec
 from core.api.specs import AttentionSpec, MixerSpec
@@ -40,11 +41,11 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
     if draft is not None and isinstance(spec, DecoderSpec):
         spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
-    workspace = _workspace(attempt, spec, scheduler.num_speculative_tokens)
+    workspace = _workspace(attempt, spec, scheduler)
     if draft is not None and draft.decoder is not None:
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
         more = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
-        workspace += _workspace(attempt, draft.decoder, extra_tokens=settings["max_num_seqs"] * more)
+        workspace += _workspace(attempt, draft.decoder, scheduler, draft_tokens=scheduler.max_num_seqs * more)
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
@@ -85,16 +86,14 @@ def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
     return STEPS_HELD * (full + partial) + 1
 
 
-def _workspace(attempt: Attempt, spec: ModelSpec, num_drafts: int = 0, extra_tokens: int = 0) -> int:
+def _workspace(attempt: Attempt, spec: ModelSpec, scheduler: SchedulerConfig, draft_tokens: int = 0) -> int:
     """Bytes of the largest step's buffers.
 
-    num_drafts: the most drafts of a sequence that a step verifies.
-    extra_tokens: by how many tokens a pass of a draft is longer than a step.
+    draft_tokens: of a draft model, by how many tokens its pass is longer than a step; 0 for the model itself.
     """
-    settings = attempt.settings
-    tokens = max(settings["max_num_batched_tokens"], settings["max_num_seqs"]) + extra_tokens
-    between = attempt.facts.capability("activation_dtype") or settings["dtype"]
+    tokens = max(scheduler.max_num_batched_tokens, scheduler.max_num_seqs) + draft_tokens
+    between = attempt.facts.capability("activation_dtype") or attempt.settings["dtype"]
     platform = attempt.facts.platform
-    capabilities = None if platform is None else platform.capabilities
-    max_logits = logit_rows(spec.vocab_size, settings["max_num_seqs"], num_drafts, capabilities)
+    capabilities = {} if platform is None else platform.capabilities
+    max_logits = logit_rows(spec.vocab_size, scheduler, capabilities, is_draft=draft_tokens > 0)
     return workspace_bytes(spec, tokens, max_logits, between)

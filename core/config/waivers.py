@@ -12,17 +12,21 @@ from __future__ import annotations
 
 from core.config.chosen import Chosen
 from core.plugin.manifest import Manifest
+from core.plugin.selection.kernels import is_idle
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
 
 
-def waivers(chosen: Chosen, numerics: str) -> list[str]:
-    """A sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is none."""
+def waivers(chosen: Chosen, numerics: str, device: str) -> list[str]:
+    """A sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is none.
+
+    device: its type. Kernels that others before them leave nothing to compute waive nothing.
+    """
     computing = [
         (manifest, stage.partition(".")[2])
         for stage, choice in chosen.stages.items()
         for manifest in choice.manifests
-        if manifest.row.kind in ("attention", "kernels")
+        if manifest.row.kind in ("attention", "kernels") and not is_idle(manifest, choice.manifests, device)
     ]
     broken = [manifest for manifest, layers in computing if not promises(manifest, numerics, layers)]
     found = list(dict.fromkeys(map(_sentence, broken)))

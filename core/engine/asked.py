@@ -56,6 +56,8 @@ class Asked:
     num_cut:    prompt tokens that were left out for it.
     timeout_s:  seconds that it has; 0.0: any number.
     grammar_s:  seconds that its grammar took; None without one.
+    tools:      see `ExplainTerms`.
+    control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
     begin: float
@@ -66,6 +68,8 @@ class Asked:
     num_cut: int = 0
     timeout_s: float = 0.0
     grammar_s: float | None = None
+    tools: str = ""
+    control_text: Mapping[str, int] = field(default_factory=dict)
 
 
 def asked_of(
@@ -88,6 +92,8 @@ def asked_of(
         num_cut=num_cut,
         timeout_s=deadline - begin if deadline else 0.0,
         grammar_s=explain.grammar_s,
+        tools=explain.tools,
+        control_text=explain.control_text,
     )
 
 

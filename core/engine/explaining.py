@@ -11,13 +11,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from core.api.explanation import CacheUse, Drafts, Explanation, Limit, Miss, SequenceRecord, Times
+from core.api.explanation import CacheUse, ControlText, Drafts, Explanation, Limit, Miss, SequenceRecord, Times
 from core.engine.asked import Asked
 from core.engine.completion_state import CompletionState
 from core.tokens.tokenizer import Tokenizer
 
 SUMMED = ("num_preemptions", "num_recomputed_tokens", "num_drafts", "num_accepted", "num_steps")
 """Counts of a record, which go on when another engine takes a sequence over."""
+
+MAX_CONTROL_TEXTS = 16
+"""Control tokens listed that contents spell out."""
 
 TEXT_TOKENS = 16
 """Tokens shown before and behind the first miss."""
@@ -64,7 +67,14 @@ class Explainer:
             ),
             steps=sum(record.num_steps for record in records),
             restarts=self._num_restarts,
+            tools=self._asked.tools or None,
+            control_text=self._control_text(),
         )
+
+    def _control_text(self) -> list[ControlText]:
+        is_control = self._tokenizer is not None and self._tokenizer.allows_control
+        found = list(self._asked.control_text.items())[:MAX_CONTROL_TEXTS]
+        return [ControlText(text, count, "control" if is_control else "text") for text, count in found]
 
     def _times(self, records: Sequence[SequenceRecord], now: float) -> Times:
         begin = self._asked.begin

@@ -63,7 +63,7 @@ class Intake:
         with nullcontext() if request_id in self._queue else self._queue.arriving():
             prompt = await self._tokenized(prompt)
             begin = time.monotonic()
-            grammar = await self._grammar(params, deadline)
+            grammar = await self._grammar(params, deadline, terms.tenant)
         if grammar is not None:
             terms = terms.with_grammar(begin)
         recorder = terms.recorder
@@ -79,7 +79,7 @@ class Intake:
             return prompt
         return {**given, "prompt_token_ids": await asyncio.to_thread(self._tokenizer.encode, text)}
 
-    async def _grammar(self, params: Params, deadline: float) -> CompiledGrammar | None:
+    async def _grammar(self, params: Params, deadline: float, tenant: str) -> CompiledGrammar | None:
         """The compiled form of what the answer must look like. Raises RequestError."""
         wanted = getattr(params, "structured_outputs", None)
         if wanted is None:
@@ -87,7 +87,7 @@ class Intake:
         begin = time.monotonic()
         try:
             async with asyncio.timeout(deadline - begin if deadline else None):
-                return await self.grammars.compiled(wanted)
+                return await self.grammars.compiled(wanted, tenant)
         except TimeoutError:
             self._totals.timed_out(1)
             raise RequestError(

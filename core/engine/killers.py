@@ -27,9 +27,9 @@ MATTERS = (
     "logprobs",
     "prompt_logprobs",
     "logit_bias",
-    "allowed_token_ids",
+    "allowed_token_ids",  # as `allowed_ids` of the request
     "bad_words",
-    "structured_outputs",
+    "structured_outputs",  # as its `grammar`
     "extra_args",
     "trace_decode_token_ids",
 )
@@ -44,7 +44,7 @@ KILLER_CODE = "request_kills_engine"
 
 
 class Killers:
-    """Of one client. clock: seconds."""
+    """The denylist of one client. clock: seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -94,6 +94,14 @@ class Killers:
 def _digest(request: EngineRequest) -> bytes:
     """Of what the engine computes."""
     params = request.params
-    told = [request.prompt_token_ids, request.prompt_embeds, *(getattr(params, name) for name in MATTERS)]
-    whole = msgspec.msgpack.encode(told, enc_hook=repr, order="deterministic")
+    grammar = None if request.grammar is None else request.grammar.key
+    computed = [
+        request.prompt_token_ids,
+        request.prompt_embeds,
+        request.allowed_ids,
+        grammar,
+        request.pooling,
+        *(getattr(params, name) for name in MATTERS),
+    ]
+    whole = msgspec.msgpack.encode(computed, enc_hook=repr, order="deterministic")
     return hashlib.sha256(whole).digest()

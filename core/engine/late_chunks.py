@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.api.pooling_outputs import LateChunk, LateChunkingMetadata
+from core.api.late_chunking import LateChunk, LateChunkingMetadata
 
 Span = tuple[int, int]
 

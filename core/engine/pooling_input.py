@@ -47,7 +47,7 @@ class PoolingInput:
             )
         if prompt.embeds is not None:
             raise RequestError("prompt_embeds are not pooled; give text or token ids.", param="prompt_embeds")
-        pooling = _resolved(params, config)
+        pooling = resolved(params, config)
         token_ids = self._fitting(prompt, params.truncate_prompt_tokens)
         if prompt.second and prompt.second < len(token_ids):
             pooling = msgspec.structs.replace(pooling, second=prompt.second)
@@ -107,8 +107,8 @@ class PoolingInput:
         return ids[:keep]
 
 
-def _resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
-    """What the worker is told."""
+def resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
+    """The pooling that a request asks for. Raises RequestError for one that the model does not serve."""
     task = params.task or config.tasks[0]
     if task not in config.tasks:
         raise RequestError(f"task is {task!r}, which this model does not serve: {_served(config)}.", param="task")

@@ -9,15 +9,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
 
-Floats = NDArray[np.float32]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
 KEY = "prompt_embeds"
 FLAGS = "prompt_is_token_ids"
 PLACEHOLDER = 0
@@ -35,6 +36,8 @@ class PromptEmbeds:
     @classmethod
     def of(cls, values: Floats) -> PromptEmbeds:
         """Of numbers [num_tokens, size]. Raises RequestError for those that are none."""
+        import numpy as np  # 13 MB that a process which only reads requests does without
+
         if not np.isfinite(values).all():
             raise RequestError(f"{KEY} holds NaN or infinity; expected finite numbers.", param=KEY)
         data = values.tobytes()
@@ -99,6 +102,8 @@ def check_shape(shape: Sequence[int], size: int, max_model_len: int) -> tuple[in
 
 def _as_array(given: Any) -> Floats:
     """A tensor of torch, which is not imported for that, or whatever numpy takes."""
+    import numpy as np
+
     if hasattr(given, "detach"):
         given = given.detach().cpu().float().numpy()
     try:

@@ -21,11 +21,15 @@ class ExplainTerms:
     sources:    of the sampling values that are not defaults.
     first_turn: whether the prompt is known to go on with no conversation.
     grammar_s:  seconds of the preparation that its grammar took; None without one.
+    tools:      how the model learns of the request's tools, where its chat template shows none; else empty.
+    control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
     sources: Mapping[str, Source] = field(default_factory=dict)
     first_turn: bool = False
     grammar_s: float | None = None
+    tools: str = ""
+    control_text: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,17 @@ from typing import Any, NamedTuple
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
 from core.tokens.chat_template import ChatTemplate
+from core.tokens.content_encoding import ContentEncoder
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
+from core.tokens.written_text import WrittenText, plain
 
 ROLES = ("query", "document")
 """Of the messages that a template for pairs writes."""
 MOST_SPECIALS = 16
 """Special tokens in front of a text of a pair."""
+SLOTS = ("\ue000instruction\ue000", "\ue000query\ue000", "\ue000document\ue000")
+"""Contents with which a template is rendered to see its own words around them."""
 MOST_CUTS = 8
 """Times that a document is cut in a template; where a cut falls changes how many tokens its rest is."""
 
@@ -50,17 +55,24 @@ class TextPairs:
     max_model_len: tokens that a pair may have.
     chat_template: Jinja source that the user gave, or None; it goes before the checkpoint's own, and that before what is
         known of the model.
+    limits: of rendering it.
     """
 
     def __init__(
-        self, config: PoolingConfig, tokenizer: Tokenizer, max_model_len: int, chat_template: str | None = None
+        self,
+        config: PoolingConfig,
+        tokenizer: Tokenizer,
+        max_model_len: int,
+        chat_template: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         source = chat_template or _for_pairs(tokenizer.chat_template) or config.pair_template
-        self._template = ChatTemplate(source, tokenizer.special_tokens) if source else None
+        self._template = ChatTemplate(source, tokenizer.special_tokens, limits=limits) if source else None
         self._begin = source.partition("{")[0].strip() if source else ""
+        self._contents = ContentEncoder.of(tokenizer, [source or ""])
 
     def join(
         self, first: str, second: str, keep: int | None = None, instruction: str | None = None, param: str = "prompt"
@@ -93,6 +105,10 @@ class TextPairs:
     def _joined(self, first: str, second: str, instruction: str | None, most: int | None) -> TextPair:
         """As this model's template, its words or the tokenizer join them. most: tokens that are left; None: all."""
         is_written = bool(self._begin) and first.lstrip().startswith(self._begin)
+        if self._template is not None and is_written and not self._tokenizer.allows_control:
+            # Written as the template does, but by the client: taken apart, so that the template's words are the template's.
+            told, first, second = self._taken_apart(first + second) or (instruction, first, second)
+            return self._rendered(first, second, told, most)
         if self._template is not None and not is_written:
             return self._rendered(first, second, instruction, most)
         if instruction is not None:
@@ -100,12 +116,31 @@ class TextPairs:
         if not self._config.joins_pairs and not is_written:
             return self._encoded(first, second, most)
         text = first + second
-        token_ids = self._tokenizer.encode(text)
+        token_ids = self._tokenizer.encode(text) if is_written else self._contents.encode(text, add_special_tokens=True)
         return TextPair(text, token_ids[:most])
+
+    def _taken_apart(self, text: str) -> tuple[str, str, str] | None:
+        """Instruction, query and document of a text that is written as the template writes them; None of another text."""
+        instruction, query, document = SLOTS
+        frame = plain(self._render(query, document, instruction))
+        words: list[str] = []
+        for slot in SLOTS:
+            before, found, frame = frame.partition(slot)
+            if not found:
+                return None
+            words.append(before)
+        text = text.strip()
+        begin, end = words[0].lstrip(), frame.rstrip()
+        if not text.startswith(begin) or not text.endswith(end):
+            return None
+        body = text[len(begin) : len(text) - len(end)]
+        told, has_query, rest = body.partition(words[1])
+        asked, has_document, shown = rest.partition(words[2])
+        return (told, asked, shown) if has_query and has_document else None
 
     def _encoded(self, first: str, second: str, most: int | None) -> TextPair:
         """As the tokenizer joins them. most: tokens that are left; None: all."""
-        encoding = self._tokenizer.encode_pair(first, second)
+        encoding = self._contents.encode_pair(first, second)
         ids, types = encoding.ids, encoding.type_ids
         if most is not None and len(ids) > most:
             ids, types = self._cut(first, second, most)
@@ -115,8 +150,8 @@ class TextPairs:
 
     def _cut(self, first: str, second: str, most: int) -> tuple[list[int], list[int]]:
         """Ids and types of the longest beginnings of both texts that fit: the longer one gives first."""
-        one, other = self._tokenizer.encode_batch([first, second], add_special_tokens=False)
-        whole = self._tokenizer.encode_pair(first, second)
+        one, other = self._contents.encode(first), self._contents.encode(second)
+        whole = self._contents.encode_pair(first, second)
         num_specials = len(whole.ids) - len(one) - len(other)
         room = most - num_specials
         if room < 1:
@@ -139,10 +174,10 @@ class TextPairs:
         document = second
         for _ in range(MOST_CUTS):
             text = self._render(first, document, instruction)
-            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            ids = self._contents.encode(text)
             if most is None or len(ids) <= most:
-                return TextPair(text, ids)
-            body = self._tokenizer.encode(document, add_special_tokens=False)
+                return TextPair(plain(text), ids)
+            body = self._contents.encode(document)
             too_many = len(ids) - most
             room = len(body) - too_many
             if room < 1:
@@ -153,7 +188,7 @@ class TextPairs:
             param="truncate_prompt_tokens",
         )
 
-    def _render(self, query: str, document: str, instruction: str | None) -> str:
+    def _render(self, query: str, document: str, instruction: str | None) -> WrittenText:
         messages = [{"role": "query", "content": query}, {"role": "document", "content": document}]
         if instruction is not None:
             messages.insert(0, {"role": "system", "content": instruction})

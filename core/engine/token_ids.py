@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
 from core.api.messages import EngineRequest
@@ -51,6 +49,8 @@ def check_request(request: EngineRequest, model: ModelConfig) -> None:
             f"allowed_ids has {len(request.allowed_ids)} bytes; expected {ALLOWED_ID_BYTES} for each token id.",
             param="allowed_token_ids",
         )
+    import numpy as np  # processes that only read requests do without it
+
     allowed = np.frombuffer(request.allowed_ids, np.int64)
     if len(allowed):
         check_token_ids("allowed_token_ids", [int(allowed.min()), int(allowed.max())], model)

@@ -29,6 +29,7 @@ def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | N
     tokenizer = Tokenizer.from_source(source, model.tokenizer, model.tokenizer_mode)
     if model.pooling is not None and model.pooling.lower_case:
         tokenizer.read_small_letters()
+    tokenizer.allows_control = model.allow_control_tokens
     said = tokens_beyond(tokenizer, model.vocab_size)
     if said:
         logger.warning("%s", said)

@@ -30,7 +30,6 @@ from core.models.borrowing import borrow, borrowing_spec
 from core.models.decoder import Decoder, DecoderWeights
 from core.models.draft_names import draft_weight_map
 from core.models.fallback.model import ModuleModel
-from core.models.logit_rows import logit_rows
 from core.models.part_store import PartStore
 from core.plugin.contracts import DraftHeads, Loader, Uploads
 from core.plugin.table import PluginTable
@@ -75,8 +74,6 @@ def build_draft(
         checkpoint = _open_named(own, draft, target.spec, plugins)
     else:
         checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
-    platform = plugins.capabilities("platform", own.plugins.platform)
-    rows = logit_rows(checkpoint.spec.vocab_size, own.scheduler.max_num_seqs, 0, platform)
 
     def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
         """With what is the target's."""
@@ -85,7 +82,7 @@ def build_draft(
             return spec, weights
         return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
 
-    return build(own, checkpoint, device, plugins, max_logits=rows, finish=finish, store=store)
+    return build(own, checkpoint, device, plugins, is_draft=True, finish=finish, store=store)
 
 
 def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:

@@ -21,7 +21,6 @@ from core.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
 from core.executor.plugin_loading import load_plugin
 from core.layers.kernels import KernelSet
 from core.models.decoder import Decoder
-from core.models.logit_rows import logit_rows
 from core.plugin.contracts import BatchView
 from core.plugin.table import PluginTable
 
@@ -80,9 +79,7 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
     # How a quantized weight lies may depend on what is in it: those are read, one layer at a time.
     wrap = PhantomLoader if config.plugins.quantization is None else None
     checkpoint = open_checkpoint(config, plugins, dtype, wrap)
-    limits = config.scheduler
-    rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, limits.num_speculative_tokens)
-    model = build(config, checkpoint, device, plugins, max_logits=rows)
+    model = build(config, checkpoint, device, plugins)
     share_cache([model], config.cache, device)
     return model
 

@@ -18,9 +18,11 @@ from typing import Final
 
 import numpy as np
 
+from core.api.errors import RequestError
 from core.api.messages import EngineRequest
-from core.api.structured_outputs import CompiledGrammar
+from core.api.structured_outputs import FIELD, CompiledGrammar
 from core.executor.forced_text import MOST_CHARACTERS, ForcedTexts
+from core.executor.mask_work import MaskBudget, MaskWork
 from core.plugin.contracts.grammar import ForcesTokens, GrammarBackend, Matcher
 from core.sampling.bitmask import WORD_BITS, num_words
 from core.sampling.state import Bitmask, MaskError, Tokens
@@ -48,6 +50,7 @@ class Grammars:
     def __init__(self, load: Callable[[str], GrammarBackend], texts: ForcedTexts, vocab_size: int) -> None:
         self.texts = texts
         self.vocab_size = vocab_size
+        self.budget = MaskBudget()
         self._load = load
         self._backends: dict[str, GrammarBackend] = {}
         self._data: OrderedDict[str, bytes] = OrderedDict()
@@ -106,6 +109,7 @@ class GrammarMask:
         self.must_end = False
         self._grammars = grammars
         self._grammar = grammar
+        self._work = MaskWork(grammars.budget)
         self._matcher: Matcher | None = None
         self._forcing: ForcesTokens | None = None
         self._watched: tuple[int, str] | None = None
@@ -126,10 +130,12 @@ class GrammarMask:
     def __call__(self, output: Tokens, num_drafted: int) -> Bitmask | None:
         """See `TokenMask`."""
         self.must_end = False
+        self._prepare()
         try:
-            if not self._follow(output, num_drafted):
-                return None
-            return self._allowed(len(output))
+            self._work.begin()
+            words = self._allowed(len(output)) if self._follow(output, num_drafted) else None
+            self._work.end()
+            return words
         except MaskError:
             raise
         except Exception as error:  # of a plugin: it costs this sequence, never the step
@@ -137,6 +143,8 @@ class GrammarMask:
 
     def _failed(self, error: Exception) -> MaskError:
         name = self._grammar.backend
+        if isinstance(error, RequestError):  # the grammar is at fault, not the backend
+            return MaskError(f"{FIELD} takes too much work. {error}")
         logger.error("The grammar backend '%s' failed.", name, exc_info=error)
         return MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).")
 
@@ -144,32 +152,41 @@ class GrammarMask:
         """See `TokenMask`. What ends an answer is left to the bitmask."""
         if token_id in self._stops:
             return False
+        self._prepare()
         try:
-            if not self._follow(output, num_drafted):
-                return True
-            assert self._matcher is not None
-            if not self._matcher.accept(token_id):
-                return False
+            self._work.begin()
+            follows = self._follow(output, num_drafted)
+            accepted = follows and self._accept(token_id)
+            self._work.end()
         except MaskError:
             raise
         except Exception as error:
             raise self._failed(error) from error
+        return accepted or not follows
+
+    def _accept(self, token_id: int) -> bool:
+        assert self._matcher is not None
+        if not self._matcher.accept(token_id):
+            return False
         self._unsure.append(token_id)
         return True
 
     def forced(self, output: Tokens) -> list[int]:
         """Tokens that are likely to come next because the grammar leaves nothing else to say; they may be wrong."""
         try:
-            if not self._follow(output, 0) or self._forcing is None:
-                return []
-            assert self._matcher is not None
-            self._learn(output)
-            text = self._forcing.forced()[:MOST_CHARACTERS]
+            self._prepare()
+            self._work.begin()
+            text = ""
+            if self._follow(output, 0) and self._forcing is not None:
+                self._learn(output)
+                text = self._forcing.forced()[:MOST_CHARACTERS]
+            self._work.end()
             if len(text) < LEAST_FORCED:
                 return []
             if self._watched is None:
                 self._watched = len(output), text
             tokens = self._grammars.texts.divided(text)
+            assert self._matcher is not None
             return _accepted(self._matcher, tokens)
         except Exception as error:  # the mask of the next step tells what is wrong, and ends the sequence
             logger.debug("No text is forced.", exc_info=error)
@@ -186,16 +203,24 @@ class GrammarMask:
             texts.learn(text, spelled)
             self._watched = None
 
+    def _prepare(self) -> None:
+        """Make the matcher, once; this is no work on a mask. Raises MaskError."""
+        if self._matcher is not None:
+            return
+        try:
+            matcher = self._matcher = self._grammars.matcher(self._grammar)
+        except Exception as error:
+            raise self._failed(error) from error
+        if isinstance(matcher, ForcesTokens):  # asked once: it takes longer than a token
+            self._forcing = matcher
+
     def _follow(self, output: Tokens, num_drafted: int) -> bool:
         """Bring the matcher to the output; False behind a token that ends it, or a draft that may not come.
 
         What is behind such a token is never used, so every token may come there.
         """
         matcher = self._matcher
-        if matcher is None:
-            matcher = self._matcher = self._grammars.matcher(self._grammar)
-            if isinstance(matcher, ForcesTokens):  # asked once: it takes longer than a token
-                self._forcing = matcher
+        assert matcher is not None
         num_sure = len(output) - num_drafted
         wanted = output[self._num_sure :].tolist()
         taken = self._unsure

@@ -27,6 +27,7 @@ from core.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core.models.embedding import lengthened
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
+from core.models.logit_rows import logit_rows
 from core.models.part_store import PartStore
 from core.models.prepared import Recorder
 from core.plugin.contracts import AttentionParams, QuantizationMethod, Runtime
@@ -98,7 +99,7 @@ def build(
     plugins: PluginTable,
     part: Part = WHOLE,
     *,
-    max_logits: int,
+    is_draft: bool = False,
     reduce: Callable[[Tensor], None] | None = None,
     recorder: Recorder | None = None,
     finish: Finish | None = None,
@@ -107,7 +108,7 @@ def build(
     """Read the weights and make the model; `share_cache` then gives it its part of a cache.
 
     part: which part of the model is built.
-    max_logits: most rows of logits of one call.
+    is_draft: whether the model drafts for another one.
     reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
     recorder: is told of the kernels of the engine's own layers; see `Packing`.
     finish: makes shape and weights that run of those that were loaded; None: they are the same.
@@ -117,6 +118,8 @@ def build(
     runtime = device.runtime
     dtype = runtime.activation_dtype(config.model.dtype)
     backends = attention_backends(config, spec, runtime, plugins)
+    platform = plugins.capabilities("platform", config.plugins.platform)
+    max_logits = logit_rows(spec.vocab_size, config.scheduler, platform, is_draft=is_draft)
     model: Decoder | ModuleModel
     if isinstance(spec, ModuleSpec):
         method = quantization_method(config, checkpoint.manifest, plugins)

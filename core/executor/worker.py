@@ -37,7 +37,6 @@ from core.executor.processor_loading import load_processors
 from core.executor.runner_building import RunnerBuilder, StepRunner
 from core.executor.spilled_weights import SpilledWeights
 from core.executor.steps_ahead import Begun, StepsAhead
-from core.models.logit_rows import logit_rows
 from core.models.part_store import PartStore
 from core.models.prepared import Recorder
 from core.plugin.contracts import Loader
@@ -128,12 +127,8 @@ class Worker:
         recorder: see `Packing`. stores: see `build`; one for each of the two.
         """
         config = self.config
-        limits = config.scheduler
-        platform = self.plugins.capabilities("platform", config.plugins.platform)
-        num_drafts = limits.num_speculative_tokens
-        rows = logit_rows(checkpoint.spec.vocab_size, limits.max_num_seqs, num_drafts, platform)
         own, drafts = stores
-        model = build(config, checkpoint, self.device, self.plugins, max_logits=rows, recorder=recorder, store=own)
+        model = build(config, checkpoint, self.device, self.plugins, recorder=recorder, store=own)
         if config.draft is None or config.draft.spec.decoder is None:
             return [model]
         return [model, build_draft(config, config.draft, model, self.device, self.plugins, drafts)]

@@ -63,9 +63,10 @@ def message_reasoning(message: Mapping[str, Any]) -> str:
     return next((message[name] for name in REASONING_NAMES if message.get(name)), "")
 
 
-def check_template(use: ToolUse, template: ChatTemplate) -> None:
-    """Refuse tools that the model would never see."""
-    if use.callable and "tools" not in template.variables(with_tools=True):
+def check_template(use: ToolUse, template: ChatTemplate, served: AnswerFormat | None) -> None:
+    """Refuse tools that the model would never see: neither by its template nor by a message that describes them."""
+    is_guided = served is not None and served.guide is not None
+    if use.callable and not is_guided and "tools" not in template.variables(with_tools=True):
         raise RequestError(
             "The model's chat template does not show tools, so the model would not know of them; give another one with "
             "--chat-template, or set tool_choice to 'none'.",

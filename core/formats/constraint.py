@@ -71,7 +71,7 @@ def constraint(
         return None
     whole = _behind_reasoning(row, body, prompt_tail, max_reasoning) if reasoning else body
     tag = {"type": "structural_tag", "format": without_stops(whole, stops)}
-    return GrammarSpec(kind="structural_tag", text=json.dumps(tag))
+    return GrammarSpec(kind="structural_tag", text=json.dumps(tag, ensure_ascii=False, separators=(",", ":")))
 
 
 def _is_held(tools: Sequence[ToolSpec], parallel: bool, limited: bool) -> bool:

@@ -24,6 +24,11 @@ row and reasoning of another may be put together); else the `response_template` 
 configuration; else the row whose fragments the chat template has, most of them winning; else the row whose marker is
 a special token of the vocabulary. `core config explain` says which and why.
 
+**Models whose chat template shows no tools** get them in a system message (in the first message of the user where the
+template has no system messages), with an example of a call as the row writes it; calls and results of earlier turns
+become text. Without a row the row `generic` serves. The log says so at the first such request, and `explain` with each.
+`--tool-call-parser none` refuses tools instead.
+
 **What to expect**
 
 - White space around markers is part of neither text, reasoning nor calls.

@@ -1,6 +1,7 @@
 """A row's markers as readers look for them.
 
-Owns: `RowMarkers`, `FormMarkers`. Never does: read an answer. Called by: the parser.
+Owns: `RowMarkers`, `FormMarkers`, the texts of a row. Never does: read an answer. Called by: the parser, the server's
+preparation.
 
 White space around a marker is not looked for. A special token of the vocabulary within a marker counts only where the
 answer has that token, not where its text is spelled by others.
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import Any
+
+import msgspec
 
 from core.formats.reader import TOKEN_OPEN, TOKEN_SHUT, Literals
 from core.formats.response_format import CallForm, ResponseFormat
@@ -74,3 +78,15 @@ def with_tokens(text: str, tokens: frozenset[str]) -> str:
         return text
     pattern = "|".join(map(re.escape, inside))
     return re.sub(pattern, lambda found: f"{TOKEN_OPEN}{found.group()}{TOKEN_SHUT}", text)
+
+
+def markers_of(row: ResponseFormat) -> tuple[str, ...]:
+    """All that a row has models write, markers among it."""
+    return tuple(dict.fromkeys(_texts(msgspec.to_builtins(row))))
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    rows = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [text for item in rows for text in _texts(item)]

@@ -10,11 +10,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+from itertools import islice
 
 from core.formats.call_reading import CallReading, is_name
 from core.formats.reader import SPACE, Reader, Reading, literals, with_token_texts
 from core.formats.tool_spec import ToolSpec
-from core.formats.value_types import argument_types, no_string, typed_json
+from core.formats.value_types import MAX_LITERAL, NOT_JSON, argument_types, no_string, strict_json, typed_json
 
 MAX_DEPTH = 64
 _STOPS = re.compile(r"[\"'(){}\[\],]")
@@ -122,9 +123,8 @@ def _divided(text: str, tool: ToolSpec | None, position: int) -> tuple[str, str]
     found = _KEY.fullmatch(text)
     if found is not None:
         return found.group(1), _as_json(found.group(2).strip())
-    properties = tool.parameters.get("properties") if tool is not None else None
-    keys = list(properties) if isinstance(properties, dict) else []
-    key = keys[position] if position < len(keys) else f"argument_{position}"
+    keys = () if tool is None else tool.argument_names()
+    key = next(islice(keys, position, None), f"argument_{position}")
     return key, _as_json(text.strip())
 
 
@@ -138,14 +138,13 @@ def _fitted(value: str, tool: ToolSpec | None, key: str) -> str:
 
 def _as_json(text: str) -> str:
     """A literal of JSON or Python as JSON; anything else is a string."""
-    try:
-        json.loads(text)
+    if strict_json(text) is not NOT_JSON:
         return text
-    except (ValueError, RecursionError):
-        pass  # most models write Python's quotes and words
-    try:
+    if len(text) > MAX_LITERAL:
+        return typed_json(text, ())
+    try:  # most models write Python's quotes and words
         tree = ast.parse(text, mode="eval")
-        written = json.dumps(_value(tree.body, 0), ensure_ascii=False)
+        written = json.dumps(_value(tree.body, 0), ensure_ascii=False, allow_nan=False)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return typed_json(text, ())
     return written.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -116,6 +116,17 @@ class CallForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     style: str = ""
 
 
+class ToolGuide(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How a model learns of tools whose chat template shows none.
+
+    text:   of a system message: `{tools}` stands for the definitions, one as JSON a line, `{call}` for an example of a call.
+    result: around a tool's result, which comes in a user's message.
+    """
+
+    text: str
+    result: tuple[str, str]
+
+
 class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A row.
 
@@ -132,6 +143,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     match:    lists of fragments; a chat template that has all of one list is of this row.
     match_not: fragments that speak against it.
     source:   where the form is documented.
+    guide:    how the model learns of tools where its template shows none; None: as the row `generic` says.
     """
 
     name: str
@@ -147,3 +159,4 @@ class ResponseFormat(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     match: tuple[tuple[str, ...], ...] = ()
     match_not: tuple[str, ...] = ()
     source: str = ""
+    guide: ToolGuide | None = None

@@ -6,6 +6,7 @@ Called by: the server (once), its arguments, `core config explain`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,18 @@ import msgspec
 
 from core.api.config import AnswerSettings
 from core.formats.detection import detect_format
-from core.formats.response_format import Reasoning, ResponseFormat
+from core.formats.response_format import Reasoning, ResponseFormat, ToolGuide
 from core.formats.row_files import FormatKind, composed, format_named, names_of, own_rows
 from core.tokens.templates import TOOL_TEMPLATE
 
 if TYPE_CHECKING:
     from core.tokens.tokenizer import Tokenizer
 
+_TOOLS = re.compile(r"\btools\b")
 DETECTED = "auto"
 NONE = "none"
+GENERIC = "generic"
+"""The row of models whose chat template shows no tools."""
 
 
 class AnswerFormat(msgspec.Struct, frozen=True):
@@ -31,12 +35,14 @@ class AnswerFormat(msgspec.Struct, frozen=True):
     special_tokens: texts of the vocabulary's special tokens, of those that occur in the row's markers.
     stops:          texts of those that end an answer.
     reason:         why it is this row, as a sentence.
+    guide:          how the model learns of tools; None: its chat template shows them, or it calls none.
     """
 
     row: ResponseFormat
     special_tokens: tuple[str, ...] = ()
     stops: tuple[str, ...] = ()
     reason: str = ""
+    guide: ToolGuide | None = None
 
 
 def served_format(
@@ -77,6 +83,14 @@ def answer_format(
         by_name = name != DETECTED
         parts.append(_row_of(kind, name, rows) if by_name else detected.row)
         reasons.append(f"{flag} {name}" if by_name else detected.reason.rstrip("."))
+    guide = None
+    if settings.tool_call_parser != NONE and not shows_tools(chat_template):
+        generic = format_named(GENERIC, "tools", rows)
+        own = parts[0]
+        if own is None or not own.calls:
+            own = parts[0] = generic
+            reasons[0] = "the chat template shows no tools, so a system message describes them"
+        guide = own.guide or generic.guide
     row = composed(parts[0], parts[1])
     if settings.reasoning_markers is not None:
         start, end = settings.reasoning_markers
@@ -85,7 +99,12 @@ def answer_format(
     markers = msgspec.to_builtins(row)
     inside = tuple(token for token in special_tokens if token and _occurs(token, markers))
     stops = tuple(token for token in inside if special_tokens[token] in stop_ids)
-    return AnswerFormat(row, inside, stops, "; ".join(dict.fromkeys(reasons)))
+    return AnswerFormat(row, inside, stops, "; ".join(dict.fromkeys(reasons)), guide)
+
+
+def shows_tools(chat_template: str | None) -> bool:
+    """Whether a template reads the variable `tools`, by its text. Without a template there is no conversation to show."""
+    return not chat_template or _TOOLS.search(chat_template) is not None
 
 
 def named(settings: AnswerSettings) -> tuple[tuple[FormatKind, str, str], ...]:

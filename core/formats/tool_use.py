@@ -16,6 +16,7 @@ from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
 from core.api.structured_outputs import GrammarKind, GrammarSpec
 from core.formats.tool_spec import ToolSpec
+from core.formats.value_types import property_types
 
 NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")
 NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
@@ -116,7 +117,8 @@ def _spec(place: str, tool: Any) -> ToolSpec:
     if strict is not None and not isinstance(strict, bool):
         raise RequestError(f"{place}.function.strict must be true or false.", param="tools")
     parameters = _parameters(f"{place}.function.parameters", definition.get("parameters"))
-    return ToolSpec(name, description or "", parameters, strict=bool(strict))
+    types = property_types(parameters)  # here, since the parser runs on the event loop
+    return ToolSpec(name, description or "", parameters, strict=bool(strict), types=types)
 
 
 def _parameters(place: str, given: Any) -> dict[str, Any]:

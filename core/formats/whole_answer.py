@@ -35,17 +35,17 @@ def tool_plan(
     plain = [dict(tool) if isinstance(tool, Mapping) else tool for tool in tools]
     named = dict(choice) if isinstance(choice, Mapping) else choice
     use = tool_use(plain, named, parallel, ServerLimits())
-    check_template(use, template)
+    check_template(use, template, served)
     if use.restricts:
         check_calls(use, served)
     parses = bool(use.callable and served.row.calls)
     return AnswerPlan(served if parses else None, use, None, None)
 
 
-def take_apart(completion: CompletionOutput, plan: AnswerPlan, prompt: str, *, keeps_specials: bool) -> None:
+def take_apart(completion: CompletionOutput, plan: AnswerPlan, prompt_tail: str, *, keeps_specials: bool) -> None:
     """Fill `parts` of a finished choice, whose text has its special tokens and tells where they are.
 
-    prompt: its text.
+    prompt_tail: what the template wrote at the end of the prompt.
     keeps_specials: whether special tokens stay in `text`.
     """
     if plan.format is None:
@@ -53,7 +53,7 @@ def take_apart(completion: CompletionOutput, plan: AnswerPlan, prompt: str, *, k
     parser = ResponseParser(
         plan.format.row,
         plan.use.callable,
-        plan.tail(prompt),
+        plan.tail(prompt_tail),
         special_tokens=plan.format.special_tokens,
         resumed=plan.resumed is not None,
     )

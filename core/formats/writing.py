@@ -22,8 +22,9 @@ class CallFrame(msgspec.Struct, frozen=True):
     after: str
 
 
-def written_calls(row: ResponseFormat, calls: Iterable[tuple[str, Mapping[str, Any]]]) -> str:
-    """The text of these calls, each a name and its arguments. The row has calls."""
+def written_calls(row: ResponseFormat, calls: Iterable[tuple[str, Mapping[str, Any] | str]]) -> str:
+    """The text of these calls, each a name and its arguments: as text only where the form `writes_json`.
+    The row has calls."""
     form = row.calls[0]
     before, after = group_frame(row)
     texts: list[str] = []
@@ -71,8 +72,15 @@ def _body_frame(form: CallForm, name: str) -> tuple[str, str]:
             return form.name_open + name, ""
 
 
-def written_arguments(form: CallForm, arguments: Mapping[str, Any]) -> str:
-    """The text of the arguments of one call."""
+def writes_json(form: CallForm) -> bool:
+    """Whether arguments are written as JSON."""
+    return form.kind in ("json", "named_json")
+
+
+def written_arguments(form: CallForm, arguments: Mapping[str, Any] | str) -> str:
+    """The text of the arguments of one call. arguments: as JSON already only where the form `writes_json`."""
+    if isinstance(arguments, str):
+        return arguments
     match form.kind:
         case "pairs":
             return form.pair_separator.join(_pair(form, key, value) for key, value in arguments.items())

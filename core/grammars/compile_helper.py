@@ -20,9 +20,8 @@ from io import BufferedRWPair
 import msgspec
 
 from core.api.errors import RequestError
-from core.api.structured_outputs import CompiledGrammar
+from core.api.structured_outputs import FIELD, CompiledGrammar
 from core.grammars.compile_process import Answer, Job, Start
-from core.grammars.spec import FIELD
 from core.helper_process import Refusal, read_message, spawn_helper, write_message
 
 logger = logging.getLogger("core.grammars")
@@ -35,7 +34,7 @@ class CompileHelper:
     """One process at most. Used by one thread at a time, but for `close`.
 
     start: its first message.
-    timeout: seconds that one backend may take for one grammar.
+    timeout: seconds that all backends together may take for one grammar.
     """
 
     def __init__(self, start: Start, timeout: float) -> None:
@@ -75,7 +74,9 @@ class CompileHelper:
     def _asked(self, job: Job) -> Answer | None:
         """The answer; None when there was no process that took the job. Raises RequestError when it ended over it."""
         has_begun = False
-        deadline = time.monotonic() + START_SECONDS
+        left = self._timeout  # of the work on the grammar by all backends; loading them does not count
+        begin = time.monotonic()
+        deadline = begin + START_SECONDS
         try:
             stream = self._begin()
             write_message(stream, msgspec.msgpack.encode(job))
@@ -85,8 +86,11 @@ class CompileHelper:
                     break
                 if answer.compiled is not None or answer.refusal is not None:
                     return answer
+                now = time.monotonic()
+                left -= now - begin if has_begun else 0.0
+                begin = now
                 has_begun = not answer.loading
-                deadline = time.monotonic() + (START_SECONDS if answer.loading else self._timeout)
+                deadline = now + (START_SECONDS if answer.loading else left)
         except TimeoutError:
             self._end()
             if has_begun:

@@ -25,8 +25,8 @@ import msgspec
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, RequestError
-from core.api.structured_outputs import CompiledGrammar, GrammarSpec
-from core.grammars.spec import FIELD
+from core.api.structured_outputs import FIELD, CompiledGrammar, GrammarSpec
+from core.grammars.probe import Probe
 from core.grammars.vocabulary import grammar_vocabulary
 from core.helper_process import Refusal, peak_memory, read_message, write_message
 from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary
@@ -139,6 +139,11 @@ class Compilation:
         tokenizer = Tokenizer.restore(self._start.tokenizer)
         return grammar_vocabulary(tokenizer, self._start.vocab_size, self._start.stop_ids)
 
+    @cached_property
+    def _probe(self) -> Probe:
+        """Tries out what was compiled."""
+        return Probe(self.vocabulary)
+
     def answer(self, job: Job) -> Answer:
         """The compiled grammar, or why there is none. All are asked before any is loaded, which may take seconds."""
         losses = Losses()
@@ -165,13 +170,15 @@ class Compilation:
         if name not in self._backends:
             self._load(name)
         self._begin()
-        data = self._backends[name].compile(spec)
+        backend = self._backends[name]
+        data = backend.compile(spec)
         most = self._start.max_compiled_size
         if len(data) > most:
             raise RequestError(
                 f"its compiled form has {len(data)} bytes, at most {most} are taken "
                 "(--structured-outputs-config.max-compiled-size)"
             )
+        self._probe.run(backend, data)
         return CompiledGrammar(name, _key(spec, name, self.vocabulary.digest), data)
 
     def _begin(self) -> None:

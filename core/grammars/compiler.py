@@ -19,21 +19,24 @@ import msgspec
 
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, nearest
-from core.api.structured_outputs import CompiledGrammar, StructuredOutputsParams
+from core.api.structured_outputs import FIELD, CompiledGrammar, StructuredOutputsParams
 from core.grammars.compile_helper import CompileHelper
 from core.grammars.compile_process import Job, Start
+from core.grammars.compile_queue import CompileQueue
 from core.grammars.names import note, served_backend
-from core.grammars.spec import FIELD, grammar_spec
+from core.grammars.spec import grammar_spec, size_of
 from core.helper_process import Refusal
 from core.plugin.kinds import normalize
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.grammars")
 
+SMALL_SPEC = 16 * 1024
+"""Characters of a specification whose form is checked on the event loop, in less than a millisecond."""
 NUM_HELPERS = 2
 """Processes, so that one grammar that takes long does not hold up those of everybody else."""
-MAX_WAITING = 512
-"""Different grammars that may wait for a helper."""
+MAX_NOTED = 512
+"""Names of other engines' backends that are remembered as logged."""
 ENTRY_BYTES = 512
 """What an entry of the cache takes besides its data."""
 FIRST = StructuredOutputsParams(json_object=True)
@@ -54,6 +57,8 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._cache: OrderedDict[bytes, CompiledGrammar | Refusal] = OrderedDict()
         self._cached_bytes = 0
+        self._queue = CompileQueue(NUM_HELPERS)
+        self._jobs: dict[bytes, Job] = {}
         self._pending: dict[bytes, Future[CompiledGrammar]] = {}
         self._threads = ThreadPoolExecutor(NUM_HELPERS, "core-grammars")
         self._helpers: LifoQueue[CompileHelper] = LifoQueue()
@@ -61,12 +66,14 @@ class GrammarCompiler:
         self._noted: set[str] = set()
         self._closed = False
 
-    async def compiled(self, params: StructuredOutputsParams) -> CompiledGrammar:
+    async def compiled(self, params: StructuredOutputsParams, tenant: str = "") -> CompiledGrammar:
         """The grammar of a request, for an event loop. Raises RequestError.
 
+        tenant: whose request it is; tenants take turns. Empty: there are none.
         A caller that is cancelled leaves the compilation to those who wait for the same grammar, and to the cache.
         """
-        found = self._find(params)
+        is_small = _is_small(params)
+        found = self._find(params, tenant) if is_small else await asyncio.to_thread(self._find, params, tenant)
         if isinstance(found, CompiledGrammar):
             return found
         return await asyncio.shield(asyncio.wrap_future(found))
@@ -90,8 +97,12 @@ class GrammarCompiler:
         for helper in helpers:
             helper.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
+        with self._lock:
+            waiting = [self._pending.pop(key) for key in self._queue.clear()]
+        for future in waiting:
+            future.set_exception(EngineDeadError("The engine was closed; start another one."))
 
-    def _find(self, params: StructuredOutputsParams) -> CompiledGrammar | Future[CompiledGrammar]:
+    def _find(self, params: StructuredOutputsParams, tenant: str = "") -> CompiledGrammar | Future[CompiledGrammar]:
         if self._tokenizer is None or self._tokenizer.refusal:
             raise RequestError(f"{FIELD} {NO_TOKENIZER}.", param=FIELD)
         job = Job(grammar_spec(params, self._limits), self._backends(params))
@@ -103,28 +114,38 @@ class GrammarCompiler:
                 return _grammar_of(known)
             pending = self._pending.get(key)
             if pending is None:
-                pending = self._submitted(key, job)
+                return self._submitted(key, job, tenant)
+            if key in self._queue:
+                with contextlib.suppress(RequestError):  # without a place of its own it waits in the others' lines
+                    self._queue.put(tenant, key)
             return pending
 
-    def _submitted(self, key: bytes, job: Job) -> Future[CompiledGrammar]:
-        """A compilation that somebody now waits for; the lock is held."""
+    def _submitted(self, key: bytes, job: Job, tenant: str) -> Future[CompiledGrammar]:
+        """A compilation that a caller now waits for; the lock is held."""
         if self._closed:
             raise EngineDeadError("The engine was closed; start another one.")
-        if len(self._pending) >= MAX_WAITING:
-            raise RequestError(
-                f"{MAX_WAITING} grammars wait to be compiled already; try again in a few seconds.",
-                param=FIELD,
-                status=503,
-                code="server_busy",
-                retry_after=2,
-            )
+        self._queue.put(tenant, key)
         future: Future[CompiledGrammar] = Future()
         self._pending[key] = future
-        self._threads.submit(self._work, key, job, future)
+        self._jobs[key] = job
+        self._threads.submit(self._work)
         return future
 
-    def _work(self, key: bytes, job: Job, future: Future[CompiledGrammar]) -> None:
-        """In a thread: compile, keep, and tell those who wait."""
+    def _work(self) -> None:
+        """In a thread: compile whatever comes next, until nothing may be compiled."""
+        while True:
+            with self._lock:
+                taken = self._queue.take()
+                if taken is None:
+                    return
+                tenant, key = taken
+                job, future = self._jobs.pop(key), self._pending[key]
+            self._compile(key, job, future)
+            with self._lock:
+                self._queue.done(tenant)
+
+    def _compile(self, key: bytes, job: Job, future: Future[CompiledGrammar]) -> None:
+        """Compile one grammar, keep it, and report to those who wait."""
         helper: CompileHelper | None = None
         try:
             helper = self._helper()
@@ -204,7 +225,7 @@ class GrammarCompiler:
 
     def _note(self, name: str) -> None:
         """Log once what a name of another engine means here."""
-        said = note(name) if len(self._noted) < MAX_WAITING else ""
+        said = note(name) if len(self._noted) < MAX_NOTED else ""
         if said and said not in self._noted:
             self._noted.add(said)
             logger.warning("%s", said)
@@ -215,6 +236,12 @@ def _grammar_of(found: CompiledGrammar | Refusal) -> CompiledGrammar:
     if isinstance(found, Refusal):
         raise found.as_error()
     return found
+
+
+def _is_small(params: StructuredOutputsParams) -> bool:
+    """Whether the form of a specification is checked quickly. Objects, whose size is not known, are not."""
+    is_text = not isinstance(params.json, dict) and not isinstance(params.structural_tag, dict)
+    return is_text and size_of(params) <= SMALL_SPEC
 
 
 def _size(found: CompiledGrammar | Refusal) -> int:

@@ -55,6 +55,7 @@ class TableLimits:
     nodes:        schemas that are reached from the root.
     alternatives: values of one `enum`, choices, properties of one object.
     branches:     schemas of one `anyOf`, `oneOf` or `allOf`.
+    optional:     properties of one object that may be left out.
     expression:   states of a regular expression, counts multiplied out.
     """
 
@@ -62,6 +63,7 @@ class TableLimits:
     nodes: int = 5_000
     alternatives: int = 10_000
     branches: int = 200
+    optional: int = 10_000
     expression: int = 10_000
 
 

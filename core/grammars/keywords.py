@@ -14,6 +14,7 @@ import msgspec
 from core.api.decoding import UNREADABLE
 from core.api.reason import Reason
 from core.api.structured_outputs import GrammarSpec
+from core.grammars.ambiguous import ambiguous_rule
 from core.grammars.conditions import CONDITIONS, Use, judge_expression
 from core.grammars.endless import is_endless
 from core.grammars.honoured import NOT_MEASURED, Honoured, HonouredTable
@@ -107,10 +108,14 @@ def unhonoured_choices(choices: Any, table: HonouredTable) -> list[Reason]:
 
 
 def unhonoured_grammar(text: str) -> list[Reason]:
-    """Whether an EBNF or Lark grammar is short enough; its rules are the backend's business."""
-    if len(text) <= MOST_GRAMMAR_BYTES:
-        return []
-    return [Reason("grammar_size", f"a grammar of at most {MOST_GRAMMAR_BYTES} characters", str(len(text)))]
+    """Whether an EBNF or Lark grammar is short enough, and has no rule by which a text has endlessly many readings."""
+    if len(text) > MOST_GRAMMAR_BYTES:
+        return [Reason("grammar_size", f"a grammar of at most {MOST_GRAMMAR_BYTES} characters", str(len(text)))]
+    rule = ambiguous_rule(text)
+    if rule:
+        hint = "write `s ::= t | t s` in place of `s ::= s s | t`"
+        return [Reason("grammar_ambiguous", "rules by which a text has one reading", shown(rule), hint)]
+    return []
 
 
 def unhonoured_tag(tag: Any, table: HonouredTable) -> list[Reason]:
@@ -137,6 +142,6 @@ def _inside_tag(part: dict[str, Any], table: HonouredTable) -> list[Reason]:
             return unhonoured(part[name], table)
     if part.get("type") == "regex" and isinstance(part.get("pattern"), str):
         return unhonoured_expression(part["pattern"], table)
-    if part.get("type") == "grammar" and isinstance(part.get("grammar"), str):
+    if part.get("type") in ("grammar", "lark") and isinstance(part.get("grammar"), str):
         return unhonoured_grammar(part["grammar"])
     return []

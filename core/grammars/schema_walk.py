@@ -128,6 +128,10 @@ def _enter(node: Node, found: Walk, limits: TableLimits) -> Iterator[tuple[str, 
         if isinstance(value, list | dict) and len(value) > most:
             found.reasons.append(_limit(f"entries of `{name}`", most, str(len(value)), node.pointer))
             continue
+        if name == "properties" and _num_optional(node.schema) > limits.optional:
+            actual = str(_num_optional(node.schema))
+            found.reasons.append(_limit("optional entries of `properties`", limits.optional, actual, node.pointer))
+            continue
         places = node.inside.setdefault(name, [])
         for parts, schema in form.inside(value):
             pointer = "/".join([node.pointer, _escaped(name), *map(_escaped, parts)])
@@ -136,6 +140,13 @@ def _enter(node: Node, found: Walk, limits: TableLimits) -> Iterator[tuple[str, 
         if name == "$ref":
             found.has_references = True
             yield from _follow(node, value, found)
+
+
+def _num_optional(schema: dict[str, Any]) -> int:
+    """Properties that a document may leave out."""
+    required = schema.get("required")
+    names = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+    return len(schema["properties"].keys() - names)
 
 
 def _follow(node: Node, reference: str, found: Walk) -> Iterator[tuple[str, Any]]:

@@ -14,10 +14,13 @@ from core.api.outputs import RequestOutput
 from core.api.sampling_params import SamplingParams
 from core.engine.prompt_parser import PromptInput
 from core.tokens.chat_template import ChatTemplate
+from core.tokens.content_encoding import ContentEncoder
 from core.tokens.tokenizer import Tokenizer
+from core.tokens.written_text import own_tail, plain
 
 if TYPE_CHECKING:
     from core.formats.answer_plan import AnswerPlan
+    from core.formats.conversation_prompts import ConversationPrompts
 
 Message = Mapping[str, Any]
 Conversation = Sequence[Message]
@@ -28,21 +31,30 @@ class ChatBatch:
 
     prompts: theirs, in order.
     params: of each; with tools, held to them.
+    control_text: of each: spellings of control tokens in its contents, with their number.
 
+    template: writes the prompts; with tools `ConversationPrompts`, which knows how to show them.
     plan: with tools: what the answers are held to, and parsed by; None: all of an answer is text.
     options: what the template is given besides.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, template: ChatTemplate, plan: AnswerPlan | None, options: Mapping[str, Any]
+        self,
+        tokenizer: Tokenizer,
+        template: ChatTemplate | ConversationPrompts,
+        plan: AnswerPlan | None,
+        options: Mapping[str, Any],
     ) -> None:
         self.prompts: list[PromptInput] = []
         self.params: list[SamplingParams] = []
-        self._tokenizer = tokenizer
+        self.control_text: list[dict[str, int]] = []
+        self._allows_control = tokenizer.allows_control
+        self._contents = ContentEncoder.of(tokenizer, template.sources)
         self._template = template
         self._plan = plan
         self._options = options
         self._plans: list[AnswerPlan] = []
+        self._tails: list[str] = []
 
     @property
     def is_parsed(self) -> bool:
@@ -63,12 +75,15 @@ class ChatBatch:
             tools=None if plan is None else plan.use.shown,
             **self._options,
         )
-        ids = self._tokenizer.encode(text, add_special_tokens=False)  # the template wrote them out
-        self.prompts.append({"prompt": text, "prompt_token_ids": ids})
+        encoded = self._contents.encoded(text)  # the template wrote the special tokens out
+        self.prompts.append({"prompt": plain(text), "prompt_token_ids": encoded.ids})
+        self.control_text.append(encoded.control_text)
         if plan is not None and plan.format is not None:
             own_plan = plan.resuming(conversation[-1]) if resume else plan
-            params = own_plan.held(params, text)
+            tail = plain(text) if self._allows_control else own_tail(text)
+            params = own_plan.held(params, tail)
             self._plans.append(own_plan)
+            self._tails.append(tail)
         self.params.append(params)
 
     def take_apart(self, outputs: Sequence[RequestOutput]) -> None:
@@ -77,9 +92,9 @@ class ChatBatch:
             return
         from core.formats.whole_answer import take_apart
 
-        for output, plan, params in zip(outputs, self._plans, self.params, strict=True):
+        for output, plan, tail, params in zip(outputs, self._plans, self._tails, self.params, strict=True):
             for completion in output.outputs:
-                take_apart(completion, plan, str(output.prompt), keeps_specials=not params.skip_special_tokens)
+                take_apart(completion, plan, tail, keeps_specials=not params.skip_special_tokens)
 
 
 def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:

@@ -1,13 +1,15 @@
 """How many rows of logits a step computes at once.
 
-Owns: that number. Never does: allocate, or import torch. Called by: the memory plan, the worker (which reserves the rows)
-and, through it, everything that asks for logits. More rows than these go in chunks.
+Owns: that number. Never does: allocate, or import torch. Called by: the memory plan, and `core.executor.instance.build`, which
+reserves the rows. More rows than these go in chunks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, Final
+
+from core.api.config import SchedulerConfig
 
 LEAST_ROWS: Final = 64
 """Reading the head's weights costs nothing extra from about so many rows on; prompts with log-probabilities fill them."""
@@ -19,16 +21,17 @@ ITEM_BYTES: Final = 4
 
 
 def logit_rows(
-    vocab_size: int, max_num_seqs: int, num_speculative_tokens: int, capabilities: Mapping[str, Any] | None = None
+    vocab_size: int, scheduler: SchedulerConfig, capabilities: Mapping[str, Any], *, is_draft: bool = False
 ) -> int:
     """One row for each token that a step can sample, as far as the budget goes.
 
     vocab_size: entries of a row.
-    max_num_seqs: most sequences of a step.
-    num_speculative_tokens: most drafts of a sequence; each has a row of its own.
+    scheduler: its limits on sequences and drafts; each draft has a row of its own.
     capabilities: of the platform, which may have a budget of its own (`logits_bytes`).
+    is_draft: whether the rows are those of a draft model, which verifies no drafts.
     """
-    budget: int = (capabilities or {}).get("logits_bytes", BUDGET)
-    wanted = max_num_seqs * (1 + num_speculative_tokens)
+    budget: int = capabilities.get("logits_bytes", BUDGET)
+    num_drafts = 0 if is_draft else scheduler.num_speculative_tokens
+    wanted = scheduler.max_num_seqs * (1 + num_drafts)
     multiples = budget // (ITEM_BYTES * vocab_size * LEAST_ROWS)
     return max(LEAST_ROWS, min(wanted, multiples * LEAST_ROWS))

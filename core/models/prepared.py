@@ -18,6 +18,7 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.decoding import UNREADABLE
 from core.api.errors import CheckpointError
 from core.api.specs import LayerSpec
+from core.checkpoint_files import MAX_INDEX, inside, read_file
 from core.plugin.contracts import LinearKernel, SavedKernel
 
 if TYPE_CHECKING:
@@ -100,12 +101,12 @@ def read_index(directory: Path) -> PreparedIndex:
     path = directory / INDEX
     again = "convert the model again with core convert"
     try:
-        raw = path.read_bytes()
+        raw = read_file(path, MAX_INDEX)
         version = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("version", msgspec.Raw(b"null"))
         if bytes(version) != str(VERSION).encode():
             raise CheckpointError(f"{path}: is of version {bytes(version).decode()}, expected {VERSION}; {again}.")
         index = msgspec.json.decode(raw, type=PreparedIndex)
-        size = (directory / DATA).stat().st_size
+        size = inside(directory, DATA).stat().st_size
     except OSError as error:
         raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); {again}.") from None
     except UNREADABLE as error:

@@ -6,6 +6,7 @@ Called by: the weight loading and the worker (they make one), the pooler.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,14 @@ from core.api.block_spec import NormSpec
 from core.api.errors import CheckpointError
 from core.api.pooling import DenseModule
 from core.api.pooling_head import PoolingHead
+from core.checkpoint_files import inside
 from core.layers.activations import activate
+from core.weights.torch_files import StoredTensor, read_tensors
 
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""Of a Dense module, the first one that is there."""
+"""Files with the weights of a Dense module; the first one that is there is read."""
+TENSORS = ("linear.weight", "linear.bias")
+FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(slots=True)
@@ -120,23 +125,38 @@ def dense_head(modules: Sequence[DenseModule]) -> VectorHead:
                 f"{module.directory}: has the tensors {found}; expected linear.weight of shape {list(module.shape)}"
                 f"{' and linear.bias' if module.bias else ''}."
             )
-        layers.append(VectorLayer(weight, bias, module.activation))
+        layers.append(VectorLayer(weight.float(), None if bias is None else bias.float(), module.activation))
     return VectorHead(layers)
 
 
 def _read(directory: Path) -> dict[str, Tensor]:
-    """The tensors of a module in float32."""
-    paths = [directory / name for name in FILES if (directory / name).is_file()]
-    if not paths:
+    """The tensors of a module, as they are stored."""
+    names = [name for name in FILES if (directory / name).is_file()]
+    if not names:
         raise CheckpointError(f"{directory}: has no weights; expected {' or '.join(FILES)}.")
-    path = paths[0]
+    path = inside(directory, names[0])
+    if path.suffix != ".safetensors":
+        return {name: _stored(path, tensor) for name, tensor in read_tensors(str(path), 0).items() if name in TENSORS}
     try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file  # few models have such files
+        from safetensors.torch import load_file  # few models have such files
 
-            tensors = load_file(path)
-        else:
-            tensors = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever these libraries raise for a damaged file
+        return load_file(path)
+    except Exception as error:  # whatever the library raises for a damaged file
         raise CheckpointError(f"{path}: cannot be read: {error}.") from error
-    return {name: tensor.to(torch.float32) for name, tensor in tensors.items()}
+
+
+def _stored(path: Path, stored: StoredTensor) -> Tensor:
+    """One tensor of a file of torch.save."""
+    info = stored.info
+    dtype = FLOATS.get(info.dtype)
+    if dtype is None:
+        raise CheckpointError(f"{path}: tensor '{info.name}' has dtype {info.dtype}; expected {', '.join(FLOATS)}.")
+    if 0 in info.shape:
+        return torch.empty(info.shape, dtype=dtype)
+    span = 1 + sum((length - 1) * stride for length, stride in zip(info.shape, stored.strides, strict=True))
+    if math.prod(info.shape) > span:  # strides of 0 make as many elements of one as a file likes
+        raise CheckpointError(f"{path}: the elements of tensor '{info.name}' lie on one another; expected all of them.")
+    with path.open("rb") as file:
+        file.seek(info.offset)
+        flat = torch.frombuffer(bytearray(file.read(span * dtype.itemsize)), dtype=dtype)
+    return flat.as_strided(info.shape, stored.strides)

@@ -34,6 +34,7 @@ LISTS = frozenset(
         "invariant_kinds",
         "state_ops",
         "input_roundings",
+        "operations",
     }
 )
 BOOLEANS = frozenset(

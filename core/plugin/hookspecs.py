@@ -43,12 +43,13 @@ class PluginSpec(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: declared limits that the core checks before `core_supports`. Known keys: `dtypes`, `kv_dtypes`,
                   `head_sizes`, `block_sizes`, `devices` (lists), `window`, `cap`, `sinks`, `alibi`, `batch_invariant`
                   (booleans), `layer_kinds`, `invariant_kinds`, `state_ops` (lists), `formats` (canonical formats),
-                  `model_types` (lists). For the memory plan: kernels declare `row_multiple` (outputs packed side by
-                  side), platforms `activation_dtype` (between layers; absent: the run's). Platforms may declare
-                  `quantization` (methods), `chunked_prefill`, `prefix_caching` and `device_graphs` (booleans), and
-                  `reserved_bytes` (of the device, beside weights, cache and the buffers of a step), `logits_bytes` (of a
-                  step's float32 logits) and `input_roundings` (of packed layers, see `LoadContext`); loaders `quantized`
-                  (a boolean); proposers `learns` (a boolean): drafts also come from earlier requests.
+                  `model_types` (lists), `operations` (a list, of kernels that compute nothing else). For the memory plan:
+                  kernels declare `row_multiple` (outputs packed side by side), platforms `activation_dtype` (between
+                  layers; absent: the run's). Platforms may declare `quantization` (methods), `chunked_prefill`,
+                  `prefix_caching` and `device_graphs` (booleans), and `reserved_bytes` (of the device, beside weights,
+                  cache and the buffers of a step), `logits_bytes` (of a step's float32 logits) and `input_roundings` (of
+                  packed layers, see `LoadContext`); loaders `quantized` (a boolean); proposers `learns` (a boolean):
+                  drafts also come from earlier requests.
     constraints:  {engine argument: allowed values}, checked when this plugin is chosen.
     priority:     higher wins when neither the user nor the checkpoint nor the platform decides.
     alias_of:     the name of the plugin that this entry point is another name for.

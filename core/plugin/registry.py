@@ -14,7 +14,7 @@ from core.plugin import rehearsal
 from core.plugin.blame import blamed
 from core.plugin.discovery import ENGINE, discover, duplicates, origin
 from core.plugin.hookspecs import Probe
-from core.plugin.kinds import normalize
+from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, load_manifest
 from core.plugin.rehearsal import PROBE, Answer, Call, Part, Rehearsal
 from core.plugin.words import called, read_words, unknown
@@ -203,7 +203,7 @@ class PluginRegistry:
         rows = self.rows(kind)
         found = _meant(self, called(rows, name))
         if not found:
-            raise UserError(f"{kind} '{name}': {unknown(rows, name)}")
+            raise UserError(f"{kind} '{name}': {_why_unserved(kind, name)}{unknown(rows, name)}")
         if len(found) > 1:
             offers = [f"{origin(row)} (write {row.distribution}:{row.name})" for row in found]
             raise UserError(f"{kind} '{name}': offered by {' and '.join(offers)}; say which one.")
@@ -237,3 +237,11 @@ def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
     """Whether another usable package offers the same kind and name."""
     usable = [other for other in registry.rows(row.kind) if not registry.blocked(other)]
     return (row.kind, row.name) in duplicates(usable)
+
+
+def _why_unserved(kind: str, name: str) -> str:
+    """Why a plugin that other engines have is none here, to stand before the known ones; empty when nothing is known."""
+    from core.args.foreign import refused_value  # the table is read for mistakes only
+
+    argument = kind_named(kind).argument
+    return "" if argument is None else refused_value(argument, name)

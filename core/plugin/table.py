@@ -44,14 +44,20 @@ class PluginTable:
         Raises PluginError when the plugin is not in the table, is not the one that was chosen, fails, or answers with an
         object that lacks a part of its kind's contract.
         """
-        row = self.row(kind, name)
-        verify(row)
-        manifest = self._manifests[kind, name] = load_manifest(row)
+        manifest = self._read(kind, name)
         return load_plugin(manifest, context)
 
     def capabilities(self, kind: str, name: str) -> Mapping[str, Any]:
-        """The capabilities that a loaded plugin declares."""
-        return self._manifests[kind, name].spec.capabilities
+        """The capabilities that a chosen plugin declares, whether or not it is loaded. Raises PluginError, as `load`."""
+        manifest = self._manifests.get((kind, name)) or self._read(kind, name)
+        return manifest.spec.capabilities
+
+    def _read(self, kind: str, name: str) -> Manifest:
+        """Read the manifest of a chosen plugin."""
+        row = self.row(kind, name)
+        verify(row)
+        manifest = self._manifests[kind, name] = load_manifest(row)
+        return manifest
 
     def blamed(self, error: Exception) -> Exception:
         """A PluginError that names the loaded plugin whose code raised `error`, else `error` itself."""

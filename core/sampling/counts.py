@@ -33,7 +33,9 @@ class TokenCounts:
     def add(self, token_ids: Sequence[int]) -> None:
         """Count output tokens."""
         for token in token_ids:
-            self._counts[self._place(token)] += 1
+            # Placing a new token may replace both arrays, so it comes before the lookup of `_counts`.
+            place = self._place(token)
+            self._counts[place] += 1
         self.num_output += len(token_ids)
 
     def arrays(self, drafts: Sequence[int] = ()) -> tuple[Ids, Float32]:

@@ -160,18 +160,27 @@ class StepPlanner:
         return True
 
     def _plan_one_by_one(self, view: DecodeView) -> DecodeView:
-        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns the ones that are left."""
+        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns the ones that are left.
+
+        Drafts take nothing that another sequence needs: what is left once each has its known tokens, and each prompt a
+        token, is divided equally among all sequences still to come.
+        """
         state = self.state
         budget = self.budget
         planned: list[SequenceState] = []
         lens: list[int] = []
         pending: list[int] = []
-        for sequence in view.sequences:
-            num_pending = self._num_pending(sequence)
+        due = [self._num_pending(sequence) for sequence in view.sequences]
+        num_prompts = self._num_prompts()
+        num_spare = max(budget - sum(due) - num_prompts, 0)
+        num_left = len(due) + num_prompts
+        for sequence, num_pending in zip(view.sequences, due, strict=True):
+            share = num_spare // num_left
+            num_left -= 1
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.at_work = sequence
-            wanted = min(self._num_drafts(sequence, num_pending), budget - num_pending)
+            wanted = min(self._num_drafts(sequence, num_pending), share)
             num_drafts = self._grow(sequence, wanted)
             if num_drafts is not None:
                 num_tokens = num_pending + num_drafts
@@ -181,6 +190,7 @@ class StepPlanner:
                 lens.append(num_tokens)
                 pending.append(num_pending)
                 budget -= num_tokens
+                num_spare -= num_drafts
         state.at_work = None
         if any(num_tokens != 1 for num_tokens in lens):
             self._query_lens = np.array(lens, np.int32)
@@ -188,6 +198,12 @@ class StepPlanner:
         if len(planned) == len(view.sequences):
             return view
         return state.running.select(planned)
+
+    def _num_prompts(self) -> int:
+        """Prompts that this step may compute: those that have begun, and one that may start."""
+        state = self.state
+        may_start = not state.running.is_full and (len(state.waiting) or len(state.held))
+        return len(state.running.partial) + bool(may_start)
 
     def _num_pending(self, sequence: SequenceState) -> int:
         """Known tokens that the next step of a decode computes: one, or all since the state to which it was rolled back."""

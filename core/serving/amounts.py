@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.errors import RequestError
+from core.api.pooling import Pooling
 from core.api.sampling_params import SamplingParams
 from core.serving.prepared import PreparationSettings
 
 MAX_CHOICES = 4096
+NUMBERS_A_TOKEN = 4
+"""Numbers of vectors that count as much as a token of an answer: each is written with some 20 bytes."""
 
 
 def check_choices(settings: PreparationSettings, prompts: Sequence[object], n: int) -> None:
@@ -27,6 +30,27 @@ def check_choices(settings: PreparationSettings, prompts: Sequence[object], n: i
         raise RequestError(
             f"{len(prompts)} prompts with n={n} make {len(prompts) * n} choices; at most {MAX_CHOICES} fit one request.",
             param="prompt",
+        )
+
+
+def check_numbers(settings: PreparationSettings, pooling: Pooling, prompt_lens: Sequence[int]) -> None:
+    """Refuse texts whose vectors or classes could not be held: all numbers of all texts, or of all their tokens.
+
+    pooling: what is asked for. prompt_lens: tokens of each text.
+    """
+    config = settings.pooling
+    if config is None:
+        return
+    width = (pooling.dimensions or config.size) * len(pooling.kinds)
+    numbers = sum(width * (pooling.num_rows(length) or 1) for length in prompt_lens)
+    most = settings.limits.max_request_tokens * NUMBERS_A_TOKEN
+    if numbers > most:
+        raise RequestError(
+            f"The request asks for {numbers} numbers in all, {width} for each vector; at most {most} fit one request "
+            f"({NUMBERS_A_TOKEN} for each of --max-request-tokens). Send fewer texts at once, or ask for fewer dimensions.",
+            param="input",
+            status=413,
+            code="too_large",
         )
 
 

@@ -29,6 +29,9 @@ T = TypeVar("T")
 LIGHT = 2000
 """Tokens and log-probabilities that take some milliseconds to write."""
 
+OUTPUT_COST = 50
+"""What an output costs besides its tokens, counted in tokens."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,27 +93,35 @@ class AnswerStream:
         async with aclosing(self._outputs):
             for opening in writer.opening(chunk, self._first[1]):
                 yield _event(opening)
-            self._extras.add(*self._first)
-            # Only the first output may be long: with echo it holds the log-probabilities of the prompt.
-            choices = await written(self._first[1], partial(writer.news, *self._first))
-            while True:
-                for choice in choices:
-                    chunk.choices = [choice]
-                    if self._tells_usage_always:
-                        chunk.usage = writer.usage.usage()
-                    yield _event(chunk)
-                item = await anext(self._outputs, None)
-                if item is None:
-                    break
+            item: PromptOutput | None = self._first
+            cost = 0
+            while item is not None:
+                cost += OUTPUT_COST + num_entries(item[1])
+                if cost > LIGHT:  # a client that was slow has many outputs ready, and others wait as well
+                    await asyncio.sleep(0)
+                    cost = 0
                 if self._extras.wanted:
                     self._extras.add(*item)
-                choices = writer.news(*item)
+                # With echo the first output of each prompt holds the log-probabilities of that prompt.
+                for event in await written(item[1], partial(self._events_of, chunk, writer, item)):
+                    yield event
+                item = await anext(self._outputs, None)
         if self._tells_usage or self._extras.wanted:
             chunk.choices = []
             if self._tells_usage:
                 chunk.usage = writer.usage.usage()
             self._extras.tell(chunk)
             yield _event(chunk)
+
+    def _events_of(self, chunk: ChunkT, writer: StreamWriter[ChunkT], item: PromptOutput) -> list[bytes]:
+        """The events that one output makes."""
+        events: list[bytes] = []
+        for choice in writer.news(*item):
+            chunk.choices = [choice]
+            if self._tells_usage_always:
+                chunk.usage = writer.usage.usage()
+            events.append(_event(chunk))
+        return events
 
 
 def _event(chunk: Chunk) -> bytes:
@@ -119,9 +130,20 @@ def _event(chunk: Chunk) -> bytes:
 
 async def written(output: RequestOutput, work: Callable[[], T]) -> T:
     """The result of `work`, which writes `output`: at once when that is quick, else in a thread while others go on."""
-    if num_entries(output) <= LIGHT:
+    return await in_thread_if(num_entries(output) > LIGHT, work)
+
+
+async def in_thread_if(heavy: bool, work: Callable[[], T]) -> T:
+    """The result of `work`, which is done in a thread when it is heavy. A caller that is cancelled waits until it is done: what
+    comes next changes the same objects."""
+    if not heavy:
         return work()
-    return await asyncio.to_thread(work)
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        await asyncio.wait({working})
+        raise
 
 
 def num_entries(output: RequestOutput) -> int:

@@ -42,10 +42,16 @@ class ApiChild:
         self._begun = False
 
     @classmethod
-    async def spawn(cls, number: int, listener: socket.socket) -> ApiChild:
-        """Start a process that accepts from `listener`. It imports what it needs, and then waits for `begin`."""
+    async def spawn(cls, number: int, listener: socket.socket, max_callback_ms: float | None = None) -> ApiChild:
+        """Start a process that accepts from `listener`. It imports what it needs, and then waits for `begin`.
+
+        max_callback_ms: see `ServerConfig`; it is needed for the event loop, before there is a message.
+        """
         ours, theirs = socket.socketpair()
-        command = python_command("core.serving.api_process", str(theirs.fileno()), str(listener.fileno()))
+        words = [str(theirs.fileno()), str(listener.fileno())]
+        if max_callback_ms is not None:
+            words.append(str(max_callback_ms))
+        command = python_command("core.serving.api_process", *words)
         with theirs:
             try:
                 process = subprocess.Popen(

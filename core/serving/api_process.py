@@ -1,9 +1,10 @@
-"""One of several processes that answer HTTP requests: `python -P -m core.serving.api_process CONTROL LISTENER`.
+"""One of several processes that answer HTTP requests: `python -P -m core.serving.api_process CONTROL LISTENER [MS]`.
 
 Owns: this process: its engine's client, its application, what the supervisor tells it. Never does: bind a port, start or
 end an engine, take signals (the supervisor decides). Called by: `core.serving.api_child`, as a child.
 
 CONTROL and LISTENER are descriptors: of the socket to the supervisor, and of the one that all API processes accept from.
+MS is `--max-callback-ms`, where it is given.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import asyncio
 import itertools
 import socket
 import sys
-
-import uvloop
 
 from core.api.errors import CoreError, EngineDeadError
 from core.engine.async_engine import AsyncEngine
@@ -38,6 +37,7 @@ from core.serving.api_messages import (
 from core.serving.context import ServingContext
 from core.serving.engine_news import EngineNews, SharedEngine, SharedEngineSource
 from core.serving.lifetime import close_engine, on_loop_error
+from core.serving.loop_watch import loop_factory
 from core.serving.process_limits import raise_limits
 from core.serving.service import import_application, serve_requests
 
@@ -176,11 +176,12 @@ def main() -> int:
     """Entry point of the process."""
     raise_limits()
     control, listening = (int(word) for word in sys.argv[1:3])
+    max_callback_ms = float(sys.argv[3]) if len(sys.argv) > 3 else None
     end_with_parent(control)
     with (
         best_effort_output(),
         socket.socket(fileno=listening) as listener,
-        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        asyncio.Runner(loop_factory=loop_factory(max_callback_ms)) as runner,
     ):
         try:
             runner.run(run(control, listener))

@@ -18,6 +18,7 @@ from core.engine.default_params import recommended_values
 from core.formats.selection import served_format
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
+from core.serving.access import ACCESS, mount, operators
 from core.serving.authentication import Authentication
 from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
@@ -26,9 +27,10 @@ from core.serving.drain import DrainGate
 from core.serving.durable.kept_responses import ResponseKeeper
 from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import OPEN, HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
+from core.serving.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
 from core.serving.openapi import document
 from core.serving.own_middleware import load_middleware
+from core.serving.preparation_apart import ApartPreparation
 from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
@@ -60,6 +62,7 @@ from core.version import __version__
 
 if TYPE_CHECKING:
     from core.observe.tracing import Tracing
+    from core.tokens.tokenizer import Tokenizer
 
 
 def create_app(
@@ -83,23 +86,20 @@ def create_app(
     )
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
-    paths: list[str] = []
+    allowed = operators(server_config)
+    paths: list[str] = ["/openapi.json"] if docs else []
     for module in _modules(server_config, engine.config):
-        app.include_router(module.router)
-        for route in module.router.routes:
-            paths.append(str(getattr(route, "path", "")))
-    has_keys = bool(server_config.api_keys)
-    make_document = functools.partial(document, app, keys=has_keys)
+        paths += [route.path for route in module.router.routes]
+        mount(app, module.router, allowed)
+    has_keys = bool(server_config.keys)
+    make_document = functools.partial(document, app, keys=bool(server_config.api_keys), guards=has_keys)
     app.openapi = functools.cache(make_document)  # type: ignore[method-assign]
     errors.install(app, paths)
     # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
     if has_keys:
-        open_paths = list(OPEN)
-        if docs:
-            open_paths += docs_routes.OPEN
-        if not server_config.disable_ui:
-            open_paths += page.OPEN
-        app.add_middleware(Authentication, keys=server_config.api_keys, open_paths=open_paths)
+        open_paths = [path for path in paths if ACCESS.get(path) == "public"]
+        needs_key = bool(server_config.api_keys)
+        app.add_middleware(Authentication, keys=server_config.keys, open_paths=open_paths, needs_key=needs_key)
     app.add_middleware(HeadRequests)
     if server_config.enable_request_id_headers:
         app.add_middleware(RequestIds)
@@ -173,7 +173,7 @@ def _context(
         max_model_len=model.max_model_len,
         vocab_size=model.vocab_size,
         max_logprobs=model.max_logprobs,
-        most_prompts=engine.queue.most_requests(with_keys=bool(server.api_keys)),
+        most_prompts=engine.queue.most_requests(with_keys=bool(server.keys)),
         max_num_queued_tokens=engine.queue.max_tokens,
         defaults=recommended_values(model),
         chat_template=tokenizer.chat_template if own is None else own,
@@ -181,6 +181,7 @@ def _context(
         format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
         auto_tool_choice=server.answers.enable_auto_tool_choice,
         limits=server.limits,
+        max_grammar_size=engine.config.structured_outputs.max_grammar_size,
         embedding_size=model.embedding_size,
         pooling=model.pooling,
         pair_template=own,
@@ -202,11 +203,19 @@ def _context(
         preparer=preparer,
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
-        responses=ResponseStore(server.limits, keeper=keeper),
-        tenants=Tenants.of(server.api_keys, server.public_prompts, preparer.here),
+        responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
+        tenants=_tenants(server, settings, tokenizer),
         durable=durable,
         tracing=_tracing(server, model),
     )
+
+
+def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:
+    """The tenants of the server's keys. Public prompts are rendered as requests are: apart, where a template can be ended."""
+    if not (server.keys and server.public_prompts):
+        return Tenants.of(server.keys)
+    with ApartPreparation(settings, tokenizer) as preparation:
+        return Tenants.of(server.keys, server.public_prompts, preparation)
 
 
 def _tracing(server: ServerConfig, model: ModelConfig) -> Tracing | None:

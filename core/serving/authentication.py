@@ -22,14 +22,18 @@ class Authentication:
     """Lets requests through that carry `Authorization: Bearer KEY` or `X-Api-Key: KEY`, and those for one of the few paths
     that are open.
 
-    Everything else is refused, whether it exists or not. Keys are kept as hashes; which one matched is told as
+    Everything else is refused, whether it exists or not, unless `needs_key` is False: then requests without a key pass, and
+    the keys only say who the operator is. Keys are kept as hashes; the number of the matching one becomes
     `request.state.api_key`.
     """
 
-    def __init__(self, app: ASGIApp, keys: Sequence[str], open_paths: Iterable[str] = OPEN) -> None:
+    def __init__(
+        self, app: ASGIApp, keys: Sequence[str], open_paths: Iterable[str] = OPEN, *, needs_key: bool = True
+    ) -> None:
         self.app = app
         self.digests = [_digests(key) for key in keys]
         self.open = PathSet(open_paths)
+        self.needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer with 401."""
@@ -39,7 +43,7 @@ class Authentication:
         number = self._matching_key(scope)
         if number is not None:
             scope.setdefault("state", {})["api_key"] = number
-        elif not self.open.has(scope):
+        elif self.needs_key and not self.open.has(scope):
             await self._refuse(scope, receive, send)
             return
         await self.app(scope, receive, send)

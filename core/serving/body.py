@@ -6,17 +6,20 @@ decode, or know a route. Called by: intake and routes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from core.api.errors import RequestError
 from core.serving.errors import ClientGone
 
+PIECES_AT_ONCE = 16
+"""Pieces of an answer that are sent as one, at most some MB."""
 LARGEST_BODIES = 4
 """All bodies that are being read may together hold as many bytes as so many of the largest size."""
 
@@ -93,6 +96,25 @@ async def read_body(request: Request, body: Body) -> bytearray:
     except ClientDisconnect:
         raise ClientGone("The client closed the connection in the middle of its request.") from None
     return body.data
+
+
+class PiecesResponse(Response):
+    """A 200 whose body comes in pieces, which are never joined: together they may be hundreds of MB."""
+
+    def __init__(
+        self, pieces: Sequence[bytes], media_type: str = "application/json", headers: Mapping[str, str] | None = None
+    ) -> None:
+        length = {"content-length": str(sum(map(len, pieces)))}
+        super().__init__(media_type=media_type, headers={**length, **(headers or {})})
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self._pieces), PIECES_AT_ONCE):
+            some = b"".join(self._pieces[start : start + PIECES_AT_ONCE])
+            await send({"type": "http.response.body", "body": some, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def json_response(body: Any) -> Response:

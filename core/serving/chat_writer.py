@@ -17,6 +17,7 @@ from core.formats.answer_plan import message_reasoning
 from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
 from core.serving.extras import Extras
+from core.serving.json_pieces import long_list
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.message_parts import MessageParts
 from core.serving.prepared import PreparedChat
@@ -109,7 +110,7 @@ class ChatWriter:
             system_fingerprint=self.context.weight_version,
         )
         if self.request.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)
+            answer.prompt_logprobs = long_list(self.logprobs.prompt(output.prompt_logprobs))
         if self.request.return_token_ids:
             answer.prompt_token_ids = output.prompt_token_ids
         extras = Extras(self.request)
@@ -177,4 +178,5 @@ class ChatWriter:
         if not self.request.logprobs or completion.logprobs is None:
             return None
         top = self.request.top_logprobs or 0
-        return self.logprobs.chat(completion.token_ids, completion.logprobs, top)
+        found = self.logprobs.chat(completion.token_ids, completion.logprobs, top)
+        return ChatLogprobs(long_list(found.content))

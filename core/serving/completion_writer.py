@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from core.serving.context import ServingContext
+from core.serving.json_pieces import long_list
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.prepared import Prompt
 from core.serving.protocol.completions import (
@@ -70,7 +71,10 @@ class CompletionWriter:
         if first and self.request.echo:
             text = self._prompt_text(prompt_index, output) + text
             token_ids = output.prompt_token_ids + token_ids
-            positions = [*self._prompt_logprobs.get(prompt_index, ()), *positions]
+            scored = list(self._prompt_logprobs.get(prompt_index, ()))
+            # An answer that ends before its first token has a prompt that was not scored, or not to its end.
+            unscored = [None] * (len(output.prompt_token_ids) - len(scored))
+            positions = [*scored, *unscored, *positions]
         choice = CompletionChoice(
             index=index,
             text=text,
@@ -100,7 +104,7 @@ class CompletionWriter:
                 choice.prompt_token_ids = output.prompt_token_ids
         prompt_logprobs = self._prompt_logprobs.get(prompt_index)
         if self.request.prompt_logprobs is not None and prompt_logprobs is not None:
-            choice.prompt_logprobs = self.logprobs.prompt(prompt_logprobs)
+            choice.prompt_logprobs = long_list(self.logprobs.prompt(prompt_logprobs))
 
     @property
     def _skips_special_tokens(self) -> bool:
@@ -117,7 +121,13 @@ class CompletionWriter:
         if self.request.logprobs is None:
             return None
         offsets = self._offsets[index].take(token_ids)
-        return self.logprobs.completion(token_ids, positions, offsets)
+        found = self.logprobs.completion(token_ids, positions, offsets)
+        return CompletionLogprobs(
+            long_list(found.tokens),
+            long_list(found.token_logprobs),
+            long_list(found.top_logprobs),
+            long_list(found.text_offset),
+        )
 
     def _prompt_text(self, prompt_index: int, output: RequestOutput) -> str:
         """The prompt as the user wrote it, unless it was cut or came as tokens."""

@@ -47,6 +47,7 @@ class Connection(HttpToolsProtocol):
         self._head_size = 0
         self._unparsed = 0  # bytes of whole reads since the last end of a head or part of a body
         self._problem: RequestError | None = None
+        self._last_word = b""  # of a refusal, for when the requests before it are answered
 
     @property
     def busy(self) -> bool:
@@ -118,12 +119,16 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The application starts, or the request waits behind the one that it answers."""
         self._in_head, self._unparsed = False, 0
+        self._check_head()
         super().on_headers_complete()
         self._in_body = True
         if not self.pipeline:
             self.running = self.cycle
         elif len(self.pipeline) > MAX_PIPELINED:
-            self._problem = RequestError("Too many requests at once on one connection.", code="too_many_pipelined")
+            message = (
+                f"More than {MAX_PIPELINED} requests wait on this connection; send fewer at once, and the others again."
+            )
+            self._problem = RequestError(message, status=429, code="too_many_pipelined", retry_after=1)
             raise self._problem
 
     def on_body(self, body: bytes) -> None:
@@ -140,6 +145,9 @@ class Connection(HttpToolsProtocol):
         """The answer's last byte: what the client has begun to send in the meantime gets its whole time."""
         upcoming = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
+        if self._last_word and upcoming is None and not self.transport.is_closing():
+            self._write_last(self._last_word)
+            self._last_word = b""
         self.running = upcoming or self.running
         self.silent_since = self.loop.time()
         if self.reading_since is not None:
@@ -147,26 +155,57 @@ class Connection(HttpToolsProtocol):
         self.registry.settle(self)
 
     def refuse(self, error: RequestError) -> None:
-        """Answer with `error` and close, unless an answer is under way: then close after that. Nothing more is read."""
+        """Answer with `error` and close, after the answers to complete requests before it. Nothing more is read."""
         self.refused = True
         self.registry.note(error.code or "")
         self._unset_keepalive_if_required()
-        self.pipeline.clear()
         if self.busy:
-            assert self.running is not None
-            self.running.keep_alive = False
+            self._refuse_later(error)
             return
         answered = self._in_body and self.cycle.response_complete
         self._disconnect_running()
         if answered:
             self.transport.close()
             return
-        self.transport.write(self._raw(error))
+        self._write_last(self._raw(error))
+
+    def _refuse_later(self, error: RequestError) -> None:
+        """Refuse the request that is being read once those before it are answered."""
+        assert self.running is not None
+        if self.cycle is self.running and self.cycle.more_body:  # its own answer is under way: there is no second one
+            self.running.keep_alive = False
+            return
+        if self.pipeline and self.pipeline[0][0] is self.cycle and self.cycle.more_body:
+            self.pipeline.popleft()
+        self._last_word = self._raw(error)
+
+    def _write_last(self, answer: bytes) -> None:
+        """Write an answer that nothing follows."""
+        self.transport.write(answer)
         # A client that is still sending would lose the answer if the connection closed at once.
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
+
+    def _check_head(self) -> None:
+        """Raise RequestError where proxies and servers could disagree about a request: whose it is, and where it ends."""
+        num_hosts = 0
+        is_chunked = False
+        for name, _ in self.headers:
+            num_hosts += name == b"host"
+            is_chunked = is_chunked or name == b"transfer-encoding"
+        if self.parser.get_http_version() == "1.0":
+            if is_chunked:
+                message = "The request is HTTP/1.0 with Transfer-Encoding; expected Content-Length, or HTTP/1.1."
+                self._problem = RequestError(message, code="malformed_request")
+                raise self._problem
+            if not num_hosts:
+                return
+        if num_hosts != 1:
+            message = f"The request has {num_hosts} Host headers; expected one."
+            self._problem = RequestError(message, code="malformed_request")
+            raise self._problem
 
     def _count(self, size: int) -> None:
         self._head_size += size

@@ -106,15 +106,16 @@ def context_of(request: Request) -> ServingContext:
 
 
 def tenant_of(request: Request) -> Tenant:
-    """Whose a request is: the number of its API key, None where there are no keys."""
+    """Whose a request is: the number of its key, admin keys behind the others; None without one."""
     number: Tenant = getattr(request.state, "api_key", None)
     return number
 
 
 def user_of(request: Request, named: object) -> str:
-    """The user of a request: its API key where there are several keys, else the body's `user` field."""
-    if len(context_of(request).server.api_keys) > 1:
-        return f"API key {request.state.api_key}"
+    """The user of a request: its key where there are several keys, else the body's `user` field."""
+    tenant = tenant_of(request)
+    if tenant is not None and len(context_of(request).server.keys) > 1:
+        return f"API key {tenant}"
     return named if isinstance(named, str) else ""
 
 

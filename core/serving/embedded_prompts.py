@@ -13,7 +13,6 @@ from core.api.checkpoint import ITEM_BYTES
 from core.api.errors import CheckpointError, RequestError
 from core.engine.prompt_embeds import KEY, PLACEHOLDER, PromptEmbeds, check_served, check_shape
 from core.serving.prepared import PreparationSettings, Prompt
-from core.weights.sent_tensor import sent_tensor
 
 NUMBER_BYTES = 4
 
@@ -33,6 +32,8 @@ def embedded_prompts(given: Sequence[str], settings: PreparationSettings) -> lis
 
 def _embeds(text: str, settings: PreparationSettings, room: int) -> PromptEmbeds:
     """One of them. room: bytes that its numbers may take."""
+    from core.weights.sent_tensor import sent_tensor  # and numpy, which most processes that read requests do without
+
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

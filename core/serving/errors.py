@@ -50,6 +50,16 @@ class GenerationError(CoreError):
     """The engine gave up on one request; the sentence says why."""
 
 
+def ended_early() -> RequestError:
+    """The error of an answer that the server ended by itself, as /pause, /sleep and weight updates may."""
+    return RequestError(
+        "The server ended this answer early: it was paused, put to sleep or given new weights. Ask again in a few seconds.",
+        status=503,
+        code="server_busy",
+        retry_after=1,
+    )
+
+
 class ClientGone(CoreError):
     """The client closed its connection before the answer was ready."""
 

@@ -17,6 +17,11 @@ HEADER = "x-explain"
 NO = ("", "0", "false", "no")
 """Values of the header that ask for nothing, in lower case."""
 
+GUIDED = (
+    "The chat template shows no tools; a system message describes them (row 'generic' of docs/response-formats.md)."
+)
+"""The words about tools that no template shows."""
+
 
 def wants_explanation(field: bool | None, headers: Mapping[str, str]) -> bool:
     """Whether an answer is to be explained. field: `explain` of the body, which wins over the header."""
@@ -31,5 +36,7 @@ def explain_terms(prepared: PreparedChat | PreparedCompletion, model: ModelConfi
         return None
     given = prepared.body.given_names()
     sources = sampling_sources(prepared.params, given, model)
-    is_first = isinstance(prepared, PreparedChat) and prepared.first_turn
-    return ExplainTerms(sources, is_first)
+    if not isinstance(prepared, PreparedChat):
+        return ExplainTerms(sources)
+    tools = GUIDED if prepared.guided else ""
+    return ExplainTerms(sources, prepared.first_turn, tools=tools, control_text=prepared.prompts[0].control_text)

@@ -20,6 +20,7 @@ from core.api.errors import CoreError, RequestError
 from core.api.outputs import RequestOutput
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.api.structured_outputs import FIELD
 from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
 from core.observe.recent_requests import RecentRequest
@@ -207,6 +208,9 @@ async def _traced(
 def _raise_failure(output: RequestOutput) -> None:
     for completion in output.outputs:
         if completion.finish_reason == "error":
+            sentence = str(completion.stop_reason)
+            if sentence.startswith(FIELD):
+                raise RequestError(sentence, param=FIELD, status=422, code="too_much_work")
             raise GenerationError(f"The engine could not finish this request: {completion.stop_reason or 'no details'}")
         if completion.finish_reason == "timeout":
             raise RequestError(str(completion.stop_reason), param="timeout", status=408, code="request_timeout")

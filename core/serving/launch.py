@@ -13,8 +13,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import uvloop
-
 from core.api.config import JournalSettings
 from core.api.errors import EngineDeadError
 from core.config.explained import explained
@@ -22,6 +20,7 @@ from core.observe.logging import SERVER_LIBRARIES, setup_logging
 from core.observe.tracing import check_tracing
 from core.serving.chat_template import read_template
 from core.serving.lifetime import ApiProcessError, LinkError, announce, close_engine, listen, unless_stopped
+from core.serving.loop_watch import loop_factory
 from core.serving.own_middleware import load_middleware
 from core.serving.service import import_application, serve_requests
 from core.serving.sockets import check_tls_files, close_listener, open_listener
@@ -51,7 +50,7 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
     check_tracing(resolution.server.traces)
     load_middleware(resolution.server.middleware)
     listener = open_listener(resolution.server)
-    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with listener, asyncio.Runner(loop_factory=loop_factory(resolution.server.max_callback_ms)) as runner:
         try:
             runner.run(_main(resolution)(resolution, listener, process, signals))
             return 0

@@ -13,8 +13,8 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from core.serving.access import ACCESS
 from core.serving.errors import ErrorBody
-from core.serving.middleware import OPEN
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
 from core.serving.protocol.chat import ChatChunk, ChatRequest, ChatResponse
@@ -60,7 +60,7 @@ SCHEMAS = "#/components/schemas/"
 STATUSES = {
     400: "The request is wrong; `param` names the field.",
     401: "The API key is missing or wrong.",
-    403: "The server has several API keys and tells that to none of them, or the operator does not allow this source.",
+    403: "The path is for the server's operator (--admin-api-key), or the operator does not allow this source.",
     404: "There is no such model, response or stream.",
     405: "The path does not take this method; the header `Allow` names those that it does.",
     408: "The request did not come in time, or its `timeout` is over.",
@@ -154,18 +154,21 @@ OPERATIONS: dict[str, Operation] = {
     "/health": Operation(HealthAnswer),
     "/ping": Operation(HealthAnswer),
     "/version": Operation(VersionAnswer),
-    "/server_info": Operation(ServerInfo, errors=(403,)),
+    "/server_info": Operation(ServerInfo),
     "/metrics": Operation(TEXT),
 }
 
 
-def document(app: FastAPI, *, keys: bool) -> dict[str, Any]:
-    """The document of `app`. keys: whether requests need one."""
+def document(app: FastAPI, *, keys: bool, guards: bool) -> dict[str, Any]:
+    """The document of `app`. keys: whether requests need one. guards: whether some callers are not the operator."""
     made = get_openapi(title=app.title, version=app.version, routes=app.routes)
     for path, methods in made["paths"].items():
         known = OPERATIONS[path]
-        guarded = keys and path not in OPEN
+        access = ACCESS[path]
+        guarded = keys and access != "public"
         errors = {*ALWAYS, *known.errors}
+        if guards and access == "operator":
+            errors.add(403)
         if guarded:
             errors.add(401)
         responses = {"200": _success(known)}

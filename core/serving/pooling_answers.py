@@ -1,13 +1,13 @@
 """From pooled outputs to the bodies of answers.
 
-Owns: these bodies, by the kind of the request. Never does: run a request. Called by: the pooling routes.
+Owns: these bodies, by the kind of the request. Never does: run a request, or send. Called by: the pooling routes, in a thread
+where there are many numbers.
 """
 
 from __future__ import annotations
 
-import base64
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,8 +15,11 @@ import msgspec
 from fastapi import Response
 from msgspec import UNSET, UnsetType
 
-from core.api.pooling_outputs import Float32, LateChunkingMetadata, WholeOutput, cosine
+from core.api.late_chunking import LateChunkingMetadata
+from core.api.pooling_outputs import Float32, WholeOutput, cosine
 from core.engine.late_chunks import late_chunks
+from core.serving.body import PiecesResponse
+from core.serving.json_pieces import JsonPieces, slices
 from core.serving.prepared import (
     PreparedClasses,
     PreparedEmbed,
@@ -48,6 +51,8 @@ from core.serving.protocol.usage import Usage
 from core.serving.vector_bytes import bits, packed
 
 Outputs = Sequence[WholeOutput]
+Lists = JsonPieces
+"""What writes the long lists of an answer."""
 Answer = TypeVar("Answer", EmbeddingAnswer, PoolingAnswer)
 BYTES = "application/octet-stream"
 DOCUMENTS_A_UNIT = 100
@@ -59,20 +64,30 @@ def usage_of(outputs: Outputs) -> Usage:
     return Usage(count, 0, count)
 
 
-def embedding_answer(prepared: PreparedEmbedding, outputs: Outputs, answer_id: str) -> EmbeddingAnswer | Response:
+def num_entries(outputs: Outputs) -> int:
+    """Numbers and tokens of the texts that are to be written."""
+    return sum(output.outputs.data.size + len(output.prompt_token_ids) for output in outputs)
+
+
+def embedding_answer(
+    prepared: PreparedEmbedding, outputs: Outputs, answer_id: str, lists: Lists
+) -> EmbeddingAnswer | Response:
     """Of /v1/embeddings."""
-    return _vectors(prepared, outputs, answer_id, EmbeddingAnswer, partial(Embedding, "embedding"))
+    return _vectors(prepared, outputs, answer_id, lists, EmbeddingAnswer, partial(Embedding, "embedding"))
 
 
-def pooling_answer(prepared: PreparedHidden, outputs: Outputs, answer_id: str) -> PoolingAnswer | Response:
+def pooling_answer(
+    prepared: PreparedHidden, outputs: Outputs, answer_id: str, lists: Lists
+) -> PoolingAnswer | Response:
     """Of /pooling."""
-    return _vectors(prepared, outputs, answer_id, PoolingAnswer, partial(Pooled, "pooling"))
+    return _vectors(prepared, outputs, answer_id, lists, PoolingAnswer, partial(Pooled, "pooling"))
 
 
 def _vectors(
     prepared: PreparedEmbedding,
     outputs: Outputs,
     answer_id: str,
+    lists: Lists,
     kind: type[Answer],
     entry: Callable[..., Any],
 ) -> Answer | Response:
@@ -84,8 +99,9 @@ def _vectors(
     data = []
     for index, output in enumerate(outputs):
         parts = _parts(prepared, index, output)
-        data.append(entry(index, _written(output.outputs.data, body), parts))
-    return kind(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+        data.append(entry(index, _written(output.outputs.data, body, lists), parts))
+    listed = lists.entries(data)
+    return kind(id=answer_id, created=created, model=prepared.model, data=listed, usage=usage_of(outputs))
 
 
 def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> LateChunkingMetadata | UnsetType:
@@ -98,31 +114,32 @@ def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> Late
     return found if found.input_tokens == num_tokens else late_chunks(num_tokens, chunks.chunk_size, None)
 
 
-def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str) -> ClassifyAnswer:
+def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str, lists: Lists) -> ClassifyAnswer:
     """Of /classify."""
     data = []
     for index, output in enumerate(outputs):
         numbers = output.outputs.data
         label = prepared.labels[int(numbers.argmax())]
-        data.append(Classes(index, label, numbers.tolist(), len(numbers)))
+        data.append(Classes(index, label, lists.numbers(numbers), len(numbers)))
     created = int(time.time())
-    return ClassifyAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
+    listed = lists.entries(data)
+    return ClassifyAnswer(id=answer_id, created=created, model=prepared.model, data=listed, usage=usage_of(outputs))
 
 
-def score_answer(prepared: PreparedScore, outputs: Outputs, answer_id: str) -> ScoreAnswer:
+def score_answer(prepared: PreparedScore, outputs: Outputs, answer_id: str, lists: Lists) -> ScoreAnswer:
     """Of /score."""
     num_second = len(outputs)
     if not prepared.pairs:
         _, second = prepared.body.sides()
         num_second = len(second)
     scores = _scores(prepared, outputs, num_second)
-    data = [Score("score", index, score) for index, score in enumerate(scores)]
+    data = lists.entries([Score("score", index, score) for index, score in enumerate(scores)])
     created = int(time.time())
     return ScoreAnswer(id=answer_id, created=created, model=prepared.model, data=data, usage=usage_of(outputs))
 
 
 def rerank_answer(
-    prepared: PreparedRerank, outputs: Outputs, answer_id: str, api_version: str | None = None
+    prepared: PreparedRerank, outputs: Outputs, answer_id: str, lists: Lists, api_version: str | None = None
 ) -> RerankAnswer:
     """Of /rerank: the best documents first, equal ones in their order. api_version: of Cohere's API; None: another's."""
     body = prepared.body
@@ -136,33 +153,36 @@ def rerank_answer(
         ranked.append(entry)
     ranked.sort(key=lambda entry: -entry.relevance_score)
     best = ranked[: body.top_n] if body.top_n else ranked
-    answer = RerankAnswer(id=answer_id, model=prepared.model, usage=usage_of(outputs), results=best)
+    listed = lists.entries(best)
+    answer = RerankAnswer(id=answer_id, model=prepared.model, usage=usage_of(outputs), results=listed)
     if api_version is not None:
         units = -(-len(texts) // DOCUMENTS_A_UNIT)
         answer.meta = RerankMeta(ApiVersion(api_version), BilledUnits(search_units=units))
     return answer
 
 
-def embed_answer(prepared: PreparedEmbed, outputs: Outputs, answer_id: str, api_version: str) -> EmbedAnswer:
+def embed_answer(
+    prepared: PreparedEmbed, outputs: Outputs, answer_id: str, lists: Lists, api_version: str
+) -> EmbedAnswer:
     """Of /v1/embed and /v2/embed. api_version: of Cohere's API."""
-    texts = [str(text) for text in prepared.body.texts()]
+    texts = lists.entries([str(text) for text in prepared.body.texts()])
     units = BilledUnits(input_tokens=usage_of(outputs).prompt_tokens)
     meta = RerankMeta(ApiVersion(api_version), units)
     if api_version == "1" and prepared.body.embedding_types is None:
-        plain = [output.outputs.data.tolist() for output in outputs]
+        plain = lists.entries([lists.numbers(output.outputs.data) for output in outputs])
         return EmbedAnswer(id=answer_id, embeddings=plain, texts=texts, meta=meta, response_type="embeddings_floats")
     vectors = [output.outputs.data for output in outputs]
     found = Vectors()
     for form in prepared.body.types:
         match form:
             case "float":
-                found.floats = [vector.tolist() for vector in vectors]
+                found.floats = lists.entries([lists.numbers(vector) for vector in vectors])
             case "base64":
-                found.base64 = [base64.b64encode(packed(vector)).decode() for vector in vectors]
+                found.base64 = lists.entries([lists.text([packed(vector)]) for vector in vectors])
             case "binary":
-                found.binary = [bits(vector, signed=True) for vector in vectors]
+                found.binary = lists.entries([bits(vector, signed=True) for vector in vectors])
             case "ubinary":
-                found.ubinary = [bits(vector, signed=False) for vector in vectors]
+                found.ubinary = lists.entries([bits(vector, signed=False) for vector in vectors])
     return EmbedAnswer(id=answer_id, embeddings=found, texts=texts, meta=meta)
 
 
@@ -180,18 +200,22 @@ def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> lis
     return found
 
 
-def _written(numbers: Float32, body: EmbeddingRequest) -> list[Any] | str:
+def _written(numbers: Float32, body: EmbeddingRequest, lists: Lists) -> Any:
     """Numbers as JSON has them, or base64 of them, or their bits."""
     if body.encoding_format in ("binary", "ubinary"):
-        return bits(numbers, signed=body.encoding_format == "binary")
+        signed = body.encoding_format == "binary"
+        if numbers.ndim == 1:
+            return bits(numbers, signed=signed)
+        return lists.entries([row for rows in slices(numbers) for row in bits(rows, signed=signed)])
     if body.encoding_format == "base64":
-        return base64.b64encode(_packed(numbers, body)).decode()
-    plain: list[Any] = numbers.tolist()
-    return plain
+        return lists.text(_packed(numbers, body))
+    return lists.numbers(numbers)
 
 
-def _packed(numbers: Float32, body: EmbeddingRequest) -> bytes:
-    return packed(numbers, body.embed_dtype or "float32", body.endianness or "little")
+def _packed(numbers: Float32, body: EmbeddingRequest) -> Iterator[bytes]:
+    """The bytes of numbers, in parts."""
+    for rows in slices(numbers):
+        yield packed(rows, body.embed_dtype or "float32", body.endianness or "little")
 
 
 def _bytes_answer(body: EmbeddingRequest, outputs: Outputs, answer_id: str, model: str, created: int) -> Response:
@@ -200,20 +224,21 @@ def _bytes_answer(body: EmbeddingRequest, outputs: Outputs, answer_id: str, mode
     places = []
     start = 0
     for index, output in enumerate(outputs):
-        part = _packed(output.outputs.data, body)
-        parts.append(part)
+        own = list(_packed(output.outputs.data, body))
+        num_bytes = sum(map(len, own))
+        parts += own
         place = {
             "index": index,
             "embed_dtype": body.embed_dtype or "float32",
             "endianness": body.endianness or "little",
             "start": start,
-            "end": start + len(part),
+            "end": start + num_bytes,
             "shape": list(output.outputs.data.shape),
         }
         places.append(place)
-        start += len(part)
+        start += num_bytes
     headers = {}
     if body.encoding_format == "bytes":
         metadata = {"id": answer_id, "created": created, "model": model, "data": places, "usage": usage_of(outputs)}
         headers["metadata"] = msgspec.json.encode(metadata).decode("latin-1")
-    return Response(b"".join(parts), media_type=BYTES, headers=headers)
+    return PiecesResponse(parts, BYTES, headers)

@@ -10,24 +10,31 @@ import functools
 from typing import Any
 
 from core.api.errors import RequestError
-from core.api.pooling_outputs import LateChunkingMetadata
+from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.engine.late_chunks import late_chunks
-from core.engine.pooling_input import NO_TOKENS
+from core.engine.pooling_input import NO_TOKENS, resolved
 from core.engine.text_pairs import TextPairs
-from core.serving.amounts import check_amount, check_choices
+from core.serving.amounts import check_amount, check_choices, check_numbers
 from core.serving.field_names import own_names
 from core.serving.prepared import PreparationSettings, PreparedEmbedding, PreparedPooling, Prompt
 from core.serving.protocol.pairs import PairBody, RerankRequest
 from core.serving.protocol.pooling import PoolingBody, Text
 from core.serving.text_tokens import TextTokens
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
 
 
 class PoolingPreparation:
-    """The steps for one server. tokenizer: of the served model. texts: the same, within bounds."""
+    """The steps for one server.
 
-    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, texts: TextTokens) -> None:
+    tokenizer: of the served model. texts: the same, within bounds. limits: of rendering templates.
+    """
+
+    def __init__(
+        self, settings: PreparationSettings, tokenizer: Tokenizer, texts: TextTokens, limits: Limits | None = None
+    ) -> None:
+        self._limits = limits
         self._settings = settings
         self._tokenizer = tokenizer
         self._texts = texts
@@ -43,7 +50,12 @@ class PoolingPreparation:
             texts = self._given(body)
             check_choices(self._settings, texts, 1)
             prompts = self._single(body, texts, params) if pairs is None else self._joined(body, pairs)
-            check_amount(self._settings, NO_TOKENS, [len(prompt.token_ids) for prompt in prompts])
+            lens = [len(prompt.token_ids) for prompt in prompts]
+            check_amount(self._settings, NO_TOKENS, lens)
+            if pooling is not None:
+                keep = params.truncate_prompt_tokens
+                most = self._settings.max_model_len if keep in (None, -1) else keep
+                check_numbers(self._settings, resolved(params, pooling), [min(length, most) for length in lens])
         body.metadata = None  # it may hold anything, and changes nothing
         prepared = kind(
             body=body,
@@ -76,7 +88,8 @@ class PoolingPreparation:
                 f"This model tells {len(pooling.labels)} classes, which are no score; /classify and /pooling give their "
                 "numbers."
             )
-        return TextPairs(pooling, self._tokenizer, self._settings.max_model_len, self._settings.pair_template)
+        template = self._settings.pair_template
+        return TextPairs(pooling, self._tokenizer, self._settings.max_model_len, template, self._limits)
 
     def _given(self, body: PoolingBody) -> list[Text]:
         """The texts of a body, with the prompt in front that it names. Raises RequestError."""

@@ -16,7 +16,10 @@ import msgspec
 from core.api.errors import RequestError, nearest
 from core.api.sampling_params import SamplingParams
 from core.formats.answer_plan import check_template
+from core.formats.conversation_prompts import ConversationPrompts
+from core.formats.markers import markers_of
 from core.formats.tool_use import ToolUse
+from core.grammars.spec import as_text
 from core.serving.amounts import check_amount, check_choices
 from core.serving.answer_plan import answer_plan
 from core.serving.anthropic import chat as anthropic
@@ -62,7 +65,10 @@ from core.serving.responses.truncation import shortened
 from core.serving.served_names import ServedNames
 from core.serving.text_tokens import TextTokens
 from core.tokens.chat_template import ChatTemplate, has_answers
+from core.tokens.content_encoding import ContentEncoder
+from core.tokens.template_limits import Limits
 from core.tokens.tokenizer import Tokenizer
+from core.tokens.written_text import WrittenText, own_tail, plain
 
 TAIL = 256
 """Characters at the end of a prompt, more than a template writes behind the last message."""
@@ -71,16 +77,22 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Preparation:
-    """The steps for one server. tokenizer: of the served model."""
+    """The steps for one server. tokenizer: of the served model. limits: of rendering templates, where it has its own."""
 
-    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
+    def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, limits: Limits | None = None) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
         self.names = ServedNames(settings.served_names, settings.served_names_file)
-        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template)
+        self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits)
+        self._prompts = ConversationPrompts(self.template, settings.format)
+        self._format = settings.format
+        if settings.format is not None:  # as answers need it, which are sent with it
+            self._format = msgspec.structs.replace(settings.format, guide=None)
         num_for_output = 1 if settings.pooling is None else 0
-        self.texts = TextTokens(tokenizer, settings.max_model_len, settings.max_model_len - num_for_output)
-        self._pooled = PoolingPreparation(settings, tokenizer, self.texts)
+        markers = () if settings.format is None else markers_of(settings.format.row)
+        contents = ContentEncoder.of(tokenizer, (*self.template.sources, *markers))
+        self.texts = TextTokens(tokenizer, contents, settings.max_model_len, settings.max_model_len - num_for_output)
+        self._pooled = PoolingPreparation(settings, tokenizer, self.texts, limits)
         self._chat = msgspec.json.Decoder(ChatRequest)
         self._completion = msgspec.json.Decoder(CompletionRequest)
         self._embedding = msgspec.json.Decoder(EmbeddingRequest)
@@ -123,15 +135,16 @@ class Preparation:
         """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         use = body.check(self.settings.max_logprobs, self.settings.limits)
-        check_template(use, self.template)
-        plan = answer_plan(body, use, self.settings.format, auto=self.settings.auto_tool_choice)
+        check_template(use, self.template, self.settings.format)
+        plan = answer_plan(body, use, self._format, auto=self.settings.auto_tool_choice)
         params = self._params(body)
         text = self._render(body, use)
+        tail = plain(text) if self.tokenizer.allows_control else own_tail(text)
         names = _form_names(body.form_field or ("tools" if use.restricts else body.reasoning_limit_name))
         with own_names(names):
-            params = plan.held(params, text)
-        ids = self.texts.prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
-        check_amount(self.settings, params, [len(ids)])
+            params = plan.held(params, tail)
+        encoded = self.texts.rendered_prompt(text, bool(body.add_special_tokens), body.truncate_prompt_tokens)
+        check_amount(self.settings, params, [len(encoded.ids)])
         first_turn = not has_answers(body.messages or [])
         body.messages = (body.messages or [])[-1:]
         body.documents = body.chat_template_kwargs = body.tools = body.tool_choice = None
@@ -139,13 +152,14 @@ class Preparation:
             _lean(body),
             model,
             params,
-            [Prompt(text, ids)],
-            tools=use.callable,
+            [Prompt(plain(text), encoded.ids, control_text=encoded.control_text)],
+            tools=[tool.for_parsing() for tool in use.callable],
             format=plan.format,
-            prompt_tail=plan.tail(text)[-TAIL:],
+            prompt_tail=plan.tail(tail)[-TAIL:],
             resumed=plan.resumed is not None,
             first_turn=first_turn,
             names=names,
+            guided=bool(use.shown) and self.settings.format is not None and self.settings.format.guide is not None,
         )
 
     def completion(self, data: Buffer) -> PreparedCompletion:
@@ -191,9 +205,10 @@ class Preparation:
         with own_names(RESPONSES_NAMES):
             chat = shortened(conversation, prepare) if body.truncation == "auto" else prepare(conversation)
         chat.names = combined(chat.names, RESPONSES_NAMES)
-        body.input = None
+        shown_tools = bytes(given["tools"]) if body.tools else b""
+        body.input = body.tools = None
         kept_items = complete(items) if body.stored else []
-        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given))
+        return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(given), shown_tools)
 
     def messages(self, data: Buffer) -> PreparedMessages:
         """A body of /v1/messages. Raises RequestError."""
@@ -219,8 +234,8 @@ class Preparation:
         self.check_model(body.model)
         with own_names(MESSAGES_NAMES):
             use = body.check(self.settings.max_logprobs, self.settings.limits)
-            check_template(use, self.template)
-            ids = self.texts.encode(self._render(body, use), bool(body.add_special_tokens))
+            check_template(use, self.template, self.settings.format)
+            ids = self.texts.rendered(self._render(body, use), bool(body.add_special_tokens)).ids
         return CountedTokens(TokenCount(len(ids)), unknown)
 
     @functools.cached_property
@@ -233,10 +248,11 @@ class Preparation:
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
         use = body.check(self.settings.limits)
-        check_template(use, self.template)
-        text = self._render(body, use) if body.prompt is None else body.prompt
-        special = bool(body.add_special_tokens) if body.prompt is None else body.add_special_tokens is not False
-        ids = self.texts.encode(text, special)
+        check_template(use, self.template, self.settings.format)
+        if body.prompt is None:
+            ids = self.texts.rendered(self._render(body, use), bool(body.add_special_tokens)).ids
+        else:
+            ids = self.texts.encode(body.prompt, body.add_special_tokens is not False)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
         return TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts)
 
@@ -272,12 +288,16 @@ class Preparation:
                 f"allowed_token_ids has {num_allowed} entries, more than there are tokens ({size}).",
                 param="allowed_token_ids",
             )
-        return body.params(self.settings.defaults)
+        params = body.params(self.settings.defaults)
+        if params.structured_outputs is not None:
+            with own_names(_form_names(body.form_field)):
+                params.structured_outputs = as_text(params.structured_outputs, self.settings.max_grammar_size)
+        return params
 
-    def _render(self, conversation: Conversation, use: ToolUse) -> str:
+    def _render(self, conversation: Conversation, use: ToolUse) -> WrittenText:
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
-        return self.template.render(
+        return self._prompts.render(
             conversation.messages or [],
             add_generation_prompt=conversation.opens_answer,
             continue_final_message=bool(conversation.continue_final_message),

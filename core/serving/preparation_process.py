@@ -1,4 +1,4 @@
-"""The helper process that prepares large requests: `python -P -m core.serving.preparation_process FD`.
+"""The helper process that prepares requests: `python -P -m core.serving.preparation_process FD`.
 
 Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
 closes. Never does: wait for anything else, or import torch. Called by: `core.serving.preparation_helper`, as a child.
@@ -9,6 +9,7 @@ The first message (`core.helper_process`) is `Start`, as msgpack; then jobs go o
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -19,31 +20,33 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
+from core.executor.host_memory import release_unused_memory
 from core.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core.processes import end_with_parent
 from core.serving.preparation import Preparation
 from core.serving.prepared import RESULTS, PreparationSettings
 from core.serving.protocol.decoding import too_deep
+from core.serving.render_limits import RenderLimits
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 KINDS = tuple(RESULTS)
-NICENESS = 5  # below the server, as the server is below the engine
 GROWN_BYTES = 256 << 20
 """Memory beyond that of the start after which the process is replaced by a new one."""
 
 
 class Start(msgspec.Struct, array_like=True):
-    """The facts that the process needs once, at its start."""
+    """The facts that the process needs once, at its start. niceness: its own, beyond the server's."""
 
     settings: PreparationSettings
     tokenizer: TokenizerSnapshot
+    niceness: int = 0
 
 
 class Answer(msgspec.Struct, array_like=True):
     """The answer to one body.
 
     result: msgpack of the kind's result, empty with a refusal.
-    last: the process has grown and wants to be replaced.
+    last: the process has grown, and ends after this answer.
     """
 
     result: bytes
@@ -57,15 +60,22 @@ def job_header(kind: str, num_bytes: int) -> bytes:
 
 
 def serve(stream: BufferedRWPair) -> None:
-    """Work until the stream ends."""
+    """Work until the stream ends, or this process has grown."""
     start = msgspec.msgpack.decode(read_message(stream), type=Start)
-    preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer))
+    os.nice(start.niceness)
+    limits = RenderLimits()
+    preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer), limits)
+    del start  # with the tokenizer's JSON, of which half of the memory at the start comes
+    release_unused_memory()
+    gc.freeze()  # nothing of this is ever garbage, so no collection looks at it again
     at_start = peak_memory()
-    while payload := read_message(stream):
+    is_last = False
+    while not is_last and (payload := read_message(stream)):
         kind = KINDS[payload[0]]
         answer = _answer(preparation, kind, memoryview(payload)[1:])
         del payload
-        answer.last = peak_memory() - at_start > GROWN_BYTES
+        is_last = answer.last or limits.is_exhausted or peak_memory() - at_start > GROWN_BYTES
+        answer.last = is_last
         write_message(stream, msgspec.msgpack.encode(answer))
 
 
@@ -88,7 +98,6 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
 
 def main() -> int:
     """Entry point of the process."""
-    os.nice(NICENESS)
     end_with_parent(int(sys.argv[1]))  # in the middle of a job as well
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream:
         serve(stream)

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from core.api.config import ServerLimits
+from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling import PoolingConfig
-from core.api.pooling_outputs import LateChunkingMetadata
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
 from core.engine.prompt_embeds import PromptEmbeds
@@ -29,7 +29,7 @@ from core.serving.protocol.pairs import RerankRequest, ScoreRequest
 from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
 from core.serving.protocol.responses import ResponsesRequest
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
-from core.serving.responses.conversation import Item
+from core.serving.responses.items import KeptItem
 from core.serving.responses.tools import ToolTable
 
 
@@ -47,6 +47,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     tool_template:       Jinja source for conversations with tools; None: the same.
     format:              how the model writes reasoning and calls.
     auto_tool_choice:    whether the model may decide on calls.
+    max_grammar_size:    bytes of a schema, expression or grammar.
     embedding_size:      numbers of an embedding in a prompt; 0: prompts have none.
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
@@ -65,6 +66,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     auto_tool_choice: bool = True
     served_names_file: str | None = None
     limits: ServerLimits
+    max_grammar_size: int = 1 << 20
     embedding_size: int = 0
     pooling: PoolingConfig | None = None
     pair_template: str | None = None
@@ -76,12 +78,14 @@ class Prompt(msgspec.Struct):
     text: None when the client sent token ids.
     second: of a pair of texts, the first token of the second one; 0: it is one text.
     embeds: what stands in the place of the tokens' own embeddings, whose ids then mean nothing; None: nothing does.
+    control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
     text: str | None
     token_ids: list[int]
     second: int = 0
     embeds: PromptEmbeds | None = None
+    control_text: dict[str, int] = {}
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
         """The form that the engine takes."""
@@ -103,6 +107,7 @@ class PreparedChat(msgspec.Struct):
     resumed: the answer goes on within the last message.
     first_turn: whether the conversation holds no answer yet.
     names: see `core.serving.field_names`; for errors of the engine.
+    guided: a system message describes the tools, since the chat template shows none.
     id_seed: what the ids of its calls are drawn from; None: the system.
     """
 
@@ -116,6 +121,7 @@ class PreparedChat(msgspec.Struct):
     resumed: bool = False
     first_turn: bool = False
     names: dict[str, str] = {}
+    guided: bool = False
     id_seed: int | None = None
 
 
@@ -193,17 +199,19 @@ class PreparedRerank(PreparedPooling):
 class PreparedResponse(msgspec.Struct):
     """A body of /v1/responses, ready for the engine.
 
-    body: without the input.
+    body: without the input and the tools.
     items: of the input, complete, where they are to be kept.
     tools: by the name that the model sees.
     unknown: fields that were left out.
+    shown_tools: the tools as JSON, as they came; empty: there are none.
     """
 
     body: ResponsesRequest
     chat: PreparedChat
-    items: list[Item]
+    items: list[KeptItem]
     tools: ToolTable
     unknown: list[str]
+    shown_tools: bytes = b""
 
 
 class PreparedMessages(msgspec.Struct):

@@ -1,17 +1,19 @@
-"""Decides where a request is prepared: here when it is small, in a helper process when it is not.
+"""Decides where a request is prepared: on the event loop when it is small and renders no template, else in a helper process.
 
-Owns: `Preparer` and the turns that small requests take, so that between any two of them other connections are served.
+Owns: `Preparer`, its two helpers, and the turns that small requests take on the loop, so that between any two of them other
+connections are served.
 Never does: the steps themselves (`core.serving.preparation`). Called by: routes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
 from core.serving.preparation import Buffer, Preparation
-from core.serving.preparation_helper import PreparationHelper
+from core.serving.preparation_helper import Lane, PreparationHelper
 from core.serving.prepared import (
     CountedTokens,
     PreparationSettings,
@@ -24,13 +26,19 @@ from core.serving.prepared import (
 from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
 
+logger = logging.getLogger("core.serving")
+
 SMALL_BODY = 16 * 1024
-"""Bytes of a body that takes some milliseconds at most, whatever is in it: other clients only see
-that short delay."""
+"""Bytes of a body that takes some milliseconds at most: other clients only notice that short delay."""
 SMALL_PAIRS = 1024
-"""The same of a body whose texts are read in pairs: a query is tokenized once for each document."""
-PAIRED = ("score", "rerank")
+"""The same for a body whose texts are read in pairs: a query is tokenized once for each document."""
+PAIRED = frozenset({"score", "rerank"})
 """Kinds of such bodies."""
+RENDERED = frozenset({"chat", "response", "messages", "count_tokens", "tokenize"})
+"""Kinds of bodies that may render a template, whose cost no size tells: never on the event loop."""
+SMALL_LANE = Lane(most_jobs=4, job_seconds=20.0, idle_seconds=None, niceness=0)
+"""For small bodies, so that no chat waits for a large one. The process stays: to start it takes half a second."""
+LARGE_LANE = Lane(most_jobs=1, job_seconds=60.0, idle_seconds=120.0, niceness=5)
 TURN_SECONDS = 0.005
 """Time that small bodies may take in one turn of the event loop; once it is spent, each waits for a turn of its own."""
 
@@ -40,14 +48,17 @@ class Preparer:
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.here = Preparation(settings, tokenizer)
-        self._helper = PreparationHelper(settings, tokenizer)
+        self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
+        self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
         self._turn = asyncio.Lock()
         self._spent_s = 0.0
+        self._has_noted = False
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
     async def chat(self, data: Buffer) -> PreparedChat:
         """A body of /v1/chat/completions."""
         prepared: PreparedChat = await self._prepare("chat", data)
+        self._note(prepared)
         return prepared
 
     async def completion(self, data: Buffer) -> PreparedCompletion:
@@ -86,11 +97,13 @@ class Preparer:
     async def response(self, data: Buffer) -> PreparedResponse:
         """A body of /v1/responses behind the items that are kept for it."""
         prepared: PreparedResponse = await self._prepare("response", data)
+        self._note(prepared.chat)
         return prepared
 
     async def messages(self, data: Buffer) -> PreparedMessages:
         """A body of /v1/messages."""
         prepared: PreparedMessages = await self._prepare("messages", data)
+        self._note(prepared.chat)
         return prepared
 
     async def count_tokens(self, data: Buffer) -> CountedTokens:
@@ -109,17 +122,28 @@ class Preparer:
         return prepared
 
     async def close(self) -> None:
-        """End the helper process."""
-        await self._helper.close()
+        """End the helper processes."""
+        await asyncio.gather(self.small.close(), self.large.close())
 
     async def _prepare(self, kind: str, data: Buffer) -> Any:
-        small = SMALL_PAIRS if self._reads_pairs and kind in PAIRED else SMALL_BODY
-        if len(data) > small:
-            return await self._helper.run(kind, data)
+        reads_pairs = self._reads_pairs and kind in PAIRED
+        if len(data) > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
+            return await self.large.run(kind, data)
+        if reads_pairs or kind in RENDERED:
+            return await self.small.run(kind, data)
         if self._spent_s < TURN_SECONDS:
             return self._run(kind, data)
         async with self._turn:  # whose next owner goes on in the next turn
             return self._run(kind, data)
+
+    def _note(self, chat: PreparedChat) -> None:
+        """Log once that tools are described in a message."""
+        if chat.guided and not self._has_noted:
+            self._has_noted = True
+            logger.warning(
+                "The model's chat template shows no tools, so a system message describes them. A model that was not trained "
+                "with tools may call them wrongly or not at all; tool_choice 'required' or a named tool holds it to a call."
+            )
 
     def _run(self, kind: str, data: Buffer) -> Any:
         if not self._spent_s:

@@ -19,6 +19,7 @@ import msgspec
 
 from core.api.config import ServerConfig
 from core.serving.lifetime import close_engine
+from core.serving.loop_watch import watch_of
 from core.serving.process_limits import fit_connections, watch_files
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ async def serve_requests(
         if serving.done():
             serving.result()
         on_ready(context)
+        _watch_loop(context)
         engine.grammars.warm()
         await asyncio.wait((serving, stop, death), return_when=asyncio.FIRST_COMPLETED)
         if death.done():
@@ -113,11 +115,23 @@ def _application(
 
     model = engine.config.model
     cache = msgspec.structs.replace(engine.config.cache, num_blocks=engine.ready.num_blocks)
-    durable = durable_streams(journal, settings, model, engine.ready.numerics)
+    durable = durable_streams(journal, settings, model, engine.ready.numerics, lambda: engine.stats.weight_version)
     app = create_app(engine, settings, model, cache, durable)
     context: ServingContext = app.state.context
     restore(context)
     return HttpServer(app, settings), context
+
+
+def _watch_loop(context: ServingContext) -> None:
+    """Begin to measure callbacks, where that is asked for."""
+    watch = watch_of(asyncio.get_running_loop())
+    if watch is None:
+        return
+    from core.observe.loop_metrics import LoopCollector
+    from core.observe.metrics import PREFIX
+
+    context.metrics.registry.register(LoopCollector(PREFIX, context.model.served_names[0], watch))
+    watch.begin()
 
 
 async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:

@@ -133,7 +133,8 @@ class Supervisor:
         reviver = Reviver(RestartConfig())
         while not self._ending:
             try:
-                child = await ApiChild.spawn(number, self._listener)
+                limit = self._resolution.server.max_callback_ms
+                child = await ApiChild.spawn(number, self._listener, limit)
             except OSError as error:
                 self._fail(ApiProcessError(f"API process {number} cannot be started: {error}."))
                 return

@@ -17,6 +17,7 @@ from typing import Any
 
 from core.api.errors import RequestError, UserError
 from core.serving.preparation import Preparation
+from core.serving.preparation_apart import ApartPreparation
 from core.serving.prepared import PreparedChat
 
 MOST_BYTES = 4 << 20
@@ -34,11 +35,16 @@ class Tenants:
         self._public = public
 
     @classmethod
-    def of(cls, keys: Sequence[str], prompts: Iterable[str], preparation: Preparation) -> Tenants:
-        """The tenants of these API keys. prompts: paths of files. Raises UserError for one that cannot be used."""
+    def of(
+        cls, keys: Sequence[str], prompts: Iterable[str] = (), preparation: Preparation | ApartPreparation | None = None
+    ) -> Tenants:
+        """The tenants of these API keys. prompts: paths of files. preparation: of their texts, where there are any.
+
+        Raises UserError for a prompt that cannot be used.
+        """
         names = [tenant_name(key) for key in keys]
         public: list[list[int]] = []
-        if names:
+        if names and preparation is not None:
             for path in prompts:
                 public += _prompt_tokens(path, preparation)
         return cls(names, public)
@@ -58,7 +64,7 @@ def tenant_name(key: str) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _prompt_tokens(path: str, preparation: Preparation) -> list[list[int]]:
+def _prompt_tokens(path: str, preparation: Preparation | ApartPreparation) -> list[list[int]]:
     """The tokens with which prompts begin that use the public prompt in a file."""
     text = _read(path)
     is_body = Path(path).suffix == ".json"
@@ -103,7 +109,7 @@ def _fields(path: str, text: str) -> dict[str, Any]:
     return fields
 
 
-def _chat_tokens(path: str, fields: dict[str, Any], end: str, preparation: Preparation) -> list[int]:
+def _chat_tokens(path: str, fields: dict[str, Any], end: str, preparation: Preparation | ApartPreparation) -> list[int]:
     """The prompt of a chat that goes on with `end`."""
     question = {"role": "user", "content": end}
     body = {**fields, "messages": [*fields["messages"], question]}

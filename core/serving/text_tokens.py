@@ -1,12 +1,13 @@
 """Texts of requests to token ids, within bounds.
 
 Owns: the limit of a text's length, checked before any work, and that of a prompt in tokens. Never does: render
-conversations. Called by: `core.serving.preparation`.
+conversations, or tell control from text (`core.tokens.content_encoding` does). Called by: `core.serving.preparation`.
 """
 
 from __future__ import annotations
 
 from core.api.errors import RequestError
+from core.tokens.content_encoding import ContentEncoder, Encoded
 from core.tokens.tokenizer import Tokenizer
 
 SHORT_TEXT = 16_384
@@ -16,10 +17,12 @@ SPARE_TOKENS = 64
 
 
 class TextTokens:
-    """max_model_len: tokens that the context holds. most: of these, as many as a prompt may fill."""
+    """max_model_len: tokens that the context holds. most: of these, as many as a prompt may fill. contents: encodes prompts
+    that a template has rendered; every other text may hold control tokens."""
 
-    def __init__(self, tokenizer: Tokenizer, max_model_len: int, most: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, contents: ContentEncoder, max_model_len: int, most: int) -> None:
         self.tokenizer = tokenizer
+        self.contents = contents
         self.max_model_len = max_model_len
         self.most = most
 
@@ -29,6 +32,18 @@ class TextTokens:
         if keep is not None:
             text = self._last_part(text)
         return self.fitting(self.encode(text, add_special_tokens), keep)
+
+    def rendered_prompt(self, text: str, add_special_tokens: bool, keep: int | None) -> Encoded:
+        """As `prompt`, for a text that a template has rendered."""
+        if keep is not None:
+            text = self._last_part(text)
+        encoded = self.rendered(text, add_special_tokens)
+        return encoded._replace(ids=self.fitting(encoded.ids, keep))
+
+    def rendered(self, text: str, add_special_tokens: bool) -> Encoded:
+        """As `encode`, for a text that a template has rendered."""
+        self.check_size(text)
+        return self.contents.encoded(text, add_special_tokens)
 
     def fitting(self, ids: list[int], keep: int | None) -> list[int]:
         """`ids`, or as many of the last ones as the context could hold where only the last `keep` will be used.

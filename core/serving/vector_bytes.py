@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.api.pooling_outputs import Float32
-
-NumberFormat = Literal["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]
-Endianness = Literal["native", "big", "little"]
+from core.serving.protocol.number_formats import Endianness, NumberFormat
 
 SIGN: Final = 128
 """What whole numbers of 8 bits with a sign are less than those without one."""

@@ -6,8 +6,9 @@ Called by: `LLM.chat`, the server's chat and tokenize routes.
 
 from __future__ import annotations
 
-import time
+import secrets
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
@@ -25,11 +26,23 @@ from core.tokens.message_forms import (
     probe_conversation,
     shows_as_one,
 )
+from core.tokens.template_limits import Limits, ThreadLimits, limited
 from core.tokens.template_sandbox import TemplateSandbox
+from core.tokens.written_text import WrittenText, joined, plain, spans_of, written
 
 MAX_CHARACTERS = 16_000_000
-MAX_SECONDS = 10.0
-CONTINUE_MARK = "\ue000continue\ue000"
+CONTINUE_MARK = f"\ue000continue-{secrets.token_hex(16)}\ue000"
+"""Stands where the last message is to be continued. No client can know it, so none can put it elsewhere."""
+ROLES: Mapping[str, str] = MappingProxyType(
+    {
+        name: written(name)
+        for name in (
+            *("system", "developer", "user", "assistant", "tool", "function", "ipython", "model", "observation"),
+            *("query", "document"),
+        )
+    }
+)
+"""Roles that count as words of the template: some put them into their markers, as in `'<|' + message.role + '|>'`."""
 NO_TEMPLATE = (
     "The model has no chat template. Give one with --chat-template, or send a plain prompt instead of messages."
 )
@@ -46,17 +59,25 @@ class ChatTemplate:
     source: Jinja source. None is allowed; rendering then says what to do.
     for_tools: Jinja source of another template, which renders conversations with tools; None: the same.
     special_tokens: `bos_token`, `eos_token`, ... as the template sees them.
+    limits: of work and memory, for compiling and each rendering.
     """
 
     def __init__(
-        self, source: str | None, special_tokens: Mapping[str, str] | None = None, for_tools: str | None = None
+        self,
+        source: str | None,
+        special_tokens: Mapping[str, str] | None = None,
+        for_tools: str | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self.limits: Limits = ThreadLimits() if limits is None else limits
         self.source = source
         self.special_tokens = dict(special_tokens or {})
-        self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens)
+        self._own_words = {name: written(text) for name, text in self.special_tokens.items()}
+        self._with_tools = None if for_tools is None else ChatTemplate(for_tools, special_tokens, limits=limits)
         self._template: tuple[jinja2.Template, TemplateForms] | None = None
         self._wants_objects: bool | None = None
 
+    @limited
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -65,9 +86,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
-    ) -> str:
-        """The prompt. Contents, calls and reasoning are given in the form that the template takes.
+    ) -> WrittenText:
+        """The prompt, which knows the characters that the template wrote itself (`core.tokens.written_text`).
 
+        Contents, calls and reasoning are given in the form that the template takes.
         continue_final_message: the prompt ends inside the last message, for the model to go on with it.
         Raises RequestError when there is no template, when the template refuses, fails or runs too long.
         """
@@ -84,9 +106,9 @@ class ChatTemplate:
         adapting = MessageForms(forms, self._takes_objects)
         try:
             # Copies, so that the template cannot change the caller's messages.
-            prepared = [adapting.adapt(_plain(message)) for message in messages]
+            prepared = [_with_role(adapting.adapt(_plain(message))) for message in messages]
             values = {
-                **self.special_tokens,
+                **self._own_words,
                 **kwargs,
                 "messages": prepared,
                 "tools": [_plain(tool) for tool in functions_of(tools)] if tools else None,
@@ -112,15 +134,19 @@ class ChatTemplate:
         if self.source is None:
             raise RequestError(NO_TEMPLATE, param="messages")
         if self._template is None:
-            sandbox = TemplateSandbox()
-            try:
-                forms = forms_of(self.source, sandbox.parse(self.source))
-                self._template = sandbox.from_string(self.source), forms
-            except (jinja2.TemplateError, RecursionError) as error:
-                raise RequestError(
-                    f"The chat template is not valid ({error}). Give another one with --chat-template."
-                ) from error
+            self._template = self._compile(self.source)
         return self._template
+
+    @limited
+    def _compile(self, source: str) -> tuple[jinja2.Template, TemplateForms]:
+        sandbox = TemplateSandbox()
+        try:
+            forms = forms_of(source, sandbox.parse(source))
+            return sandbox.from_string(source), forms
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise RequestError(
+                f"The chat template is not valid ({error}). Give another one with --chat-template."
+            ) from error
 
     def _takes_objects(self) -> bool:
         """Whether the arguments of calls are objects for the template. Text is preferred where it shows it unchanged and has no
@@ -135,12 +161,18 @@ class ChatTemplate:
                 self._wants_objects = as_objects is not None and not shows_as_one(as_objects)
         return self._wants_objects
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The Jinja sources, one or two."""
+        others = () if self._with_tools is None else self._with_tools.sources
+        return others if self.source is None else (self.source, *others)
+
     def _probed(self, *, objects: bool) -> str | None:
         """A conversation with a call; None where the template refuses it. objects: of arguments."""
         template, forms = self._compiled()
         adapting = MessageForms(forms, lambda: objects)
         values = {
-            **self.special_tokens,
+            **self._own_words,
             "messages": [adapting.adapt(message) for message in probe_conversation()],
             "tools": [_plain(PROBE_TOOL)],
             "documents": None,
@@ -158,11 +190,20 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | int | float | bool):
+    if isinstance(value, str):
+        return plain(value)
+    if value is None or isinstance(value, int | float | bool):
         return value
     raise RequestError(
         f"A message holds a value of type {type(value).__name__}; expected plain JSON values.", param="messages"
     )
+
+
+def _with_role(message: dict[str, Any]) -> dict[str, Any]:
+    role = message.get("role")
+    if isinstance(role, str) and role in ROLES:
+        message["role"] = ROLES[role]
+    return message
 
 
 def _mark_end(messages: list[dict[str, Any]]) -> None:
@@ -183,34 +224,34 @@ def _mark_end(messages: list[dict[str, Any]]) -> None:
     parts[-1]["text"] += CONTINUE_MARK
 
 
-def _cut_at_mark(text: str) -> str:
+def _cut_at_mark(text: WrittenText) -> WrittenText:
     end = text.rfind(CONTINUE_MARK)
     if end < 0:
         raise RequestError(
             "The chat template leaves out the end of the last message, so it cannot be continued.",
             param="continue_final_message",
         )
-    return text[:end]
+    kept = text[:end]
+    return WrittenText(kept, spans_of(kept))
 
 
-def _run(template: jinja2.Template, values: dict[str, Any]) -> str:
-    """Render piece by piece, within the limits of size and time."""
+def _run(template: jinja2.Template, values: dict[str, Any]) -> WrittenText:
+    """Render piece by piece, within the limit of size."""
     pieces: list[str] = []
     size = 0
-    deadline = time.monotonic() + MAX_SECONDS
     try:
         for piece in template.generate(TemplateSandbox.limited(values)):
             pieces.append(piece)
             size += len(piece)
-            if size > MAX_CHARACTERS or time.monotonic() > deadline:
+            if size > MAX_CHARACTERS:
                 raise RequestError(
-                    f"The chat template wrote {size} characters and was stopped; the limits are {MAX_CHARACTERS} characters "
-                    f"and {MAX_SECONDS:g} seconds.",
+                    f"The chat template wrote {size} characters and was stopped; the limit is {MAX_CHARACTERS} characters.",
                     param="messages",
                 )
-    except RequestError:
+    except (RequestError, MemoryError):
         raise
     except Exception as error:  # a template may raise anything
         reason = str(error) or type(error).__name__
         raise RequestError(f"The chat template refused the messages: {reason}", param="messages") from error
-    return "".join(pieces)
+    text = joined(pieces)
+    return text if isinstance(text, WrittenText) else WrittenText(text)

@@ -15,6 +15,7 @@ import tokenizers
 
 from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_VOCABULARY, inside, read_file
 from core.tokens.files import TokenizerFile, find_tokenizer_file
 from core.tokens.mistral_template import mistral_template
 from core.tokens.sentencepiece_file import looks_like_sentencepiece, read_sentencepiece
@@ -86,7 +87,9 @@ def read_tokenizer(path: Path, mode: str = "auto") -> ReadTokenizer:
 
 def _from_json(path: Path) -> tokenizers.Tokenizer:
     try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_buffer(read_file(path, MAX_VOCABULARY))
+    except CheckpointError:
+        raise
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException as error:  # the library raises plain Exception, and PanicException for damaged rules
@@ -114,7 +117,7 @@ def _vocabulary(file: TokenizerFile, settings: Mapping[str, Any]) -> Vocabulary:
 
 
 def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with inside(path.parent, path.name).open("rb") as file:
         return file.read(16)
 
 

@@ -11,8 +11,10 @@ from typing import Any
 
 from core.api.errors import RequestError, nearest
 from core.tokens.chat_template import ChatTemplate
+from core.tokens.content_encoding import ContentEncoder
 from core.tokens.templates import TOOL_TEMPLATE
 from core.tokens.tokenizer import Tokenizer
+from core.tokens.written_text import WrittenText, plain
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "padding": (False, "do_not_pad"),
@@ -162,6 +164,7 @@ class ScriptTokenizer:
     ) -> Any:
         """The prompt of a conversation, or of each of several: token ids, or text with `tokenize` false.
 
+        Control tokens spelled out in contents stay text in the ids. In the text nothing tells them from the template's own.
         return_dict: an `Encoding` in place of token ids.
         kwargs: go to the template.
         Raises RequestError when there is no template, or when it refuses.
@@ -170,7 +173,7 @@ class ScriptTokenizer:
         _refuse("apply_chat_template", {**shared, **(tokenizer_kwargs or {})})
         template = chat_template_of(self.tokenizer, chat_template)
         single = bool(conversation) and isinstance(conversation[0], Mapping)
-        texts: list[str] = []
+        texts: list[WrittenText] = []
         for messages in [conversation] if single else conversation:
             text = template.render(
                 list(messages),
@@ -182,10 +185,14 @@ class ScriptTokenizer:
             )
             texts.append(text)
         if not tokenize:
-            return texts[0] if single else texts
-        # the template wrote the special tokens out
-        encoded = self(texts[0] if single else texts, add_special_tokens=False)
-        return encoded if return_dict else encoded.input_ids
+            shown = [plain(text) for text in texts]
+            return shown[0] if single else shown
+        contents = ContentEncoder.of(self.tokenizer, template.sources)
+        batch = [contents.encode(text) for text in texts]  # the template wrote the special tokens out
+        if not return_dict:
+            return batch[0] if single else batch
+        masks = [[1] * len(ids) for ids in batch]
+        return Encoding(input_ids=batch[0] if single else batch, attention_mask=masks[0] if single else masks)
 
 
 def _as_list(token_ids: int | Iterable[int]) -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_VOCABULARY, read_file
 from core.tokens.kinds import NORMAL, UNKNOWN
 
 VARINT = 0
@@ -46,7 +47,7 @@ class Pieces:
 
 def read_sentencepiece(path: Path) -> Vocabulary:
     """The vocabulary of a model file. Raises CheckpointError naming the file."""
-    data = path.read_bytes()
+    data = read_file(path, MAX_VOCABULARY)
     pieces = Pieces()
     trainer: dict[int, Value] = {}
     normalizer: dict[int, Value] = {}

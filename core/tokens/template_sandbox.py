@@ -1,7 +1,7 @@
 """The Jinja environment of chat templates: sandboxed, immutable, limited.
 
-Owns: the filters, globals and tags that chat templates of the field rely on, and limits against bombs.
-Never does: know messages. Called by: `core.tokens.chat_template`.
+Owns: the filters, globals and tags that chat templates of the field rely on. Never does: know messages, or the sizes that
+operations may make (`core.tokens.template_operations` does). Called by: `core.tokens.chat_template`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,19 @@ from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from core.tokens.template_operations import MAX_TEXT, bounded_filters, check_call, check_operator
+from core.tokens.written_code import (
+    TEXTS,
+    WrittenCode,
+    concat,
+    concatenated,
+    followed,
+    followed_filters,
+    written_format,
+)
+from core.tokens.written_text import joined, written
+
 MAX_STEPS = 1_000_000
-MAX_PRODUCT = 10_000_000
-MAX_BASE = 1 << 32
-MAX_EXPONENT = 64
-MAX_WIDTH = 10_000
 
 
 class GenerationTag(Extension):
@@ -51,15 +59,18 @@ class StepBudget:
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """The environment. Blocks are trimmed as chat templates expect."""
+    """The environment. Blocks are trimmed as chat templates expect, and texts know what the template wrote itself."""
 
-    intercepted_binops = frozenset({"*", "**", "%", "+"})
+    intercepted_binops = frozenset({"*", "**", "%", "+", "-", "//", "/"})
+    code_generator_class = WrittenCode
+    concat = staticmethod(concat)
+    written = staticmethod(written)
 
     def __init__(self) -> None:
         super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, LoopControlExtension])
         self.filters["tojson"] = _to_json
-        for name in ("center", "indent"):
-            self.filters[name] = _narrow(name, self.filters[name])
+        self.filters.update(followed_filters())
+        self.filters.update(bounded_filters(self.filters))
         self.globals.update(raise_exception=_raise_exception, strftime_now=_now)
 
     @staticmethod
@@ -68,43 +79,31 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         return {**values, "range": StepBudget()}
 
     def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        """Refuse operations whose result alone would fill the memory."""
-        if operator == "**" and not (abs(left) < MAX_BASE and abs(right) <= MAX_EXPONENT):
-            raise SecurityError("a power in it is too large")
-        if operator == "*" and _repeated_length(left, right) > MAX_PRODUCT:
-            raise SecurityError("a repetition in it is too large")
-        if operator == "+" and _joined_length(left, right) > MAX_PRODUCT:
-            raise SecurityError("a text in it is too large")
-        if operator == "%" and isinstance(left, str):
-            raise SecurityError("it formats text with %, which is not allowed")
+        """Refuse operations whose result alone would fill the memory, or take very long."""
+        check_operator(operator, left, right)
         return super().call_binop(context, operator, left, right)
 
+    def call(self, context: jinja2.runtime.Context, function: Any, /, *args: Any, **options: Any) -> Any:
+        """Call a function within its bounds, following what the template wrote. Templates may name any options."""
+        check_call(function, args, options)
+        return super().call(context, followed(function), *args, **options)
 
-def _repeated_length(left: Any, right: Any) -> int:
-    """Items of `left * right` where one of them is a text or a list; 0 for numbers."""
-    if hasattr(left, "__len__"):
-        return len(left) * int(right)
-    if hasattr(right, "__len__"):
-        return len(right) * int(left)
-    return 0
+    def wrap_str_format(self, value: Any) -> Any:
+        """As the base class, following what the template wrote."""
+        return written_format(self, value) or super().wrap_str_format(value)
 
+    def added(self, context: jinja2.runtime.Context, parts: tuple[Any, ...]) -> Any:
+        """Several operators `+`, from the left."""
+        if all(type(part) in TEXTS for part in parts) and sum(map(len, parts)) <= MAX_TEXT:
+            return joined(parts)
+        total = parts[0]
+        for part in parts[1:]:
+            total = self.call_binop(context, "+", total, part)
+        return total
 
-def _joined_length(left: Any, right: Any) -> int:
-    """Items of `left + right` where both are texts or lists; 0 for numbers."""
-    if hasattr(left, "__len__") and hasattr(right, "__len__"):
-        return len(left) + len(right)
-    return 0
-
-
-def _narrow(name: str, inner: Any) -> Any:
-    """A filter whose width argument is bounded."""
-
-    def bounded(value: Any, width: Any = 4, *rest: Any, **options: Any) -> Any:
-        if isinstance(width, int) and width > MAX_WIDTH:
-            raise SecurityError(f"the width of its filter '{name}' is above {MAX_WIDTH}")
-        return inner(str(value), width, *rest, **options)
-
-    return bounded
+    def concatenated(self, parts: tuple[Any, ...]) -> str:
+        """The operator `~`."""
+        return concatenated(parts)
 
 
 def _to_json(

@@ -5,13 +5,14 @@ Owns: finding them. Never does: render (`core.tokens.chat_template` does). Calle
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside, read_json, read_text
 
+FURTHER = "additional_chat_templates"
 TOOL_TEMPLATE = "tool_use"
 """The name of a further template for conversations with tools."""
 
@@ -36,11 +37,11 @@ def read_templates(directory: Path, settings: Mapping[str, Any]) -> Templates:
     """
     found = _configured(settings.get("chat_template"))
     found.update(_configured(_json_template(directory / "chat_template.json")))
-    for path in sorted((directory / "additional_chat_templates").glob("*.jinja")):
-        found[path.stem] = _text(path)
+    for path in sorted((directory / FURTHER).glob("*.jinja")):
+        found[path.stem] = read_text(inside(directory, f"{FURTHER}/{path.name}"))
     single = directory / "chat_template.jinja"
     if single.is_file():
-        found["default"] = _text(single)
+        found["default"] = read_text(single)
     default = found.pop("default", None)
     return Templates(default, found, settings.get("response_template"))
 
@@ -66,17 +67,7 @@ def _rows(value: Any) -> list[tuple[Any, Any]]:
 def _json_template(path: Path) -> Any:
     if not path.is_file():
         return None
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not valid JSON ({error}).") from None
+    found = read_json(path)
     if isinstance(found, dict) and isinstance(found.get("chat_template"), str | list | dict):
         return found["chat_template"]
     raise CheckpointError(f"{path}: has no chat_template; expected an object with that key.")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as a chat template ({error}).") from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ from tokenizers import Regex
 
 from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_VOCABULARY, read_file, read_json
 from core.tokens.kinds import CONTROL, NORMAL, USER_DEFINED
 from core.tokens.pieces import BYTE_CHARACTERS
 
@@ -47,7 +47,7 @@ def read_tiktoken(path: Path, pre: str, special: Mapping[int, str]) -> Vocabular
     special: id → special token, which the file does not hold either.
     """
     ranks: dict[int, bytes] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(read_file(path, MAX_VOCABULARY).splitlines(), start=1):
         if not line.strip():
             continue
         rank, data = _row(path, number, line)
@@ -69,7 +69,7 @@ def read_tiktoken(path: Path, pre: str, special: Mapping[int, str]) -> Vocabular
 
 def count_tiktoken(path: Path) -> int:
     """Tokens of a file of tiktoken's."""
-    return sum(1 for line in path.read_bytes().splitlines() if line.strip())
+    return sum(1 for line in read_file(path, MAX_VOCABULARY).splitlines() if line.strip())
 
 
 class Tekken(NamedTuple):
@@ -82,7 +82,7 @@ class Tekken(NamedTuple):
 def read_tekken(path: Path) -> Tekken:
     """The vocabulary of a `tekken.json`: special tokens first, then the ranked ones. Raises CheckpointError."""
     try:
-        found = json.loads(path.read_bytes())
+        found = read_json(path, MAX_VOCABULARY)
         config = found["config"]
         size = _count(config, "default_vocab_size")
         num_special = _count(config, "default_num_special_tokens")

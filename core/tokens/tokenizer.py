@@ -30,7 +30,8 @@ class TokenizerSnapshot(msgspec.Struct, frozen=True):
     """A tokenizer as a message.
 
     document: the library's JSON.
-    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal: see `Tokenizer`.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id, chat_template, split_special_tokens, refusal, allows_control: see
+        `Tokenizer`.
     """
 
     document: str
@@ -41,6 +42,7 @@ class TokenizerSnapshot(msgspec.Struct, frozen=True):
     chat_template: str | None
     split_special_tokens: bool = False
     refusal: str = ""
+    allows_control: bool = False
 
 
 class PairEncoding(NamedTuple):
@@ -63,10 +65,12 @@ class Tokenizer:
     response_template: the checkpoint's own description of answers, or None; a snapshot leaves it out.
     split_special_tokens: special tokens written out in a text are text.
     refusal: why there is no text at all, as a sentence; empty when there is. Then every token's text is empty.
+    allows_control: contents of messages may hold control tokens, see `core.tokens.content_encoding`.
     vocab_size: number of ids, with added tokens.
     largest_id: of all tokens.
     special_ids: ids that `skip_special_tokens` leaves out.
     spelling: how tokens spell bytes.
+    content_encoders: kept by `core.tokens.content_encoding` for the texts of templates.
     strips_space: whether a text's first space belongs to the tokenizer.
     """
 
@@ -88,6 +92,7 @@ class Tokenizer:
         backend.encode_special_tokens = split_special_tokens
         self.split_special_tokens = split_special_tokens
         self.refusal = refusal
+        self.allows_control = False
         self.named_templates = dict(named_templates or {})
         self.response_template = response_template
         self.bos_token_id = bos_token_id
@@ -100,6 +105,7 @@ class Tokenizer:
         self.largest_id: int = max([self.vocab_size - 1, *added])
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.spelling, self.strips_space = spelling_of(backend)
+        self.content_encoders: dict[tuple[str, ...], Any] = {}
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
@@ -157,7 +163,7 @@ class Tokenizer:
     @classmethod
     def restore(cls, snapshot: TokenizerSnapshot) -> Tokenizer:
         """The tokenizer that another process took a snapshot of."""
-        return cls(
+        restored = cls(
             tokenizers.Tokenizer.from_str(snapshot.document),
             bos_token_id=snapshot.bos_token_id,
             eos_token_id=snapshot.eos_token_id,
@@ -167,6 +173,8 @@ class Tokenizer:
             split_special_tokens=snapshot.split_special_tokens,
             refusal=snapshot.refusal,
         )
+        restored.allows_control = snapshot.allows_control
+        return restored
 
     def read_small_letters(self) -> None:
         """From now on, texts are read in lower case, except for special tokens that are written out in them."""
@@ -186,6 +194,7 @@ class Tokenizer:
             chat_template=self.chat_template,
             split_special_tokens=self.split_special_tokens,
             refusal=self.refusal,
+            allows_control=self.allows_control,
         )
 
     @cached_property

@@ -6,7 +6,6 @@ Called by: `core.tokens.directory`.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_INDEX, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -117,10 +117,7 @@ def why_neutral(key: str) -> str | None:
 def _object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not valid JSON ({error}).") from None
+    found = read_json(path, MAX_INDEX)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a JSON {type(found).__name__}, expected an object.")
     return found

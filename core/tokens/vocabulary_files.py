@@ -5,13 +5,13 @@ Owns: reading them. Never does: build a tokenizer. Called by: `core.tokens.direc
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_VOCABULARY, read_json, read_text
 from core.tokens.kinds import CONTROL, NORMAL
 from core.tokens.tokenizer_config import token_text
 
@@ -64,10 +64,7 @@ def read_merges(directory: Path, settings: Mapping[str, Any]) -> Vocabulary:
 
 def read_wordpiece(path: Path, settings: Mapping[str, Any]) -> Vocabulary:
     """`vocab.txt`, a token a line. Raises CheckpointError naming the file."""
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: is not valid UTF-8 ({error}); expected a token a line.") from None
+    lines = read_text(path, MAX_VOCABULARY).split("\n")
     if lines[-1] == "":
         lines.pop()
     tokens = [line.removesuffix("\r") for line in lines]
@@ -102,10 +99,7 @@ def _id(ids: Mapping[str, int], value: Any) -> int | None:
 
 
 def _tokens_by_id(path: Path) -> list[str]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not valid JSON ({error}).") from None
+    found = read_json(path, MAX_VOCABULARY)
     if not isinstance(found, dict) or not found:
         raise CheckpointError(f"{path}: expected an object with tokens and their ids.")
     by_id: dict[int, str] = {}
@@ -122,10 +116,7 @@ def _tokens_by_id(path: Path) -> list[str]:
 
 
 def _merges(path: Path, ids: Mapping[str, int]) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: is not valid UTF-8 ({error}); expected two tokens a line.") from None
+    lines = read_text(path, MAX_VOCABULARY).split("\n")
     if lines and lines[0].startswith("#version"):
         lines = lines[1:]
     merges = []

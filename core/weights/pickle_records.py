@@ -19,6 +19,8 @@ CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 UNSEEN = frozenset({"PROTO", "FRAME"})
 MARK = object()
+MOST_FIELDS = 16
+"""Parts of the name of a storage; torch writes five."""
 LONGEST_SHOWN = 100
 """Characters of a name that an error repeats."""
 
@@ -54,7 +56,7 @@ def read_records(path: str, data: bytes, known: frozenset[str]) -> Any:
     except CheckpointError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: its pickle is damaged ({error}).") from None
+        raise CheckpointError(f"{path}: its pickle is damaged ({str(error)[:LONGEST_SHOWN]}).") from None
 
 
 class _Machine:
@@ -134,10 +136,14 @@ class _Machine:
                 self._global(argument.replace(" ", "."))
             case "STACK_GLOBAL":
                 module, attribute = self._popped(2)
+                if not isinstance(module, str) or not isinstance(attribute, str):
+                    raise TypeError("it imports what is no name")  # tuples that share their parts have endless texts
                 self._global(f"{module}.{attribute}")
             case "BINPERSID":
-                fields = stack.pop()
-                stack.append(Storage(tuple(fields)))
+                (fields,) = self._popped(1)
+                if not isinstance(fields, tuple) or len(fields) > MOST_FIELDS:
+                    raise TypeError("it names a storage as torch never does")
+                stack.append(Storage(fields))
             case "REDUCE":
                 function, arguments = self._popped(2)
                 stack.append(self._call(function, arguments))

@@ -40,7 +40,11 @@ class SentTensor(NamedTuple):
         kind = np.dtype(FLOATS[self.dtype])
         flat = np.frombuffer(self.data, np.uint8)[self.offset :]
         whole = flat[: len(flat) // kind.itemsize * kind.itemsize].view(kind)
-        view = as_strided(whole, self.shape, [stride * kind.itemsize for stride in self.strides], writeable=False)
+        # Nothing is ever read along a dimension of one, and files may say of its stride whatever they like.
+        steps = [
+            stride * kind.itemsize if length > 1 else 0 for length, stride in zip(self.shape, self.strides, strict=True)
+        ]
+        view = as_strided(whole, self.shape, steps, writeable=False)
         if self.dtype == "BF16":
             return (view.astype(np.uint32) << np.uint32(16)).view(np.float32)
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which the caller looks for

@@ -31,7 +31,8 @@ TYPED_TENSOR = "torch._utils._rebuild_tensor_v3"
 PARAMETER = "torch._utils._rebuild_parameter"
 TENSORS = (TENSOR, TYPED_TENSOR, PARAMETER)
 KNOWN = frozenset({*STORAGES, *TYPES, UNTYPED, TENSOR, TYPED_TENSOR, PARAMETER, "collections.OrderedDict"})
-MAX_PICKLE_BYTES = 100_000_000
+MAX_PICKLE_BYTES = 32_000_000
+"""A pickle of 100,000 tensors has 15 MB; each byte of a hostile one may become an object of 60."""
 MAX_SMALL_PICKLE_BYTES = 16_384
 """The same where there is one tensor."""
 MEMBER = b"PK\x01\x02"

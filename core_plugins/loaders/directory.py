@@ -5,12 +5,12 @@ Owns: reading these JSON files. Never does: read weights. Called by: the safeten
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from core import checkpoint_files
 from core.api.checkpoint import TokenizerSource
 from core.api.declaration import FILES, KEYS, find_declaration, named
 from core.api.errors import CheckpointError
@@ -88,14 +88,9 @@ def _own_declaration(path: Path) -> dict[str, Any]:
     return {}
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises CheckpointError naming the file."""
-    try:
-        found = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is not valid JSON ({error}).") from None
+def read_json(path: Path, most: int = checkpoint_files.MAX_SMALL) -> dict[str, Any]:
+    """A JSON object. most: bytes that the file may have. Raises CheckpointError naming the file."""
+    found = checkpoint_files.read_json(path, most)
     if not isinstance(found, dict):
         raise CheckpointError(f"{path}: holds a JSON {type(found).__name__}, expected an object.")
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from core.api.checkpoint import TensorInfo
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_INDEX
 from core_plugins.loaders.directory import read_json
 
 
@@ -17,7 +18,7 @@ def read_index(path: Path) -> dict[str, str]:
     """Of each tensor the file that holds it, as the index says; empty without an index. Raises CheckpointError."""
     if not path.is_file():
         return {}
-    weights = read_json(path).get("weight_map")
+    weights = read_json(path, MAX_INDEX).get("weight_map")
     if not isinstance(weights, dict) or not weights or not all(_is_file_name(name) for name in weights.values()):
         raise CheckpointError(f"{path}: has no weight_map from tensors to file names.")
     return weights

@@ -79,13 +79,7 @@ def test_every_argument_says_what_it_is_and_since_when():
         assert field.arg.since, field.name
 
 
-def test_the_schema_is_built_quickly_and_without_torch():
-    code = "import sys, time; import core.args.schema as s; b = time.perf_counter(); s.schema(); "
-    code += "print(time.perf_counter() - b, 'torch' in sys.modules)"
-    runs = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-        for _ in range(3)
-    ]
-    print(f"schema: {min(float(seconds) for seconds, _ in runs) * 1000:.1f} ms")
-    assert all(loaded == "False" for _, loaded in runs)
-    assert min(float(seconds) for seconds, _ in runs) < 0.1
+def test_the_schema_is_built_without_torch():
+    code = "import sys; import core.args.schema as s; s.schema(); print('torch' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

@@ -17,9 +17,11 @@ from typing import Any, TextIO
 from tests.attack.results import Clock, Phase
 from tests.attack.row import Answer
 from tests.attack.send import Target, send
-from tests.attack.server import TOKENS, Server, running
+from tests.attack.server import ARGUMENTS, TOKENS, Server, running
 
 TOKENS_LIMIT_S = 15.0
+SHOWN = 20
+"""Slow callbacks that the report names."""
 
 
 class Arena:
@@ -33,6 +35,7 @@ class Arena:
         self.begin = time.monotonic()
         self.tokens: list[int] = []
         self.last_said = 0.0
+        self.slow_callbacks: list[str] | None = None
 
     def say(self, phase: str, text: str, *, often: bool = False) -> None:
         """A progress line; one that comes often is printed every two seconds."""
@@ -54,7 +57,18 @@ class Arena:
     def server(self, **options: Any) -> Iterator[Server]:
         """A server of our own."""
         with running(self.home, **options) as server:
-            yield server
+            try:
+                yield server
+            finally:
+                self.slow_callbacks = [*(self.slow_callbacks or ()), *server.slow_callbacks()]
+
+    def check_callbacks(self, phase: Phase) -> None:
+        """No callback of an event loop took longer than it may, of the servers that have ended since the last time."""
+        slow, self.slow_callbacks = self.slow_callbacks, None
+        if slow is not None:
+            limit = f"callbacks over {ARGUMENTS['max_callback_ms']} ms"
+            phase.check(limit, not slow, len(slow), 0)
+            phase.notes += list(dict.fromkeys(slow))[:SHOWN]
 
     def each(self, phase: Phase, steps: Mapping[str, Callable[[], None]], clock: Clock) -> None:
         """Do the steps that there is time for; one whose server does not start is a failed check."""

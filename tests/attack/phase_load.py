@@ -10,9 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tests.attack.arena import Arena
+from tests.attack.canary import canary
 from tests.attack.corpus import ROWS
 from tests.attack.leaving import idle, leave_in_body, leave_in_stream
 from tests.attack.make import chat, completion
+from tests.attack.phase_stalls import yield_processor
 from tests.attack.results import Clock, Phase
 from tests.attack.row import Row, problems
 from tests.attack.send import Target, send
@@ -47,7 +49,7 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
         clock, tally = Clock(max(1.0, seconds - 12.0)), Tally()
         kinds = [honest] * HONEST + [hostile] * HOSTILE + [leaving] * LEAVING
         memory: list[dict[str, float]] = []
-        with ThreadPoolExecutor(len(kinds)) as pool:
+        with canary(phase, target, "the load"), ThreadPoolExecutor(len(kinds), initializer=yield_processor) as pool:
             seeds = [random.Random(arena.random.random()) for _ in kinds]
             running = [pool.submit(kind, target, clock, tally, own) for kind, own in zip(kinds, seeds, strict=True)]
             while clock.left:

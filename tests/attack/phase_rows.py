@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from tests.attack.arena import Arena
+from tests.attack.canary import canary
 from tests.attack.corpus import THEMES
 from tests.attack.results import Clock, Phase
 from tests.attack.row import SETUPS, Row, problems
@@ -31,12 +33,19 @@ def run(arena: Arena, phase: Phase, seconds: float) -> None:
         ]
         gives_text = "runner" not in SETUPS[setup]
         while rows and clock.left:
-            with arena.target(**SETUPS[setup]) as (target, server):
+            with arena.target(**SETUPS[setup]) as (target, server), beside(phase, target, setup, large=large):
                 sent = attack(arena, phase, target, server, rows, clock)
                 if sent == len(rows) and gives_text:
                     arena.check_tokens(phase, target, f"after the rows on the server '{setup}'")
             rows = rows[sent:]
         phase.notes += [f"No time was left for: {row.name}" for _, row in rows]
+
+
+def beside(phase: Phase, target: Target, setup: str, *, large: bool) -> AbstractContextManager[None]:
+    """A canary, on the kind of server that most rows want."""
+    if setup != "plain":
+        return nullcontext()
+    return canary(phase, target, f"the {'large' if large else 'small'} rows")
 
 
 def attack(

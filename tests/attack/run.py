@@ -79,6 +79,7 @@ def attack(arena: Arena, names: Sequence[str], seconds: float) -> list[Phase]:
         except Exception as error:
             traceback.print_exc()
             phase.check("the phase itself", False, f"{type(error).__name__}: {error}"[:500], "no exception")
+        arena.check_callbacks(phase)
         phase.seconds = own.elapsed
         phases.append(phase)
         for check in phase.failed:

@@ -35,7 +35,10 @@ ARGUMENTS = {
     "request_read_timeout": 5,
     "keep_alive_timeout": 5,
     "disable_uvicorn_access_log": True,
+    "max_callback_ms": 20,
 }
+SLOW_CALLBACK = "A callback took "
+"""A line of the log for each callback of an event loop that took longer than `max_callback_ms`."""
 HEALTH = Row("health", "/health", method="GET", allowed=frozenset({200}))
 METRICS = Row("metrics", "/metrics", method="GET", allowed=frozenset({200}))
 TOKENS = Row("tokens", "/v1/completions", completion(prompt="Once upon a time", max_tokens=24, return_token_ids=True))
@@ -107,6 +110,16 @@ class Server:
     def log(self) -> str:
         """All it has printed so far."""
         return self.log_file.read_text(errors="replace")
+
+    def slow_callbacks(self) -> list[str]:
+        """What its event loops say of callbacks that took too long, one line for each name in a minute; in any case a line more
+        where it counts more of them."""
+        log = self.log() if self.log_file.is_file() else ""
+        found = [line[line.index(SLOW_CALLBACK) :] for line in log.splitlines() if SLOW_CALLBACK in line]
+        if self.process.poll() is None and self.target.port:
+            count = metric(self.target, "slow_callbacks")
+            found += [f"{count:g} callbacks in all"] if count > len(found) else []
+        return found
 
     def run_directories(self) -> list[str]:
         """What lies in its temporary directory."""

@@ -32,6 +32,8 @@ MODULES = {
     "auto-round": "auto_round",
 }
 """Methods with kept checkpoints, and where their plugins are."""
+DIGESTS = ("digests.json", "dequantized.json")
+"""Names of the file with the tool's own dequantization of each module."""
 NOT_TOOLS = ("torch", "transformers")
 ROUNDED = {"float16": "to float16, in which the tool computes", "bfloat16": "to bfloat16, in which the tool computes"}
 
@@ -62,7 +64,7 @@ def rows() -> Iterator[str]:
     for method, module in MODULES.items():
         hooks = _hooks(method, module)
         for folder in sorted((KEPT / method).iterdir()):
-            if (folder / "digests.json").is_file():
+            if any((folder / name).is_file() for name in DIGESTS):
                 yield _row(method, folder, hooks)
 
 
@@ -72,12 +74,8 @@ def _hooks(method: str, module: str) -> Any:
 
 
 def _row(method: str, folder: Path, hooks: Any) -> str:
-    told = json.loads((folder / "digests.json").read_text())
-    tools = []
-    for name, version in told.get("versions", {}).items():
-        if name not in NOT_TOOLS:
-            tools.append(f"{name} {version}")
-    made_by = ", ".join(tools) or f"transformers {told.get('versions', {}).get('transformers', '')}"
+    told = json.loads(next(folder / name for name in DIGESTS if (folder / name).is_file()).read_text())
+    made_by = _maker(folder, method, told.get("versions", {}))
     how = [text for dtype, text in ROUNDED.items() if dtype in told]
     packed = Packed(folder, hooks)
     held = stored = 0
@@ -91,6 +89,18 @@ def _row(method: str, folder: Path, hooks: Any) -> str:
     ratio = f"{held / stored:.2f}" if stored else ""
     names = ", ".join(f"`{form}`" for form in forms) or "plain"
     return f"| {method} | {folder.name} | {made_by} | {names} | {ratio} | {how[0] if how else 'exact'} |"
+
+
+def _maker(folder: Path, method: str, versions: dict[str, str]) -> str:
+    """The tools that made a checkpoint, with their versions: kept beside its digests, or declared by itself."""
+    tools = [f"{name} {version}" for name, version in versions.items() if name not in NOT_TOOLS]
+    if tools:
+        return ", ".join(tools)
+    if "transformers" in versions:
+        return f"transformers {versions['transformers']}"
+    declared = json.loads((folder / "config.json").read_text())
+    version = declared.get("quantization_config", declared.get("compression_config", {})).get("version", "")
+    return f"{method} {version}".strip()
 
 
 def gguf_rows() -> Iterator[str]:

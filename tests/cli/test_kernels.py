@@ -8,9 +8,11 @@ import types
 import pytest
 
 from core.cli.main import main
+from core.executor import instance
 from core.plugin.contracts.ahead import CompiledAhead
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.registry import PluginRegistry
+from tests.tiny_models import save_checkpoint
 
 
 @pytest.fixture
@@ -105,6 +107,24 @@ def test_a_model_is_run_as_it_would_be_on_the_chip(asked, monkeypatch, tiny_llam
     assert (config.device, config.plugins.platform, config.model.max_model_len) == ("rocm:0", "rocm", 96)
     assert config.plugins.kernels[0] == "triton"
     assert set(config.plugins.attention.values()) == {"triton"}
+
+
+def test_a_dry_run_computes_as_many_rows_of_logits_as_the_chip_will(monkeypatch, tmp_path):
+    """A GPU has room for the rows of all its sequences, and kernels are compiled for these numbers of rows."""
+    from core.cli.kernels_model import configured
+    from core.executor import dry_run
+
+    class Built(Exception):
+        pass
+
+    def build(*arguments, **options):
+        raise Built(instance.build(*arguments, **options).model.max_logits)
+
+    monkeypatch.setattr(dry_run, "build", build)
+    path = save_checkpoint(tmp_path, vocab_size=49152, num_hidden_layers=1)
+    config = configured([str(path), "--max-num-seqs", "256"], "sm_90")
+    with pytest.raises(Built, match="256"):
+        dry_run.dry_run(config)
 
 
 @pytest.mark.parametrize(

@@ -210,6 +210,8 @@ def test_server_settings(registry, tiny_llama, tmp_path):
     assert done.server.chat_template == "{{ messages }}"
     assert (done.server.api_keys, done.server.port, done.engine.model.served_names) == (("k",), 1, ("a", "b"))
     assert engine(registry, tiny_llama, chat_template="{{ x }}").server.chat_template == "{{ x }}"
+    assert not done.engine.model.allow_control_tokens
+    assert engine(registry, tiny_llama, allow_control_tokens_in_content=True).engine.model.allow_control_tokens
 
 
 def test_a_hub_name_without_a_hub_is_a_sentence(registry, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,13 +14,20 @@ from core.config.resolve import Resolution, resolve
 TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa"}
 
 
-def resolved(model: Path, **arguments: str) -> Resolution:
+def resolved(model: Path, **arguments: Any) -> Resolution:
     return resolve({"model": str(model), "device": "cpu", **arguments}, context="llm", environ={})
 
 
 @pytest.mark.parametrize("numerics", ["fast", "reference"])
 def test_native_kernels_waive_nothing(tiny_llama: Path, numerics: str) -> None:
     assert resolved(tiny_llama, numerics=numerics).waivers == []
+
+
+def test_compiled_operations_that_nobody_calls_waive_nothing(tiny_llama: Path) -> None:
+    """The native kernels serve all that torch could compile; where it comes before them, it does compute."""
+    assert resolved(tiny_llama, optimization_level=3).waivers == []
+    (told,) = resolved(tiny_llama, kernels="inductor,cpu_native").waivers
+    assert "inductor" in told
 
 
 def test_states_waive_nothing(tiny_lfm2: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -49,7 +50,7 @@ def with_engine(test: Callable[[AsyncEngine], Awaitable[None]], **options: Any) 
 class NoGrammars:
     """Compiles for ever."""
 
-    async def compiled(self, params: object) -> None:
+    async def compiled(self, params: object, tenant: str) -> None:
         await asyncio.sleep(60)
 
     def close(self) -> None:
@@ -122,7 +123,14 @@ def test_text_choices_and_stop_strings() -> None:
 
 
 def test_leaving_early_aborts() -> None:
+    computed: Counter[str] = Counter()
+
+    def count(_: object, message: EngineOutputs) -> None:
+        for output in message.outputs:
+            computed[output.request_id] += len(output.token_ids)
+
     async def test(engine: AsyncEngine) -> None:
+        engine.on_outputs = count
         stream = engine.generate([1], delta(max_tokens=60), "left")
         await anext(stream)
         await stream.aclose()
@@ -135,9 +143,9 @@ def test_leaving_early_aborts() -> None:
         await asyncio.sleep(0.1)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        begin = time.perf_counter()
         await until_idle(engine)
-        assert time.perf_counter() - begin < 0.5
+        assert 0 < computed["left"] < 60, "it ended by itself rather than by the abort"
+        assert 0 < computed["cancelled"] < 60
 
     with_engine(test, delay_s=0.02)
 
@@ -234,7 +242,7 @@ def test_metrics_hook_sees_every_token_and_cannot_harm(caplog: pytest.LogCapture
     with_engine(test)
 
 
-def test_death_reaches_every_stream_within_a_second() -> None:
+def test_death_reaches_every_stream() -> None:
     async def test(engine: AsyncEngine) -> None:
         told: list[EngineDeadError] = []
         engine.on_death = told.append
@@ -243,9 +251,7 @@ def test_death_reaches_every_stream_within_a_second() -> None:
             await anext(stream)
         waiting = [asyncio.create_task(read_on(stream)) for stream in streams]
         os.kill(engine.pid, signal.SIGKILL)
-        begin = time.perf_counter()
-        ends = await asyncio.gather(*waiting)
-        assert time.perf_counter() - begin < 1.0
+        ends = await asyncio.wait_for(asyncio.gather(*waiting), 60)
         assert all("SIGKILL" in str(end) for end in ends)
         assert not engine.is_running
         assert told == [engine.dead_error]
@@ -293,12 +299,10 @@ def test_failed_start_is_told() -> None:
             await AsyncEngine.start(no_tokenizer, executor=TARGET)  # type: ignore[arg-type]
         missing = TokenizerSource(directory="/nowhere")
         broken = SimpleNamespace(
-            engine=make_config(options={"start_s": 30}), manifest=SimpleNamespace(tokenizer=missing)
+            engine=make_config(options={"start_s": 3600}), manifest=SimpleNamespace(tokenizer=missing)
         )
-        begin = time.perf_counter()
-        with pytest.raises(UserError, match="nowhere"):
+        with pytest.raises(UserError, match="nowhere"):  # long before the engine, which needs an hour, is ready
             await AsyncEngine.start(broken, executor=TARGET)  # type: ignore[arg-type]
-        assert time.perf_counter() - begin < 5.0
 
     asyncio.run(run())
 

@@ -222,6 +222,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     """Its pages fill the memory for pages that are read, and those of the one who waits need it."""
     monkeypatch.setattr(awaiting_kv, "MAX_AWAITING", 1)
     monkeypatch.setattr(page_reader, "MAX_HELD_BYTES", 1)
+    monkeypatch.setattr(page_reader, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
     world = World(tmp_path, monkeypatch, False, policy="priority", max_num_seqs=1)
     first = world.add("first", PROMPT, priority=5)
     world.await_load()
@@ -233,9 +234,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
         world.core.scheduler.kv.wait_for_loads(0.001)
         world.core.scheduler._state.awaiting.restore_ready()
     urgent = world.add("urgent", [*PROMPT, 1], priority=1)
-    began = time.monotonic()
     world.run()
-    assert time.monotonic() - began < page_reader.MAX_LOAD_S / 2
     assert world.tokens["first"] == reference(first)[0] and world.tokens["urgent"] == reference(urgent)[0]
     world.close()
 

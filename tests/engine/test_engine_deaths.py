@@ -13,6 +13,7 @@ import pytest
 import torch
 from fakes import FakeExecutor, byte_source, make_config, reference
 from mortal import MANY, Deadly, MortalClient, MortalSource, mortal_engine
+from msgspec.structs import replace
 from transformers import AutoModelForCausalLM
 
 from core.api.config import EngineConfig, RestartConfig
@@ -20,9 +21,10 @@ from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineRequest
 from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.api.structured_outputs import CompiledGrammar
 from core.config.resolve import resolve
 from core.engine.async_engine import AsyncEngine
-from core.engine.killers import KILLER_CODE, KILLER_STATUS, MATTERS
+from core.engine.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Killers
 from core.engine.request_terms import ExplainTerms, RequestTerms
 from core.engine.revival import Reviver
 from core.engine.tokenizing import load_shared_tokenizer
@@ -133,7 +135,7 @@ CASES: dict[str, dict[str, Any]] = {
 class Compiled:
     """Grammars of the plain backend of regular expressions."""
 
-    async def compiled(self, wanted: Any) -> Any:
+    async def compiled(self, wanted: Any, tenant: str) -> Any:
         return regex_grammar.compiled(wanted.regex)
 
     def close(self) -> None:
@@ -357,6 +359,15 @@ def test_each_sampling_parameter_makes_a_request_another_one_or_does_not() -> No
     }  # fmt: skip
     assert neutral | set(MATTERS) == set(SamplingParams.__struct_fields__)
     assert not neutral & set(MATTERS)
+
+
+def test_an_equal_prompt_with_another_grammar_or_other_tokens_is_another_request() -> None:
+    deadly = EngineRequest("a", 0, [1, 2], SamplingParams(), 0, grammar=CompiledGrammar("x", "key", b"data"))
+    killers = Killers()
+    killers.add(deadly, "crash")
+    assert killers.is_known(replace(deadly, request_id="b", seed=3))
+    for other in ({"grammar": None}, {"grammar": CompiledGrammar("x", "other", b"")}, {"allowed_ids": b"12345678"}):
+        assert not killers.is_known(replace(deadly, **other)), other
 
 
 def test_deaths_by_chance_are_nobodys_fault() -> None:

@@ -11,10 +11,12 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 from fakes import TARGET, make_config, make_resolution, reference
 
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine.async_engine import AsyncEngine
+from core.engine.zmq_client import ZmqClient
 from core.own_directory import Kind, OwnDirectory
 from core.processes import child_environment
 from core.testing.case import FOLDER
@@ -66,17 +68,17 @@ def test_an_engine_leaves_signals_to_its_owner() -> None:
     asyncio.run(run())
 
 
-def test_an_engine_that_hangs_is_no_reason_to_wait() -> None:
+def test_an_engine_that_hangs_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ZmqClient.close, "__defaults__", (3600.0,))  # the grace that an engine has for ending by itself
+
     async def run() -> None:
         engine = await AsyncEngine.start(make_resolution(make_config()), executor=TARGET)
         os.kill(engine.pid, signal.SIGSTOP)
-        begin = time.monotonic()
         closing = asyncio.ensure_future(engine.close())
         await asyncio.sleep(0.05)
         assert not closing.done()
         engine.kill()
         await closing
-        assert time.monotonic() - begin < 2
         assert engine.dead_error is None
         until_gone([engine.pid])
 

@@ -58,7 +58,7 @@ def opened(paths: dict[str, Path]) -> Iterator[tuple[Device, PluginTable]]:
 def built(path: Path, opened: tuple[Device, PluginTable]) -> ModelInstance:
     config = config_of(path)
     device, plugins = opened
-    return build(config, open_checkpoint(config, plugins), device, plugins, max_logits=len(TOKENS))
+    return build(config, open_checkpoint(config, plugins), device, plugins)
 
 
 def cache_of(instances: Sequence[ModelInstance]) -> CacheConfig:

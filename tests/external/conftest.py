@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -33,6 +34,15 @@ print(json.dumps({name: run(settings) for name, settings in json.loads(sys.argv[
 
 
 @pytest.fixture(scope="session")
+def shared(tmp_path_factory):
+    """A directory that all processes of this run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "external"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def generated(tmp_path_factory):
     """{kind: folder} of packages as `core plugins new` writes them."""
     work = tmp_path_factory.mktemp("generated")
@@ -40,14 +50,22 @@ def generated(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory, generated):
-    """A directory with all packages, installed by pip."""
-    work = tmp_path_factory.mktemp("packages")
+def site(shared, generated):
+    """A directory with all packages, installed by pip: by the first process that needs it, for all."""
+    with open(shared / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "site").exists():
+            install(shared, generated).rename(shared / "site")
+    return shared / "site"
+
+
+def install(work, generated):
+    """The directory with all packages, under a name that says that it may be half done."""
     ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
     sources = sorted(path.parent for path in HERE.glob("*/pyproject.toml"))
     copies = [shutil.copytree(source, work / source.name, ignore=ignored) for source in sources]
     copies += [shutil.copytree(folder, work / folder.name, ignore=ignored) for folder in generated.values()]
-    target = work / "site"
+    target = work / "unfinished"
     subprocess.run([*PIP, "--target", str(target), *map(str, copies)], check=True, timeout=240)
     return target
 

@@ -3,11 +3,12 @@
 import random
 
 import pytest
-from formats.answers import CALLS, calls_of, parsed, rendered, text_of, turns
+from formats.answers import CALLS, OPENAI_TOOLS, calls_of, parsed, rendered, text_of, turns
 from formats.hostile import differs
 
 from core.api.answer_events import ReasoningDelta
 from core.formats.row_files import own_rows
+from core.tokens.template_sandbox import TemplateSandbox
 
 FEW = [("get_weather", {"city": 'R"<', "days": 1}), ("now", {})]
 ROWS = {row.name: row for row in own_rows()}
@@ -54,6 +55,21 @@ def whole(name, calls, content="Let me <look> {up} [that].", reasoning="The user
 
 def test_every_row_with_calls_has_a_turn():
     assert set(TURNS) == {row.name for row in ROWS.values() if row.calls}
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_the_sandbox_changes_no_text(name):
+    """With its bounds of operators, methods and filters: the same as transformers renders."""
+    lines = TURNS[name].rstrip("\n").replace("%}\n", '%}{{ "\\n" }}')
+    template = TemplateSandbox().from_string("{% for message in messages %}" + lines + "{% endfor %}")
+    for content, reasoning, calls in (("Text.", "Hm.", CALLS), ("", "", FEW), ("Text.", "", [])):
+        made = [
+            {"type": "function", "id": f"abcdefgh{index}", "function": {"name": name, "arguments": arguments}}
+            for index, (name, arguments) in enumerate(calls)
+        ]
+        message = {"role": "assistant", "content": content, "reasoning_content": reasoning, "tool_calls": made}
+        values = TemplateSandbox.limited({"messages": [message], "tools": OPENAI_TOOLS})
+        assert template.render(values) == rendered(TURNS[name], content, reasoning, calls)
 
 
 @pytest.mark.parametrize("name", TURNS)

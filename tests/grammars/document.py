@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from core.executor.mask_work import SHARE, SLOW_S
+from core.executor.mask_work import SINGLE_S as ENGINE_SINGLE_S
 from core.grammars.conditions import CONDITIONS
 from core.grammars.honoured import NOT_MEASURED, Honoured, asserting_keywords
+from core.grammars.probe import SINGLE_S, STEPS, TRIAL_S
 from tests.grammars.libraries import NAMES, table
 
 FIGURES = Path(__file__).parents[2] / "docs" / "structured-output.json"
@@ -59,6 +62,22 @@ COLUMNS = (
     "late",
     "died",
     "unchecked",
+)
+
+
+WORK = """\
+`max-grammar-size`, `compile-timeout` and `compile-memory` of `--structured-outputs-config` bound the compilation, which
+runs in a process of its own. There a compiled grammar is tried out: two answers of {steps} tokens each, in which a mask may
+take {single} ms of processor time, and all together {trial} ms. A grammar over a limit is refused with 400, and the sentence
+names the limit; so is a rule such as `s ::= s s | t`, by which a text has endlessly many readings: write `s ::= t | t s`.
+In the engine one mask may take {in_engine} ms, and slow masks (over {slow} ms) of all requests together {share} of its time;
+the request that takes more ends with 422 and the code `too_much_work`.""".format(
+    steps=STEPS,
+    single=round(SINGLE_S * 1000),
+    trial=round(TRIAL_S * 1000),
+    in_engine=round(ENGINE_SINGLE_S * 1000),
+    slow=round(SLOW_S * 1000),
+    share=f"{SHARE:.0%}",
 )
 
 
@@ -120,12 +139,16 @@ def _expression_rows() -> Iterator[str]:
     yield ""
     yield "Limits of what is compiled:"
     yield ""
-    yield "| backend | levels | schemas | values of one keyword | branches | states of an expression |"
-    yield "|---|---|---|---|---|---|"
+    yield "| backend | levels | schemas | values of one keyword | optional properties | branches | states of an expression |"
+    yield "|---|---|---|---|---|---|---|"
     for name in NAMES:
         limits = table(name).limits
-        cells = [limits.depth, limits.nodes, limits.alternatives, limits.branches, limits.expression]
+        cells = [
+            limits.depth, limits.nodes, limits.alternatives, limits.optional, limits.branches, limits.expression,
+        ]  # fmt: skip
         yield f"| {name} | {' | '.join(f'{cell:,}' for cell in cells)} |"
+    yield ""
+    yield from WORK.splitlines()
 
 
 def _measured_rows(figures: dict[str, Any]) -> Iterator[str]:

@@ -19,6 +19,7 @@ from core.api.structured_outputs import CompiledGrammar, GrammarSpec, Structured
 from core.config.resolve import resolve
 from core.grammars import compile_process
 from core.grammars.compile_helper import CompileHelper
+from core.grammars.compile_queue import MAX_WAITING_OF_TENANT, CompileQueue
 from core.grammars.compiler import GrammarCompiler
 from core.helper_process import read_message, write_message
 from core.tokens.tokenizer import Tokenizer
@@ -89,6 +90,54 @@ async def test_a_grammar_that_hangs_holds_up_nobody(compiler):
     assert not hanging.done()
     with pytest.raises(RequestError, match=r"within 1 s \(--structured-outputs-config.compile-timeout\)"):
         await hanging
+
+
+def test_tenants_take_turns_and_places_of_their_own():
+    queue = CompileQueue(2)
+    for number in range(MAX_WAITING_OF_TENANT):
+        queue.put("ann", b"a%d" % number)
+    with pytest.raises(RequestError) as caught:
+        queue.put("ann", b"more")
+    assert (caught.value.status, caught.value.retry_after) == (429, 2)
+    for key in (b"b0", b"a3"):
+        queue.put("bob", key)
+    taken = [queue.take() for _ in range(3)]
+    assert taken == [("ann", b"a0"), ("bob", b"b0"), None], "ann has one helper at most, and so has bob"
+    queue.done("bob")
+    assert queue.take() == ("bob", b"a3"), "what ann has in her line does not wait for her turn"
+    queue.done("ann")
+    assert [queue.take(), queue.take()] == [("ann", b"a1"), None]
+    queue.done("ann")
+    queue.done("bob")
+    assert [queue.take(), queue.take()] == [("ann", b"a2"), None]
+    queue.done("ann")
+    assert queue.take() == ("ann", b"a4"), "a3 was taken for bob"
+
+
+def test_a_tenant_alone_has_all_helpers():
+    queue = CompileQueue(2)
+    for key in (b"1", b"2"):
+        queue.put("ann", key)
+    assert [queue.take(), queue.take()] == [("ann", b"1"), ("ann", b"2")]
+
+
+async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(compiler):
+    await compiler.compiled(asked("first of ann"), "ann")
+    await compiler.compiled(asked("first of bob"), "bob")
+    heavy = [asyncio.ensure_future(compiler.compiled(asked(f"sleep 0.1{n}"), "ann")) for n in range(6)]
+    await asyncio.sleep(0)
+    assert (await compiler.compiled(asked("light"), "bob")).data.endswith(b" light")
+    assert sum(one.done() for one in heavy) <= 1
+    await asyncio.gather(*heavy)
+
+
+async def test_closing_ends_what_waits(config, tokenizer):
+    made = GrammarCompiler(config, tokenizer)
+    await made.compiled(asked("a helper is there"))
+    waiting = [asyncio.ensure_future(made.compiled(asked(f"sleep 0.5{n}"))) for n in range(6)]
+    await asyncio.sleep(0)
+    await asyncio.to_thread(made.close)
+    assert all(isinstance(error, Exception) for error in await asyncio.gather(*waiting, return_exceptions=True))
 
 
 def test_limits_are_sentences_and_the_next_grammar_is_served(compiler):

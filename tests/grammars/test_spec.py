@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 
 import pytest
 
@@ -10,7 +12,7 @@ from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams as Params
 from core.grammars.names import note, served_backend
-from core.grammars.spec import MAX_NESTING, grammar_spec
+from core.grammars.spec import MAX_NESTING, as_text, grammar_spec
 
 CONFIG = StructuredOutputsConfig()
 LARK = 'start: "a" NUMBER\nNUMBER: /[0-9]+/'
@@ -74,6 +76,7 @@ def test_older_structural_tags_become_newer_ones():
         (Params(json={"const": "x" * 2_000_000}), "--structured-outputs-config.max-grammar-size"),
         (Params(regex="a", whitespace_pattern=" "), "for JSON alone"),
         (Params(json={}, whitespace_pattern="("), "no regular expression"),
+        (Params(json={}, whitespace_pattern="[a-b]" * 300), "at most 1024"),
         (Params(json={}, whitespace_pattern=" ", disable_any_whitespace=True), "leave one out"),
     ],
 )
@@ -81,6 +84,57 @@ def test_what_has_no_form_is_refused(params, words):
     with pytest.raises(RequestError) as caught:
         grammar_spec(params, CONFIG)
     assert words in str(caught.value) and caught.value.param == "structured_outputs"
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        Params(grammar="\n" * 2000),
+        Params(grammar="x" * 2000),
+        Params(regex="(" * 2000),
+        Params(json="[" * 2000),
+        Params(structural_tag="{" * 2000),
+        Params(choice=["x" * 1000, "y" * 1000]),
+    ],
+)
+def test_the_size_of_a_text_is_checked_before_anybody_reads_it(params):
+    with pytest.raises(RequestError) as caught:
+        grammar_spec(params, StructuredOutputsConfig(max_grammar_size=1000))
+    assert "has 2000 bytes" in str(caught.value) and "max-grammar-size" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["\n", "a\n", "\n ", "a{}[", "a[]", "a.1", "a{", "?a{[}]"])
+def test_time_to_read_a_grammar_grows_with_its_length(text):
+    def seconds(length):
+        params = Params(grammar=text * (length // len(text)) + "'")
+        taken = []
+        for _ in range(3):
+            begin = time.thread_time()
+            with contextlib.suppress(RequestError):
+                grammar_spec(params, CONFIG)
+            taken.append(time.thread_time() - begin)
+        return min(taken)
+
+    # Eight times the text: some 8 where time grows with the length, 64 where it grows with its square.
+    assert seconds(12_000) < 30 * seconds(1500)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["\n\n  start: A\n", "a{x, y}: x y", "A[lazy]: /x/", 'A[capture="]"]: /x/', "A.-2: /x/", "?a\n : b", "!a: b"],
+)
+def test_rules_of_lark_are_known_in_all_their_forms(text):
+    assert grammar_spec(Params(grammar=text), CONFIG).kind == "lark"
+
+
+def test_schemas_cross_processes_as_text():
+    schema = {"type": "object", "properties": {"ä": {"const": 1.5}}}
+    held = as_text(Params(json=schema, whitespace_pattern=" ?"), 1000)
+    assert isinstance(held.json, str) and grammar_spec(held, CONFIG) == grammar_spec(
+        Params(json=schema, whitespace_pattern=" ?"), CONFIG
+    )
+    with pytest.raises(RequestError, match="max-grammar-size"):
+        as_text(Params(structural_tag={"format": {"type": "const_string", "value": "x" * 1000}}), 1000)
 
 
 def test_options_come_from_the_request_or_the_arguments():

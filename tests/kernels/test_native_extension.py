@@ -119,7 +119,7 @@ def test_without_the_extension_there_is_a_reason(monkeypatch, tmp_path):
         binding.NativeKernels(1)
 
 
-OBJECTS = sorted((ROOT / "build").glob("temp.*/core_plugins/platforms/cpu/native/*.o"))
+OBJECTS = sorted((ROOT / "build").glob("native.*/core_plugins/platforms/cpu/native/*.o"))
 FEATURES = {  # of the instructions of an object file, without what x86-64 always has
     "avx": r"\bv[a-z0-9]+\s|%ymm",
     "avx512": r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b",

@@ -1,6 +1,5 @@
 """The block pool: where blocks come from, who keeps them, and what is evicted first."""
 
-import time
 import tracemalloc
 from collections import Counter
 
@@ -130,11 +129,8 @@ def test_check_integrity_names_a_leak():
 
 def test_a_pool_of_a_million_blocks_costs_nothing_until_used():
     tracemalloc.start()
-    start = time.perf_counter()
     pool = BlockPool(10**6)
-    seconds = time.perf_counter() - start
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert seconds < 0.05
     assert peak < 40e6
     assert len(pool.allocate(1000)) == 1000

@@ -64,6 +64,11 @@ def test_objects_of_keys_are_what_the_argument_takes() -> None:
     assert PoolerConfig(pooling_type="MEAN") == {"pooling_type": "MEAN"}
     merged = merge({"pooler_config": PoolerConfig(pooling_type="CLS"), "profiler_config": ProfilerConfig()}, {})
     assert merged.problems == [] and merged.value("pooler_config") == {"pooling_type": "CLS"}
+    from core.config import ReasoningConfig, WeightTransferConfig
+
+    assert ReasoningConfig(think="a") == {"think": "a"} and WeightTransferConfig(backend="file") == {"backend": "file"}
+    with pytest.raises(ImportError, match="SchedulerConfig: its keys are arguments of their own here"):
+        from core.config import SchedulerConfig  # noqa: F401
     with pytest.raises(ImportError, match="KVTransferConfig: an instance does not exchange"):
         from core.config import KVTransferConfig  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-import time
 from pathlib import Path
 
 import pytest
@@ -69,14 +68,12 @@ def test_200_random_damages_end_in_a_sentence_or_work(tmp_path: Path) -> None:
             for _ in range(chance.choice((1, 1, 4, 16))):
                 damaged[chance.randrange(head)] ^= 1 << chance.randrange(8)
         target.write_bytes(damaged)
-        started = time.monotonic()
         try:
             use_fully(target)
         except CheckpointError as error:
             refused += 1
             assert len(str(error)) < 600
             assert "damaged.gguf" in str(error) or "vocabulary" in str(error) or "Tensor" in str(error)
-        assert time.monotonic() - started < 5
     assert refused > 100
 
 

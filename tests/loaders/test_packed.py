@@ -180,7 +180,7 @@ def test_damaged_files_are_sentences(copy: Path) -> None:
     with pytest.raises(CheckpointError, match=r"prepared\.weights: has .* bytes, expected"):
         PackedLoader().resolve(str(copy))
     (copy / DATA).unlink()
-    with pytest.raises(CheckpointError, match=r"prepared\.weights: cannot be read"):
+    with pytest.raises(CheckpointError, match=r"prepared\.weights: is missing"):
         PackedLoader().resolve(str(copy))
     (copy / INDEX).write_text("{")
     with pytest.raises(CheckpointError, match=r"prepared\.json: is not understood"):

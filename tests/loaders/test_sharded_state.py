@@ -8,14 +8,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from core import LLM, SamplingParams
 from core.api.checkpoint import FileFacts
-from core.api.errors import CheckpointError, UserError
+from core.api.errors import CheckpointError, ConfigError, UserError
 from core.cli.main import main
 from core.config.resolve import resolve
+from core.executor.plugin_loading import load_plugin
 from core.plugin.registry import PluginRegistry
+from core.plugin.table import PluginTable
 from core_plugins.loaders.sharded_state import manifest as sharded_manifest
 from core_plugins.loaders.sharded_state.loader import ShardedStateLoader
 from tests.loaders.gguf_files import write_gguf
+from tests.tiny_models import save_checkpoint
 
 
 def read(directory: Path, pattern: str | None = None) -> dict[str, torch.Tensor]:
@@ -88,3 +92,44 @@ def test_claims() -> None:
 
     assert claim("config.json", "model-rank-0-part-0.safetensors")
     assert not claim("config.json", "model.safetensors") and not claim("model-rank-0-part-0.safetensors")
+
+
+def test_the_streamer_reads_what_is_saved(tiny_llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("runai_model_streamer")
+    out = tmp_path / "saved"
+    assert main(["save-sharded", str(tiny_llama), str(out), "--max-file-size", "100k"]) == 0
+    given = {
+        "model": str(out),
+        "load_format": "runai_streamer_sharded",
+        "model_loader_extra_config": {"concurrency": 2},
+    }
+    config = resolve(given, context="llm", environ={}).engine
+    assert config.plugins.loader == "runai_streamer_sharded"
+    loader = load_plugin(config, PluginTable(config.plugins.table), "loader", config.plugins.loader)
+    manifest = loader.resolve(str(out))
+    found = {name: tensor.clone() for name, tensor in loader.iter(manifest, list(manifest.tensors))}
+    expected = load_file(tiny_llama / "model.safetensors")
+    assert set(found) == set(expected) and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    "load_format, words",
+    [
+        ("runai_streamer_sharded", "there is no model-rank-0-part-0.safetensors"),
+        ("instanttensor", "its own reader is not used"),
+    ],
+)
+def test_formats_of_vllm_that_do_not_fit_are_a_sentence(tiny_llama: Path, load_format: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        resolve({"model": str(tiny_llama), "load_format": load_format}, context="llm", environ={})
+
+
+def test_bitsandbytes_is_a_loader_to_scripts_for_vllm(tmp_path: Path) -> None:
+    """A plain checkpoint is rounded, as there."""
+    path = save_checkpoint(tmp_path, intermediate_size=128, num_hidden_layers=1)
+    found = []
+    for name in ("load_format", "quantization"):
+        with LLM(str(path), max_model_len=32, **{name: "bitsandbytes"}) as llm:
+            params = SamplingParams(temperature=0, max_tokens=8, logprobs=1)
+            found.append(llm.generate("abc", params, use_tqdm=False)[0].outputs[0])
+    assert found[0].token_ids == found[1].token_ids and found[0].logprobs == found[1].logprobs

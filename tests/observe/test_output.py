@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import threading
-import time
 
 from core.observe.output import CAPACITY, BestEffortStream
 
@@ -23,9 +22,7 @@ def test_a_reader_that_stops_reading_stops_nobody_and_is_told_what_it_missed() -
     for thread in threads:
         thread.join(30)
         assert not thread.is_alive()
-    begin = time.monotonic()
     stream.drain(0.05)
-    assert time.monotonic() - begin < 10
     read = b""
     with open(reader, "rb", buffering=0) as file:
         while len(read) < CAPACITY - room:

@@ -62,7 +62,7 @@ def test_proposals_beyond_the_budget_are_cut():
     assert plan.query_lens.tolist() == [3]
 
 
-def test_drafts_shrink_with_the_token_budget():
+def test_sequences_share_the_token_budget_for_drafts():
     scheduler = make_scheduler(num_speculative_tokens=4, max_num_batched_tokens=6)
     for name in "ab":
         scheduler.add(make_request(name, [1, 2, 3], 20))
@@ -70,8 +70,43 @@ def test_drafts_shrink_with_the_token_budget():
     scheduler.finish(scheduler.schedule(), sampled([0, 1], [7, 7], num_proposed=proposed))
     plan = scheduler.schedule().plan
     assert plan.slots.tolist() == [0, 1]
-    assert plan.query_lens.tolist() == [5, 1]
-    assert plan.num_drafts == {0: 4}
+    assert plan.query_lens.tolist() == [3, 3]
+    assert plan.num_drafts == {0: 2, 1: 2}
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.6, 1.0])
+def test_drafts_of_the_first_sequences_leave_the_others_their_tokens(accuracy):
+    """Eight sequences with seven drafts each want four times the budget: each gets a token in every step all the same."""
+    scheduler = make_scheduler(256, max_num_batched_tokens=16, max_model_len=400, num_speculative_tokens=7)
+    executor = FakeExecutor(256, accuracy=accuracy)
+    for number in range(8):
+        scheduler.add(make_request(f"r{number}", [1, number], 60))
+    started, ended = set(), False
+    while not ended:
+        step = scheduler.schedule()
+        records = scheduler.finish(step, executor.execute(step.plan)).records
+        assert len(started) < 8 or len(records) == 8
+        started |= {output.request_id for output in records if output.token_ids}
+        ended = any(output.finish_reason for output in records)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waiting", "begun"])
+def test_drafts_leave_a_prompt_its_share(waits):
+    """A prompt that waits, or has begun, goes on while the others' drafts could use the whole budget."""
+    scheduler = make_scheduler(256, max_num_batched_tokens=16, max_model_len=400, num_speculative_tokens=7)
+    executor = FakeExecutor(256, accuracy=0.0)
+    for number in range(7):
+        scheduler.add(make_request(f"r{number}", [1, number], 200))
+    step = scheduler.schedule()
+    scheduler.finish(step, executor.execute(step.plan))
+    prompt = make_request("prompt", [2] * (3 if waits else 40), 2)
+    scheduler.add(prompt)
+    tokens = []
+    for _ in range(20):
+        step = scheduler.schedule()
+        records = scheduler.finish(step, executor.execute(step.plan)).records
+        tokens += [token for output in records if output.request_id == "prompt" for token in output.token_ids]
+    assert tokens == reference(prompt, 400)[0]
 
 
 def test_more_tokens_than_drafts_allow_is_an_error_of_that_sequence():

@@ -47,6 +47,7 @@ def problems(model: Path, **arguments: Any) -> str:
 def test_what_stands_at_the_wrong_end_is_refused_by_name(tiny_llama: Path, tmp_path: Path) -> None:
     front = {"data_parallel_size_local": 0}
     told = problems(tiny_llama, headless=True, port=8001, api_key=["k"], max_num_queued_reqs=4, max_num_seqs=4)
+    assert "--admin-api-key" in problems(tiny_llama, headless=True, admin_api_key=["k"])
     assert all(flag in told for flag in ("--port", "--api-key", "--max-num-queued-reqs", "only the front reads this"))
     assert "--max-num-seqs" not in told
     assert "give one" in problems(tiny_llama, headless=True, **front)

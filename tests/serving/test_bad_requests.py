@@ -115,7 +115,7 @@ CHAT_ONLY = [
     ({"top_logprobs": 3}, 400, "top_logprobs", "logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", "20"),
     ({"tools": [{"type": "function"}]}, 400, "tools", "tools[0].function"),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "tools", "does not show tools"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "prompt", "context"),
     ({"tool_choice": "required"}, 400, "tool_choice", "tool"),
     ({"functions": [{}]}, 400, "functions", "functions"),
     ({"chat_template": "{{ 1 }}"}, 400, "chat_template", "--chat-template"),

@@ -14,6 +14,7 @@ from urllib.parse import urlparse
 import pytest
 
 from core.api.config import ServerConfig, ServerLimits
+from core.serving.connection import MAX_PIPELINED
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.test_disconnects import wait_for_requests
@@ -70,7 +71,7 @@ def post(body: bytes, length: int | None = None) -> bytes:
         [b"GET /health HTTP/1.1\r\nx: " + b"a" * 5000 + b"\r\n\r\n"],
         [b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\n\r\n"],
         [b"GET /health HTTP/1.1\r\n", *[b"a: b\r\n" * 100] * 50],
-        [b"GET /health HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ", *[b"a" * 65536] * 64],
+        [b"GET /health HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\nx: ", *[b"a" * 65536] * 64],
     ],
     ids=["endless", "one", "target", "many small", "trailer"],
 )
@@ -208,11 +209,15 @@ def test_a_client_that_leaves_takes_its_request_along_whatever_waits_behind_it(s
         b"GET /h\xc3\xa4 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"CONNECT x:80 HTTP/1.1\r\nhost: x\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST /ping HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /ping HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
-        b"POST /ping HTTP/1.1\r\ncontent-length: +5\r\n\r\nabcde",
-        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /ping HTTP/1.1\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"POST /ping HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /ping HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+        b"POST /ping HTTP/1.1\r\nhost: x\r\ncontent-length: +5\r\n\r\nabcde",
+        b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /ping HTTP/1.1\r\nhost: x\r\ntransfer-encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+        b"GET /health HTTP/1.0\r\nhost: a\r\nhost: a\r\n\r\n",
+        b"POST /ping HTTP/1.0\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
     ],
 )
 def test_what_is_no_http_is_refused(server: RunningServer, capfd: Any, request_bytes: bytes) -> None:
@@ -222,6 +227,29 @@ def test_what_is_no_http_is_refused(server: RunningServer, capfd: Any, request_b
     assert got.startswith(b"HTTP/1.1 400") and b'"malformed_request"' in got, got
     assert b"connection: close" in got
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_http_1_0_needs_no_host(server: RunningServer) -> None:
+    with closing(connect(server)) as connection:
+        connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert answer(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_beyond_the_limit_of_a_connection_are_told(server: RunningServer) -> None:
+    with closing(connect(server)) as connection:
+        connection.sendall(HEALTH * 60)
+        got = answer(connection)
+    assert got.count(b"HTTP/1.1 200") == MAX_PIPELINED + 1
+    last = got[got.rindex(b"HTTP/1.1") :]
+    assert last.startswith(b"HTTP/1.1 429") and b'"too_many_pipelined"' in last and b"retry-after: 1" in last
+
+
+def test_what_is_no_http_behind_a_request_is_told_after_its_answer(server: RunningServer) -> None:
+    with closing(connect(server)) as connection:
+        connection.sendall(post(b'{"prompt": "SLOW", "max_tokens": 3}') + HEALTH + b"GET /health HTTP/1.1\r\n\r\n")
+        got = answer(connection)
+    statuses = [part[:3] for part in got.split(b"HTTP/1.1 ")[1:]]
+    assert statuses == [b"200", b"200", b"400"] and b"cmpl-" in got
 
 
 def test_no_other_protocol_follows_a_request(server: RunningServer, caplog: pytest.LogCaptureFixture) -> None:
@@ -236,7 +264,7 @@ def test_no_other_protocol_follows_a_request(server: RunningServer, caplog: pyte
 def test_trailers_are_no_headers(server: RunningServer) -> None:
     with closing(connect(server)) as connection:
         body = b'd\r\n{"prompt":"Hi\r\n2\r\n"}\r\n0\r\nx-request-id: trailer\r\n\r\n'
-        head = b"POST /v1/completions HTTP/1.1\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n"
         connection.sendall(head + body)
         got = answer(connection)
     assert b" 200 " in got and b"cmpl-" in got and b"cmpl-trailer" not in got

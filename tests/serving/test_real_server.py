@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -89,6 +90,40 @@ def test_a_chat_is_answered(client: openai.OpenAI) -> None:
     stream = client.chat.completions.create(model=model, messages=question, temperature=0, stream=True)
     streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
     assert streamed == answer.choices[0].message.content
+
+
+def test_tools_work_although_the_model_was_never_shown_any(client: openai.OpenAI) -> None:
+    """The embedded model's template shows no tools: a message describes them, and a grammar holds the answer to a call."""
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Rome"]}, "days": {"type": "integer", "minimum": 1, "maximum": 5}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    }
+    tools = [
+        {"type": "function", "function": {"name": "forecast", "parameters": parameters}},
+        {"type": "function", "function": {"name": "now", "description": "The time."}},
+    ]
+    asked = {"model": client.models.list().data[0].id, "tools": tools, "temperature": 0, "max_tokens": 60}
+    history = [{"role": "user", "content": "How warm will it be in Rome?"}]
+    free = client.chat.completions.create(**asked, messages=history, extra_body={"explain": True})
+    assert free.choices[0].message.content or free.choices[0].message.tool_calls
+    assert "shows no tools" in free.model_extra["explain"]["tools"]
+    named = {"type": "function", "function": {"name": "forecast"}}
+    for choice in ("required", named):
+        one_call = {"tool_choice": choice, "parallel_tool_calls": False}
+        answer = client.chat.completions.create(**asked, **one_call, messages=history).choices[0]
+        assert answer.finish_reason == "tool_calls"
+        call = answer.message.tool_calls[0]
+        assert call.function.name in ("forecast", "now")
+    given = json.loads(call.function.arguments)
+    assert call.function.name == "forecast"
+    assert given["city"] in ("Paris", "Rome") and 1 <= given["days"] <= 5
+    history += [
+        answer.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "20 °C"},
+    ]
+    assert client.chat.completions.create(**asked, messages=history, tool_choice="none").choices[0].message.content
 
 
 async def test_many_at_once_are_answered_as_alone(server: Server) -> None:

@@ -311,11 +311,10 @@ def test_what_is_refused(qwen: RunningServer, body: dict[str, Any], param: str, 
 
 
 def test_what_the_server_must_know() -> None:
-    plain = ServerConfig(uvicorn_log_level="warning")
     none = ServerConfig(uvicorn_log_level="warning", answers=AnswerSettings(tool_call_parser="none"))
     asked = ServerConfig(uvicorn_log_level="warning", answers=AnswerSettings(enable_auto_tool_choice=False))
     for config, template, words in (
-        (plain, TEMPLATE, "does not show tools"),
+        (none, TEMPLATE, "does not show tools"),
         (none, QWEN, "--tool-call-parser"),
         (asked, QWEN, "--no-enable-auto-tool-choice"),
     ):

@@ -6,8 +6,10 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from core.plugin.discovery import discover
-from core.testing import cases
+from core.testing import cases, general
+from core.testing.worker import Answer, Task
 from tests.loaders.gguf_files import write_gguf
+from tests.testing.forked_workers import ForkedWorkers
 
 OURS = [(row.kind, row.name) for row in discover() if row.distribution == "core-engine"]
 ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS for case in cases(kind, name)]
@@ -23,8 +25,21 @@ def gguf_pair(tmp_path_factory):
     )
 
 
+@pytest.fixture(scope="module")
+def workers():
+    """Parents of the processes that load plugins, and of those that only import their manifests."""
+    both = {load: ForkedWorkers(load=load) for load in (True, False)}
+    yield both
+    for parent in both.values():
+        parent.close()
+
+
 @pytest.mark.parametrize("case", ALL)
-def test_ours(case, request):
+def test_ours(case, request, workers, monkeypatch):
+    def ask(task: Task) -> Answer:
+        return workers[task.load].ask(task)
+
+    monkeypatch.setattr(general, "ask", ask)
     subject = case.subject
     if subject.name in ("cpu_native", "cpu_paged"):
         pytest.importorskip("core_plugins.platforms.cpu._native")

@@ -5,10 +5,15 @@ Owns: those rules and their order. Called by: the table (`core.config.rules`).
 
 from __future__ import annotations
 
+from core.api.config import CacheConfig, SchedulerConfig
 from core.args.schema import flag_of
 from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
-CONSTANTS = {"block_size": 16, "max_num_seqs": 128, "max_num_batched_tokens": 2048}
+CONSTANTS = {
+    "block_size": CacheConfig().block_size,
+    "max_num_seqs": SchedulerConfig().max_num_seqs,
+    "max_num_batched_tokens": SchedulerConfig().max_num_batched_tokens,
+}
 LONG_SHARE = 0.04
 
 

@@ -20,6 +20,8 @@ from core.models.unread import unknown_to_class
 
 SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
 """Types of speculators that have another name here."""
+INPUT_SIZES = ("input_scale", "input_global_scale", "activation_scale")
+"""Last parts of the names of tensors with measured sizes of inputs."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 OF_THE_HUB = ("revision", "download_dir", "hf_token", "hf_endpoint")
 AUTO = -1
@@ -127,18 +129,50 @@ def loader_settings_go_to_the_loader(facts: Facts) -> Findings:
         yield Derive("model_loader_extra_config", facts["model_loader_extra_config"], why, canonical=True)
 
 
-def bitsandbytes_has_its_own_loader(facts: Facts) -> Findings:
-    """Checkpoints of this method are read by the loader of the same name, where it is installed."""
-    declared = facts.config.get("quantization_config")
-    found = declared.get("quant_method") if isinstance(declared, Mapping) else None
-    method = facts["quantization"] or found
-    if method != "bitsandbytes" or "bitsandbytes" not in facts.loaders:
+def bitsandbytes_is_read_as_safetensors(facts: Facts) -> Findings:
+    """vLLM has a loader of this name; here the usual loader reads the files, and the quantization method does the rest."""
+    if facts["load_format"] != "bitsandbytes" or "bitsandbytes" in facts.loaders:
         return
-    if facts["load_format"] == "auto":
-        yield Derive("load_format", method, f"quantization is {method}")
-    elif facts["load_format"] != method:
+    declared = facts.config.get("quantization_config")
+    method = declared.get("quant_method") if isinstance(declared, Mapping) else None
+    if method not in (None, "bitsandbytes"):
+        yield Problem(
+            f"--load-format bitsandbytes: the checkpoint is quantized with {method}; leave the argument out to have it read."
+        )
+        return
+    yield Warn("--load-format bitsandbytes: the usual loader reads such files; --quantization bitsandbytes is enough.")
+    yield Derive("load_format", "auto", "the usual loader reads files of bitsandbytes", force=True)
+    if method is None and facts["quantization"] is None:
+        why = "--load-format bitsandbytes rounds a plain checkpoint, as vLLM's loader of this name does"
+        yield Derive("quantization", "bitsandbytes", why)
+
+
+def measured_sizes_of_inputs_are_not_used(facts: Facts) -> Findings:
+    """Inputs of quantized layers are rounded by their own sizes or not at all, unlike with measured sizes."""
+    if facts.quantization is None or facts.manifest is None:
+        return
+    measured = [name for name in facts.manifest.tensors if name.endswith(INPUT_SIZES)]
+    if measured:
         yield Warn(
-            f"--load-format {facts['load_format']}: the checkpoint is quantized with {method}, whose loader fits."
+            f"The checkpoint has measured sizes of inputs ({measured[0]} and {len(measured) - 1} more), which are not used: "
+            "inputs of quantized layers are rounded by their own sizes, or not at all, so results differ slightly from those "
+            "of engines that use them (--quantization-config.activation says how inputs are rounded)."
+        )
+
+
+def prefixes_are_shared_or_not(facts: Facts) -> Findings:
+    """`--disable-cascade-attn` says what the attention backends do."""
+    asked = facts["disable_cascade_attn"]
+    names = ", ".join(facts.cascades)
+    if asked and names:
+        yield Problem(
+            f"--disable-cascade-attn: {names} reads a prefix that sequences share once, where that changes no bit; leave the "
+            "argument out, or choose another --attention-backend."
+        )
+    elif asked is False and not names:
+        yield Problem(
+            "--no-disable-cascade-attn: no attention backend of this model reads a shared prefix once; leave the argument out, "
+            "or choose --attention-backend cpu_paged."
         )
 
 
@@ -260,7 +294,7 @@ RULES: tuple[Rule, ...] = (
     Rule(revision_needs_its_owner),
     Rule(a_tokenizer_that_is_not_wanted),
     Rule(served_names_swallow_the_model),
-    Rule(bitsandbytes_has_its_own_loader, "reference"),
+    Rule(bitsandbytes_is_read_as_safetensors, "reference"),
     Rule(gguf_file_has_its_own_loader, "reference"),
     Rule(speculator_serves_its_verifier, "reference"),
     Rule(hub_arguments_need_a_hub, "model"),
@@ -274,4 +308,6 @@ RULES: tuple[Rule, ...] = (
     Rule(quantization_without_kernels_is_slow, "plugins"),
     Rule(loader_takes_quantized_checkpoints, "plugins"),
     Rule(loader_settings_go_to_the_loader, "plugins"),
+    Rule(prefixes_are_shared_or_not, "plugins"),
+    Rule(measured_sizes_of_inputs_are_not_used, "plugins"),
 )

@@ -68,6 +68,7 @@ class Facts:
     loader:        the chosen one.
     loaders:       names of all loaders.
     quantization:  the chosen method.
+    cascades:      names of the chosen attention backends that read a shared prefix once.
     kernels:       the chosen providers.
     magic:         first bytes of the checkpoint.
     spec:          the model's description.
@@ -90,6 +91,7 @@ class Facts:
     loader: PluginSpec | None = None
     loaders: Sequence[str] = ()
     quantization: str | None = None
+    cascades: Sequence[str] = ()
     kernels: Sequence[str] = ()
     magic: bytes = b""
     spec: ModelSpec | None = None

@@ -110,10 +110,24 @@ def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """Whoever may replace weights decides what a server says."""
     if facts.is_headless:
         return  # its front tells
-    if facts.context == "serve" and facts["weight_transfer_config"] is not None and not facts["api_key"]:
+    has_key = facts["api_key"] or facts["admin_api_key"]
+    if facts.context == "serve" and facts["weight_transfer_config"] is not None and not has_key:
         yield Warn(
             "--weight-transfer-config: this server asks nobody for a key, so everybody who reaches it may replace its weights; "
-            "give --api-key."
+            "give --api-key or --admin-api-key."
+        )
+
+
+def paths_of_operators_need_an_operator(facts: Facts) -> Findings:
+    """With several keys and no admin key nobody may call the paths that these arguments open."""
+    if facts.context != "serve" or len(facts["api_key"] or ()) < 2 or facts["admin_api_key"]:
+        return
+    names = ("enable_sleep_mode", "weight_transfer_config", "profiler_config")
+    given = [flag_of(name) for name in names if facts[name]]
+    if given:
+        yield Warn(
+            f"{', '.join(given)}: the paths are the operator's, and with several API keys nobody is the operator; give "
+            "--admin-api-key to use them over HTTP."
         )
 
 
@@ -150,5 +164,6 @@ RULES: tuple[Rule, ...] = (
     Rule(llm_is_watched_otherwise),
     Rule(changing_weights_are_held_by_nobody),
     Rule(weights_are_replaced_by_friends),
+    Rule(paths_of_operators_need_an_operator),
     Rule(servers_read_their_arguments),
 )

@@ -12,7 +12,7 @@ from typing import Any
 from core.config.acceptance import METHOD_KEYS, METHODS, SYNTHETIC_KEYS, TYPICAL_KEYS, method_of
 from core.config.draft_control import batch_sizes
 from core.config.rules.model import LENGTH_KEYS
-from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, is_count, is_number
+from core.config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count, is_number
 
 THRESHOLD = 0.09
 SUFFIX_DEPTH = 24
@@ -54,6 +54,17 @@ def budget_holds_the_drafts(facts: Facts) -> Findings:
     if drafts and budget is not None and budget < drafts + 1:
         yield Problem(
             f"--max-num-batched-tokens {budget}: a step with {drafts} drafts needs {drafts + 1}; raise it or draft less."
+        )
+
+
+def drafts_of_all_fit_the_budget(facts: Facts) -> Findings:
+    """With fewer tokens a step than all sequences want with their drafts, each has fewer drafts than it may have."""
+    budget, seqs, drafts = facts["max_num_batched_tokens"], facts["max_num_seqs"], facts.num_drafts
+    if drafts and seqs * (drafts + 1) > budget:
+        yield Warn(
+            f"--speculative-config: {seqs} sequences (--max-num-seqs) with {drafts} drafts each want {seqs * (drafts + 1)} "
+            f"tokens a step, but --max-num-batched-tokens is {budget}: when that many run, each gets fewer drafts; raise the "
+            "budget, or lower one of the others."
         )
 
 
@@ -249,5 +260,6 @@ RULES: tuple[Rule, ...] = (
     Rule(synthetic_acceptance_has_rates),
     Rule(typical_acceptance_has_a_threshold),
     Rule(typical_acceptance_alpha_is_a_root),
+    Rule(drafts_of_all_fit_the_budget, "model"),
     Rule(draft_length_fits_both_models, "model"),
 )

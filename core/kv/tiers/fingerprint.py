@@ -61,6 +61,17 @@ def weights_digest(model: str) -> str:
     return digest.hexdigest()[:32]
 
 
+def files_digest(model: str) -> str:
+    """Hex digits over the weight files where they lie: names, sizes, times of the last change, and samples.
+
+    model: a path; without files the digest is that of nothing.
+    """
+    digest = hashlib.sha256()
+    for path in _weight_files(Path(model)):
+        _add_file(digest, path)
+    return digest.hexdigest()[:32]
+
+
 def _weight_files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]

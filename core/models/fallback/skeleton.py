@@ -8,15 +8,22 @@ Called by: the description, the loading.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from core.api.errors import UserError
+from core.checkpoint_files import inside
 from core.models.fallback.attention import register
 
+CODE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
+"""A class in a module of the checkpoint, as `auto_map` names it."""
+USED = ("AutoConfig", "AutoModelForCausalLM")
+"""Keys of `auto_map` that are followed."""
 KEPT_OUT = ("quantization_config", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version")
 """Keys of a configuration that say nothing about the modules."""
 
@@ -34,6 +41,8 @@ def build_skeleton(hf_config: Mapping[str, Any], dtype: torch.dtype, directory: 
     model_type = str(hf_config.get("model_type") or "")
     options: dict[str, Any] = {"attn_implementation": trial_name, "dtype": dtype}
     try:
+        if directory is not None:
+            check_code(hf_config, Path(directory))
         config = _configuration(hf_config, directory)
         if directory is not None:
             options["trust_remote_code"] = True
@@ -69,6 +78,24 @@ def _configuration(hf_config: Mapping[str, Any], directory: str | None) -> Any:
     if config.get_text_config(decoder=True).model_type != config.model_type:
         raise UserError("it has parts beside the decoder of text, which are not served")
     return config
+
+
+def check_code(hf_config: Mapping[str, Any], directory: Path) -> None:
+    """Raise UserError when `auto_map` names code that does not lie in the checkpoint's own directory.
+
+    `owner/model--module.Class` names another repository, whose code nobody allowed.
+    """
+    for key, named in dict(hf_config.get("auto_map") or {}).items():
+        for name in named if isinstance(named, list) else [named]:
+            if name is None:
+                continue
+            if not isinstance(name, str) or not CODE.fullmatch(name):
+                raise UserError(
+                    f"its auto_map names {str(name)[:200]!r} for {str(key)[:100]}; expected MODULE.CLASS of a file of the "
+                    "checkpoint. Copy that code into its directory, once you have read it."
+                )
+            if key in USED:
+                inside(directory, f"{name.partition('.')[0]}.py")
 
 
 def fill_buffers(model: nn.Module, device: torch.device) -> None:

@@ -33,7 +33,11 @@ class GrammarVocabulary(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Matcher(Protocol):
-    """One answer on its way through a grammar. Not used by two threads at once."""
+    """One answer on its way through a grammar. Not used by two threads at once.
+
+    Its methods may raise RequestError where the grammar is more work than the backend does: the request ends with that sentence
+    as one that is at fault itself (422). Whatever else they raise is taken for a defect of the backend (500).
+    """
 
     def fill(self, words: NDArray[np.int32]) -> bool:
         """Set the bits of the tokens that may come next (see `core.sampling.bitmask`), all others to zero.

@@ -106,3 +106,16 @@ def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
             return []
         refused = refused or reasons
     return refused
+
+
+def is_idle(manifest: Manifest, providers: Sequence[Manifest], device: str) -> bool:
+    """Whether providers before this one serve all the operations that it declares to be its only ones.
+
+    providers: best first. device: its type.
+    """
+    operations = manifest.spec.capabilities.get("operations")
+    if not operations:
+        return False
+    before = providers[: list(providers).index(manifest)]
+    queries = [KernelQuery(op=op, device=device) for op in operations]
+    return all(any(not other.call("core_supports", query=query) for other in before) for query in queries)

@@ -14,7 +14,7 @@ import msgspec
 from core.api.outputs import CompletionOutput, RequestOutput
 from core.serving.answer_parsing import AnswerParser
 from core.serving.anthropic.answer_blocks import Blocks, whole_blocks
-from core.serving.errors import GenerationError
+from core.serving.errors import GenerationError, ended_early
 from core.serving.prepared import PreparedMessages
 from core.serving.protocol.anthropic_answer import (
     AnswerBlock,
@@ -120,14 +120,19 @@ class MessagesWriter:
         )
 
     def _ended(self, completion: CompletionOutput) -> Ending:
-        """How a finished completion ended. Raises GenerationError when the engine gave it up."""
+        """How a finished completion ended. Raises RequestError (503) for a pause, GenerationError for any other early end."""
+        if completion.finish_reason == "abort":
+            raise ended_early()
         reason = STOP_REASONS.get(completion.finish_reason or "")
         if reason is None:
             raise GenerationError(f"The answer ended early: {completion.finish_reason}.")
         stop_sequence: str | None = None
-        if isinstance(completion.stop_reason, str):
+        says = completion.stop_reason
+        if isinstance(says, str) and reason == "max_tokens":
+            reason = "model_context_window_exceeded"  # the engine says what was full, which is no stop sequence
+        elif isinstance(says, str):
             reason = "stop_sequence"
-            stop_sequence = completion.stop_reason
+            stop_sequence = says
         elif reason == "end_turn" and self._blocks.num_calls:
             reason = "tool_use"
         elif reason == "max_tokens" and self._filled_context:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import zlib
+from collections.abc import Iterable
 
 import msgspec
 
@@ -17,13 +18,17 @@ from core.serving.durable.event_ids import LARGEST
 from core.serving.durable.key_digests import KeyDigests
 from core.serving.durable.sureness import Sureness
 from core.serving.responses.event_log import EventLog
+from core.serving.responses.items import KeptItem
 from core.serving.responses.stored_response import StoredResponse, Tenant
 
 logger = logging.getLogger("core.serving")
 
 
 class KeptResponse(msgspec.Struct, array_like=True):
-    """A response that has ended; fields as in `StoredResponse`. events: a compressed list; None: it has none."""
+    """A response that has ended; fields as in `StoredResponse`.
+
+    items, output: lists in JSON. item_ids: of both, in this order. events: a compressed list; None: it has none.
+    """
 
     previous: str | None
     items: bytes
@@ -36,6 +41,7 @@ class KeptResponse(msgspec.Struct, array_like=True):
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(KeptResponse).decode
+_decode_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
@@ -65,11 +71,11 @@ def kept_response(entry: StoredResponse, digest: bytes) -> Ended:
     events = None if entry.log is None else zlib.compress(_encode(entry.log.events), 1)
     kept = KeptResponse(
         previous=entry.previous,
-        items=entry.items,
-        item_ids=entry.item_ids,
+        items=_listed(entry.items),
+        item_ids=tuple(item.id for item in (*entry.items, *entry.output)),
         background=entry.background,
         final=entry.final,
-        output=entry.output,
+        output=_listed(entry.output),
         events=events,
     )
     return Ended("response", entry.id, digest, now(), _encode(kept))
@@ -80,6 +86,7 @@ def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
     try:
         kept = _decode(ended.kept)
         events = None if kept.events is None else _decode_events(zlib.decompress(kept.events))
+        inputs, outputs = _decode_list(kept.items), _decode_list(kept.output)
     except (*UNREADABLE, zlib.error) as error:
         logger.error("The response %s was kept in a form that this version does not know: %s.", ended.id, error)
         return None
@@ -93,11 +100,19 @@ def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
         tenant=tenant,
         response=None,
         previous=kept.previous,
-        items=kept.items,
-        item_ids=kept.item_ids,
+        items=_items(kept.item_ids, inputs),
         background=kept.background,
         log=log,
         sure=Sureness(LARGEST, is_final=True),
         final=kept.final,
-        output=kept.output,
+        output=_items(kept.item_ids[len(inputs) :], outputs),
     )
+
+
+def _listed(items: Iterable[KeptItem]) -> bytes:
+    """Items as a list in JSON."""
+    return b"[" + b",".join(item.data for item in items) + b"]"
+
+
+def _items(ids: Iterable[str], texts: Iterable[msgspec.Raw]) -> tuple[KeptItem, ...]:
+    return tuple(KeptItem(name, bytes(text)) for name, text in zip(ids, texts, strict=False))

@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from core.serving.responses.stored_response import Tenant
 
 NOBODY = b""
-"""The digest where there are no keys."""
+"""The digest of requests without a key."""
 
 
 class KeyDigests:
-    """Of the tenants of one server. salt: of the journal. keys: API keys in their order."""
+    """Of the tenants of one server. salt: of the journal. keys: in their order. needs_key: whether every request has one."""
 
-    def __init__(self, salt: bytes, keys: Sequence[str]) -> None:
-        self._digests: dict[Tenant, bytes] = {None: NOBODY}
-        if keys:
-            self._digests = {number: _digest(salt, key) for number, key in enumerate(keys)}
+    def __init__(self, salt: bytes, keys: Sequence[str], *, needs_key: bool) -> None:
+        self._digests: dict[Tenant, bytes] = {number: _digest(salt, key) for number, key in enumerate(keys)}
+        if not needs_key:
+            self._digests[None] = NOBODY
         self._numbers = {digest: tenant for tenant, digest in self._digests.items()}
 
     def digest(self, tenant: Tenant) -> bytes:

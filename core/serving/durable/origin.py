@@ -10,12 +10,14 @@ import hashlib
 import msgspec
 
 from core.api.config import ModelConfig
+from core.kv.tiers.fingerprint import files_digest
 
 
 def origin_of(model: ModelConfig, numerics: str) -> str:
-    """A digest of the model and of the engine's numerics: where it differs, an answer cannot be gone on with.
+    """A digest of the model, its weight files and the engine's numerics: where it differs, an answer cannot be continued.
 
-    The length of the context is not part of it: a request that no longer fits is refused as any other.
+    Of each weight file the name, the size, the time of its last change and samples count. The length of the context is not
+    part of it: a request that no longer fits is refused as any other.
     """
     facts = [
         model.model,
@@ -27,6 +29,7 @@ def origin_of(model: ModelConfig, numerics: str) -> str:
         model.implementation,
         model.numerics,
         numerics,
+        files_digest(model.model),
     ]
     plain = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(plain).hexdigest()

@@ -43,18 +43,23 @@ def restore(context: ServingContext) -> None:
         return
     journal = streams.journal
     entries, journal.entries = journal.entries, []
-    running = [entry for entry in entries if entry.ended is None]
+    running = [entry for entry in entries if entry.ended is None and not _is_strange(streams, entry)]
     num_strange = 0
     for entry in entries:
-        if entry.ended is not None:
-            num_strange += not _show(context, streams, entry)
+        if _is_strange(streams, entry):
+            streams.set_aside(entry)
+            num_strange += 1
+        elif entry.ended is not None:
+            _show(context, streams, entry)
     for entry in _shortest_first(running):
-        num_strange += not _go_on(context, streams, entry)
+        _go_on(context, streams, entry)
     if running:
         logger.info("%d requests of an earlier server go on.", len(running))
     if num_strange:
         logger.warning(
-            "%d entries of the request journal belong to API keys that this server does not have.", num_strange
+            "%d entries of the request journal belong to keys that this server does not have; they are dropped when they "
+            "are older than %g s (--request-journal-lifetime).",
+            *(num_strange, streams.settings.lifetime_s),
         )
 
 
@@ -67,31 +72,33 @@ def _shortest_first(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=size)
 
 
-def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> bool:
-    """What has ended can be read again. Returns whether its tenant is known."""
+def _is_strange(streams: DurableStreams, entry: Entry) -> bool:
+    """Whether an entry belongs to a key that this server does not have, so that nobody could ever read it."""
+    owner = entry.ended or entry.accepted
+    assert owner is not None
+    return not streams.key_digests.knows(owner.tenant)
+
+
+def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> None:
+    """What has ended can be read again."""
     ended = entry.ended
     assert ended is not None
-    if not streams.key_digests.knows(ended.tenant):
-        return False
     log = streams.journal.go_on(entry)
     if ended.kind != "response":
         streams.restore(entry, log)
-        return True
+        return
     kept = restored_response(ended, streams.key_digests.tenant(ended.tenant))
     if kept is None:
         log.dropped()
     else:
         kept.journaled = log
         context.responses.add(kept)
-    return True
 
 
-def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> bool:
-    """Run what has not ended. Returns whether its tenant is known."""
+def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> None:
+    """Run what has not ended."""
     accepted = entry.accepted
     assert accepted is not None
-    if not streams.key_digests.knows(accepted.tenant):
-        return False
     log = streams.journal.go_on(entry)
     try:
         if accepted.kind == "response":
@@ -101,7 +108,6 @@ def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> bo
     except UNREADABLE as error:
         logger.error("The request %s was kept in a form that this version does not know: %s.", accepted.id, error)
         log.dropped()
-    return True
 
 
 def _go_on_with_stream(context: ServingContext, streams: DurableStreams, entry: Entry, accepted: Accepted) -> None:

@@ -7,7 +7,7 @@ answer requests, or write events. Called by: the routes, and whoever starts and 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -16,7 +16,7 @@ from core.api.config import JournalSettings, ModelConfig, ServerConfig
 from core.api.errors import RequestError
 from core.journal.journal import EntryLog, Journal, now
 from core.journal.reader import Entry
-from core.journal.records import Accepted, EntryKind
+from core.journal.records import Accepted, Ended, EntryKind
 from core.serving.durable.event_ids import EventId
 from core.serving.durable.key_digests import KeyDigests
 from core.serving.durable.origin import origin_of
@@ -41,22 +41,34 @@ class Job:
 
 
 class DurableStreams:
-    """journal: open. keys: API keys in their order. numerics: of the engine."""
+    """journal: open. key_digests: of the server's tenants. numerics: of the engine.
+
+    weight_version: of the weights in use; empty for those that the engine was started with.
+    """
 
     def __init__(
-        self, journal: Journal, settings: JournalSettings, keys: Sequence[str], model: ModelConfig, numerics: str
+        self,
+        journal: Journal,
+        settings: JournalSettings,
+        key_digests: KeyDigests,
+        model: ModelConfig,
+        numerics: str,
+        weight_version: Callable[[], str],
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.key_digests = KeyDigests(journal.salt, keys)
+        self.key_digests = key_digests
         self.origin = origin_of(model, numerics)
+        self._weight_version = weight_version
         self._streams: dict[tuple[Tenant, str], DurableStream] = {}
+        self._aside: list[tuple[float, int]] = []
 
     def accept(self, job: Job, prepared: Prepared) -> RequestRecorder:
         """Keep a request from now on. Raises RequestError (503) when that cannot be.
 
         Its calls get ids that the next server will give them as well.
         """
+        self._expire()
         chat = prepared.chat if isinstance(prepared, PreparedResponse) else prepared
         if isinstance(chat, PreparedChat):
             chat.id_seed = secrets.randbits(63)
@@ -67,7 +79,7 @@ class DurableStreams:
             created=job.created,
             arrived=job.arrived,
             user=job.user,
-            origin=self.origin,
+            origin=self.origin + self._weight_version(),  # the next server begins with the weights of the files
             body=msgspec.msgpack.encode(prepared),
         )
         return RequestRecorder(self.journal.accept(accepted))
@@ -86,6 +98,14 @@ class DurableStreams:
         ended = entry.ended
         assert ended is not None, "it has ended"
         self._add(DurableStream.restored(ended, self.key_digests.tenant(ended.tenant), log))
+
+    def set_aside(self, entry: Entry) -> None:
+        """Keep the entry of a key that this server does not have, until it is too old: the key may come back."""
+        owner = entry.ended or entry.accepted
+        assert owner is not None
+        begin = owner.at if isinstance(owner, Ended) else owner.arrived
+        self._aside.append((begin, entry.number))
+        self._expire()
 
     def find(self, tenant: Tenant, kind: EntryKind, answer_id: str) -> DurableStream:
         """A stream of this tenant. Raises RequestError (404)."""
@@ -129,16 +149,25 @@ class DurableStreams:
     def _expire(self) -> None:
         """Forget what ended too long ago, or has lost its place in the journal to newer ones."""
         oldest = now() - self.settings.lifetime_s
+        for begin, number in self._aside:
+            if begin < oldest:
+                self.journal.drop(number)
+        self._aside = [entry for entry in self._aside if entry[0] >= oldest]
         for stream in list(self._streams.values()):
             if stream.ended_at is not None and (stream.ended_at < oldest or not stream.log.is_kept):
                 self._forget(stream)
 
 
 def durable_streams(
-    journal: Journal | None, server: ServerConfig, model: ModelConfig, numerics: str
+    journal: Journal | None,
+    server: ServerConfig,
+    model: ModelConfig,
+    numerics: str,
+    weight_version: Callable[[], str] = str,
 ) -> DurableStreams | None:
-    """Those of a server with an open journal, which is written from now on. numerics: of the engine."""
+    """Those of a server with an open journal, which is written from now on. See `DurableStreams`."""
     if journal is None or server.journal is None:
         return None
     journal.start()
-    return DurableStreams(journal, server.journal, server.api_keys, model, numerics)
+    digests = KeyDigests(journal.salt, server.keys, needs_key=bool(server.api_keys))
+    return DurableStreams(journal, server.journal, digests, model, numerics, weight_version)

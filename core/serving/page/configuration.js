@@ -59,7 +59,7 @@ export async function showConfiguration() {
     return;
   }
   if (!explained.arguments) {
-    const why = "The configuration is not told here: the server has several API keys.";
+    const why = "This server does not tell its configuration.";
     find("explained").replaceChildren(make("p", { class: "dim" }, why));
     return;
   }

@@ -128,7 +128,7 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
         )
 
 
-class TopLogprob(msgspec.Struct):
+class TopLogprob(msgspec.Struct, gc=False):
     """bytes: the token's UTF-8 bytes, which may be a part of a character."""
 
     token: str
@@ -136,7 +136,7 @@ class TopLogprob(msgspec.Struct):
     bytes: list[int]
 
 
-class TokenLogprob(msgspec.Struct):
+class TokenLogprob(msgspec.Struct, gc=False):
     """One token of the answer with the most likely ones at its place."""
 
     token: str

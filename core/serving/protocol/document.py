@@ -20,7 +20,12 @@ Generated from the declarations by `python -m core.serving.protocol.document`; d
 
 Every field is used, or refused by name, or listed here as one that changes nothing, with the reason. A field that is null is
 the same as one that is left out. Unknown fields of chats, completions and pooling are errors that name the nearest known one;
-those of `/v1/responses` and `/v1/messages`, whose clients add fields every few weeks, are logged once and change nothing."""
+those of `/v1/responses` and `/v1/messages`, whose clients add fields every few weeks, are logged once and change nothing.
+
+Control tokens spelled out in a field stay text: in messages, names, arguments and results of tools, schemas, documents,
+reasoning and `chat_template_kwargs`; the chat template alone writes control tokens
+([security.md](security.md#text-is-never-control)). The `prompt` of `/v1/completions` and `/tokenize`, and texts to embed,
+classify or pool, are whole prompts: their client writes control tokens into them."""
 
 _SUFFIX = {"suffix": "this model completes only at the end", "best_of": "only the value of n is served"}
 _TEMPLATE = {"chat_template": "templates are code: start the server with --chat-template"}
@@ -43,9 +48,10 @@ class Body:
 
     @property
     def used(self) -> list[str]:
-        """All the others."""
+        """All the others, as a body spells them."""
         rest = {*self.neutral, *self.refused}
-        return sorted(name for name in self.struct.__struct_fields__ if name not in rest)
+        fields = zip(self.struct.__struct_fields__, self.struct.__struct_encode_fields__, strict=True)
+        return sorted(spelled for name, spelled in fields if rest.isdisjoint((name, spelled)))
 
 
 ALL_NEUTRAL = {**sampling.NEUTRAL, **sampling.NEUTRAL_HERE}

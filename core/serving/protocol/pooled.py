@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from core.api.pooling_outputs import LateChunkingMetadata
+from core.api.late_chunking import LateChunkingMetadata
 from core.serving.protocol.usage import Usage
 
 

@@ -12,8 +12,8 @@ import msgspec
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
 from core.api.pooling_params import LateChunkingParams, PoolingParams, PoolingTask
+from core.serving.protocol.number_formats import Endianness, NumberFormat
 from core.serving.protocol.sampling import Int32, RequestId
-from core.serving.vector_bytes import Endianness, NumberFormat
 
 TextFormat = Literal["float", "base64", "binary", "ubinary"]
 EncodingFormat = TextFormat | Literal["bytes", "bytes_only"]

@@ -176,7 +176,7 @@ class DeletedResponse(msgspec.Struct):
 class ItemList(msgspec.Struct):
     """A page of items. first_id, last_id: of its items; empty without any."""
 
-    data: list[dict[str, Any]]
+    data: list[msgspec.Raw]
     first_id: str
     last_id: str
     has_more: bool

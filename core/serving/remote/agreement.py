@@ -29,7 +29,15 @@ from core.serving.remote.messages import Hello
 if TYPE_CHECKING:
     from core.config.resolve import Resolution
 
-OWN_OF_MODEL = ("model", "served_names", "tokenizer", "generation", "overridden", "eos_token_ids")
+OWN_OF_MODEL = (
+    "model",
+    "served_names",
+    "tokenizer",
+    "allow_control_tokens",
+    "generation",
+    "overridden",
+    "eos_token_ids",
+)
 OWN_OF_SCHEDULER = (
     "stream_interval",
     "max_num_queued_reqs",

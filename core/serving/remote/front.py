@@ -58,10 +58,10 @@ async def start_front(resolution: Resolution) -> tuple[AsyncEngine, dict[str, An
         raise
     assert link.hello is not None
     config = adopted(resolution.engine, link.hello.engine)
-    if config.weight_transfer is not None and not resolution.server.api_keys:
+    if config.weight_transfer is not None and not resolution.server.keys:
         logger.warning(
             "The engine has --weight-transfer-config and this front asks nobody for a key, so everybody who reaches it may "
-            "replace the weights; give --api-key."
+            "replace the weights; give --api-key or --admin-api-key."
         )
     engine = AsyncEngine(config, tokenizer, client, source)
     return engine, explained_for_front(resolution, link.hello)

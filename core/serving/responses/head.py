@@ -5,6 +5,10 @@ Owns: that. Never does: change it later (the writer does). Called by: the route.
 
 from __future__ import annotations
 
+from typing import Any, cast
+
+import msgspec
+
 from core.serving.prepared import PreparedResponse
 from core.serving.protocol.response_objects import ResponseObject
 
@@ -41,7 +45,7 @@ def response_head(prepared: PreparedResponse, response_id: str, created: int) ->
             "verbosity": (text and text.verbosity) or "medium",
         },
         tool_choice=body.tool_choice or "auto",
-        tools=body.tools or [],
+        tools=cast(Any, msgspec.Raw(prepared.shown_tools)) if prepared.shown_tools else body.tools or [],
         top_logprobs=body.top_logprobs or 0,
         top_p=params.top_p,
         truncation=body.truncation or "disabled",

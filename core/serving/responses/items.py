@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import NAMESPACE_OID, uuid4, uuid5
 
+import msgspec
+
 from core.api.errors import RequestError
 from core.serving.responses.conversation import Item, item_kind
 
@@ -21,6 +23,23 @@ PREFIXES = {
     "custom_tool_call_output": "ctco",
 }
 REFERENCE = "item_reference"
+READ = frozenset({
+    "type", "id", "status", "role", "content", "summary", "encrypted_content", "arguments", "call_id", "name", "namespace",
+    "input", "output",
+})  # fmt: skip
+"""Fields of items that are read or answered with."""
+PART_READ = frozenset({"type", "text", "refusal", "annotations", "logprobs"})
+MOST_UNREAD = 16_384
+"""Bytes of JSON that fields of an item may take which are only kept and given back."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class KeptItem(msgspec.Struct, array_like=True, frozen=True):
+    """An item as it is kept. data: the whole item as JSON, which is never decoded here again."""
+
+    id: str
+    data: bytes
 
 
 def new_id(kind: str) -> str:
@@ -44,9 +63,37 @@ def given_items(given: str | list[Item] | None, known: Mapping[str, Item]) -> li
     return items
 
 
-def complete(items: list[Item]) -> list[Item]:
-    """Copies that have all that an answer about them needs. The items have been read before."""
-    return [_completed(item) for item in items]
+def complete(items: list[Item]) -> list[KeptItem]:
+    """The items with all that an answer about them needs. They have been read before.
+
+    Raises RequestError for one with too much in fields that nobody reads.
+    """
+    found: list[KeptItem] = []
+    for index, item in enumerate(items):
+        _check_unread(item, index)
+        whole = _completed(item)
+        found.append(KeptItem(str(whole["id"]), _encode(whole)))
+    return found
+
+
+def _check_unread(item: Item, index: int) -> None:
+    """Raise RequestError when fields that are only kept take too much."""
+    unread: dict[str, Any] = {name: value for name, value in item.items() if name not in READ}
+    for key in ("content", "summary", "output"):
+        parts = item.get(key)
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict):
+                unread.update({name: value for name, value in part.items() if name not in PART_READ})
+    if not unread:
+        return
+    size = len(_encode(unread))
+    if size > MOST_UNREAD:
+        names = ", ".join(sorted(unread))[:200]
+        raise RequestError(
+            f"input[{index}] has {size} bytes in fields that are not read ({names}); expected at most {MOST_UNREAD}. Leave "
+            "them out, or do not store the response (store: false).",
+            param="input",
+        )
 
 
 def _referenced(item: Item, known: Mapping[str, Item], index: int) -> Item:

@@ -8,12 +8,14 @@ The form is the length of the kept items (uint32, little-endian), these as JSON,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from core.api.decoding import UNREADABLE
 from core.serving.protocol.responses import Reference
 from core.serving.responses.conversation import Item
-from core.serving.responses.items import REFERENCE
+from core.serving.responses.items import REFERENCE, KeptItem
 
 Buffer = bytes | bytearray | memoryview
 
@@ -54,9 +56,10 @@ def referred(reference: Reference) -> list[str]:
     return [item.id for item in items if item.type == REFERENCE and item.id]
 
 
-def packed(history: bytes | None, known: dict[str, Item], body: Buffer) -> bytes:
+def packed(history: bytes | None, known: Mapping[str, KeptItem], body: Buffer) -> bytes:
     """One piece. history: a list in JSON."""
-    kept = b'{"history":' + (history or b"null") + b',"known":' + msgspec.json.encode(known) + b"}"
+    items = {name: msgspec.Raw(item.data) for name, item in known.items()}
+    kept = b'{"history":' + (history or b"null") + b',"known":' + msgspec.json.encode(items) + b"}"
     return b"".join((len(kept).to_bytes(LENGTH_BYTES, "little"), kept, body))
 
 

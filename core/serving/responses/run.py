@@ -79,7 +79,7 @@ class ResponseRun:
             async with aclosing(self.outputs) as outputs:
                 events = self.writer.begin()
                 if first is not None:
-                    events += self.writer.push(first)
+                    events += await written(first, partial(self.writer.push, first))
                 while True:
                     if events:
                         if self._trail is not None:
@@ -88,7 +88,7 @@ class ResponseRun:
                     item = await anext(outputs, None)
                     if item is None:
                         break
-                    events = self.writer.push(item[1])
+                    events = await written(item[1], partial(self.writer.push, item[1]))
         except Exception as error:
             if not isinstance(error, CoreError):
                 logger.exception("A response failed.")

@@ -7,22 +7,24 @@ which keeps it, and the run, which makes it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 
 from core.journal.journal import EntryLog
 from core.serving.durable.sureness import Sureness
 from core.serving.protocol.response_objects import ResponseObject
-from core.serving.responses.conversation import Item
 from core.serving.responses.event_log import EventLog
+from core.serving.responses.items import KeptItem
 
 Tenant = int | None
 """The number of an API key; None where there are no keys."""
 
 ENTRY_BYTES = 2000
-ID_BYTES = 200
-"""About as much as a response, and an id of an item, take besides their texts."""
+ITEM_BYTES = 400
+"""About as much as a response, and an item, take besides their texts."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,15 +35,14 @@ class StoredResponse:
 
     response: as it is now, until it has ended.
     previous: the id of the response that it builds on.
-    items:    those of its own input, as a list in JSON; those of earlier responses are theirs.
-    item_ids: of these, and later of its output.
+    items:    those of its own input; those of earlier responses are theirs.
     background: whether it can be cancelled.
     log:      of a stream.
     task:     runs it in the background, for as long as it runs.
     journaled: its records, where it outlives the server.
     sure:     which events of earlier servers are the same now.
     is_suspended: it has not ended, but a later server goes on with it.
-    final:    the response as JSON, once it has ended. output: its items as a list in JSON.
+    final:    the response as JSON, once it has ended. output: its items.
     num_bytes, used: what the store knows of it: bytes that are counted, and when it was last used.
     """
 
@@ -49,8 +50,7 @@ class StoredResponse:
     tenant: Tenant
     response: ResponseObject | None
     previous: str | None
-    items: bytes
-    item_ids: tuple[str, ...]
+    items: tuple[KeptItem, ...]
     background: bool
     log: EventLog | None = None
     task: asyncio.Task[None] | None = None
@@ -58,24 +58,24 @@ class StoredResponse:
     sure: Sureness = field(default_factory=Sureness)
     is_suspended: bool = False
     final: bytes = b""
-    output: bytes = b"[]"
+    output: tuple[KeptItem, ...] = ()
     num_bytes: int = 0
     used: float = 0.0
 
     @classmethod
-    def of(cls, tenant: Tenant, response: ResponseObject, items: list[Item], log: EventLog | None) -> StoredResponse:
+    def of(
+        cls, tenant: Tenant, response: ResponseObject, items: Iterable[KeptItem], log: EventLog | None
+    ) -> StoredResponse:
         """A response with the items of its input."""
-        ids = tuple(str(item["id"]) for item in items)
         previous = response.previous_response_id
-        return cls(response.id, tenant, response, previous, _encode(items), ids, response.background, log)
+        return cls(response.id, tenant, response, previous, tuple(items), response.background, log)
 
     def finish(self) -> None:
         """Keep the response as it is now: it has ended."""
         response = self.response
         assert response is not None, "a response ends once"
         self.final = _encode(response)
-        self.output = _encode(response.output)
-        self.item_ids += tuple(item.id for item in response.output)
+        self.output = tuple(KeptItem(item.id, _encode(item)) for item in response.output)
         self.response = self.task = None
         self.sure.settle()
 
@@ -90,6 +90,6 @@ class StoredResponse:
 
     def measure(self) -> int:
         """Bytes that it takes."""
-        texts = len(self.items) + len(self.final) + len(self.output)
+        texts = len(self.final) + sum(len(item.data) for item in chain(self.items, self.output))
         log = 0 if self.log is None else self.log.num_bytes
-        return ENTRY_BYTES + ID_BYTES * len(self.item_ids) + texts + log
+        return ENTRY_BYTES + ITEM_BYTES * (len(self.items) + len(self.output)) + texts + log

@@ -17,7 +17,7 @@ import msgspec
 from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
 from core.serving.answer_parsing import AnswerParser
-from core.serving.errors import describe
+from core.serving.errors import describe, ended_early
 from core.serving.protocol.response_events import LifecycleEvent, ResponseEvent
 from core.serving.protocol.response_objects import (
     IncompleteDetails,
@@ -33,8 +33,8 @@ from core.serving.protocol.usage import UsageCounter
 from core.serving.responses.message_logprobs import MessageLogprobs
 from core.serving.responses.output_items import OutputItems
 
-ENDINGS: Mapping[str, Status] = MappingProxyType({"abort": "cancelled", "length": "incomplete"})
-"""The status after a finish reason; after any other one the response is complete."""
+ENDINGS: Mapping[str, Status] = MappingProxyType({"length": "incomplete"})
+"""The status after a finish reason; after any other one, besides `abort`, the response is complete."""
 
 FAILURES: Mapping[int, str] = MappingProxyType({400: "invalid_prompt", 429: "rate_limit_exceeded"})
 """OpenAI's codes by the status that a failure would have had; any other one is the server's."""
@@ -94,7 +94,9 @@ class ResponseWriter:
                 self._logprobs.take(completion)
             for event in self._parser.push(completion):
                 events += self._written(self._items.add(event))
-            if completion.finish_reason is not None:
+            if completion.finish_reason == "abort":  # nobody has cancelled it: the server was paused, or sleeps
+                events += self.fail(ended_early())
+            elif completion.finish_reason is not None:
                 events += self.end(ENDINGS.get(completion.finish_reason, "completed"))
         return events
 
@@ -117,7 +119,7 @@ class ResponseWriter:
         if status == "incomplete":
             self.response.incomplete_details = IncompleteDetails("max_output_tokens")
         if status == "cancelled":
-            return events  # there is no event for it: the stream just ends
+            return events  # by a client, who has no event for it: the stream just ends
         return events + self._written([self._lifecycle(status)])
 
     def _lifecycle(self, what: str) -> LifecycleEvent:

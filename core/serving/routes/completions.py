@@ -12,7 +12,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from core.serving.answer_stream import written
+from core.serving.answer_stream import LIGHT, in_thread_if, num_entries, written
 from core.serving.answering import stream_answer
 from core.serving.body import json_response
 from core.serving.completion_writer import CompletionWriter
@@ -54,9 +54,9 @@ async def create_completion(request: Request) -> Response:
         user = user_of(request, body.user)
         outputs = run_prompts(context, prepared, head.id, user, arrival)
         writer = CompletionWriter(context, body, prepared.prompts)
-        whole = await until_disconnect(request.receive, _whole(outputs, writer, head))
-        whole.system_fingerprint = context.weight_version
-        return json_response(whole)
+        num_written = await until_disconnect(request.receive, _fill(head, outputs, writer))
+        head.system_fingerprint = context.weight_version
+        return await in_thread_if(num_written > LIGHT, lambda: json_response(head))
 
 
 @router.get(PATH + "/{answer_id}")
@@ -65,9 +65,9 @@ async def read_completion(request: Request, answer_id: str) -> Response:
     return await read_again(request, "completion", answer_id)
 
 
-async def _whole(
-    outputs: AsyncGenerator[PromptOutput, None], writer: CompletionWriter, head: CompletionResponse
-) -> CompletionResponse:
+async def _fill(head: CompletionResponse, outputs: AsyncGenerator[PromptOutput, None], writer: CompletionWriter) -> int:
+    """Put the choices of all outputs into the answer; how many tokens and log-probabilities they have."""
+    num_written = 0
     choices: list[CompletionChoice] = []
     extras = Extras(writer.request)
     async with aclosing(outputs):
@@ -75,7 +75,8 @@ async def _whole(
             extras.add(prompt_index, output)
             write = partial(writer.choices, prompt_index, output)
             choices += await written(output, write)
+            num_written += num_entries(output)
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
     extras.tell(head)
-    return head
+    return num_written

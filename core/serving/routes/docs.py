@@ -20,9 +20,6 @@ FILES: Final = {
 }
 """The files beside `reference.html`, and their types."""
 
-OPEN: Final = ("/docs", "/redoc", "/docs/{name}", "/openapi.json")
-"""Paths that need no key."""
-
 
 @router.get("/docs")
 @router.get("/redoc")

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
+from core.api.outputs import RequestOutput
+from core.serving.answer_stream import written
 from core.serving.anthropic.writer import MessagesWriter, event_bytes
 from core.serving.body import json_response
 from core.serving.context import context_of, user_of
@@ -39,7 +42,7 @@ async def create_message(request: Request) -> Response:
         writer = MessagesWriter(prepared, answer_id)
         if not body.stream:
             final = await until_disconnect(request.receive, final_output(outputs))
-            answer = json_response(writer.whole(final))
+            answer = await written(final, lambda: json_response(writer.whole(final)))
             answer.headers.update(headers)
             return answer
         first = await until_disconnect(request.receive, anext(outputs))
@@ -58,6 +61,10 @@ async def count_tokens(request: Request) -> Response:
         return answer
 
 
+def _news(writer: MessagesWriter, output: RequestOutput) -> bytes:
+    return b"".join(event_bytes(event) for event in writer.news(output))
+
+
 async def _events(
     writer: MessagesWriter, first: PromptOutput, outputs: AsyncGenerator[PromptOutput, None]
 ) -> AsyncGenerator[bytes, None]:
@@ -65,7 +72,7 @@ async def _events(
         yield event_bytes(writer.opening(first[1]))
         item: PromptOutput | None = first
         while item is not None:
-            events = writer.news(item[1])
+            events = await written(item[1], partial(_news, writer, item[1]))
             if events:
-                yield b"".join(event_bytes(event) for event in events)
+                yield events
             item = await anext(outputs, None)

@@ -27,7 +27,7 @@ async def retrieve_model(request: Request, name: str) -> Response:
 
 
 def _card(context: ServingContext, name: str) -> ModelCard:
-    card = ModelCard(name, context.created, context.model.model, context.model.max_model_len)
+    card = ModelCard(name, context.created, name, context.model.max_model_len)  # the model's path is the host's own
     served = context.preparer.here.settings.format
     if served is not None:
         card.response_format = f"{served.row.name} ({served.reason})"

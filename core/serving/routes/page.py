@@ -40,9 +40,6 @@ FILES: Final = {
 }
 """The files beside `index.html`, and their types."""
 
-OPEN: Final = ("/", "/page/{name}")
-"""Paths that need no key."""
-
 HEADERS: Final = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -80,12 +77,9 @@ async def live_requests(request: Request) -> Response:
 
 @router.get("/live/configuration")
 async def live_configuration(request: Request) -> Response:
-    """Every value with its origin and reason, as `core config explain` tells them; nothing where there are several tenants."""
-    context = context_of(request)
-    is_shared = len(context.server.api_keys) > 1
-    if is_shared or context.explain is None:
-        return json_response({})
-    return json_response(context.explain())
+    """Every value with its origin and reason, as `core config explain` tells them."""
+    explain = context_of(request).explain
+    return json_response({} if explain is None else explain())
 
 
 def page_answer(request: Request, name: str, kind: str) -> Response:

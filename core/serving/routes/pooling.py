@@ -5,6 +5,7 @@ Owns: the order of these steps. Never does: write answers (`pooling_answers` doe
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from functools import partial
@@ -14,15 +15,17 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.pooling_outputs import PooledOutput, WholeOutput
-from core.serving.body import json_response
+from core.serving.body import PiecesResponse
 from core.serving.context import context_of, response_id, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.generation import run_prompts
 from core.serving.intake import intake
+from core.serving.json_pieces import JsonPieces
 from core.serving.pooling_answers import (
     classify_answer,
     embed_answer,
     embedding_answer,
+    num_entries,
     pooling_answer,
     rerank_answer,
     score_answer,
@@ -33,7 +36,10 @@ from core.serving.prompt_output import PromptOutput
 router = APIRouter(tags=["pooling"])
 
 Prepare = Callable[[bytearray], Coroutine[Any, Any, PreparedPooling]]
-Write = Callable[[Any, list[WholeOutput], str], msgspec.Struct | Response]
+Write = Callable[[Any, list[WholeOutput], str, JsonPieces], msgspec.Struct | Response]
+
+LIGHT = 8192
+"""Numbers and tokens that are written on the event loop, in some 2 ms."""
 
 
 @router.post("/v1/embeddings")
@@ -103,8 +109,14 @@ async def _answer(request: Request, prepare: Prepare, prefix: str, write: Write)
         answer_id = response_id(request, prefix, body.request_id)
         outputs = run_prompts(context, prepared, answer_id, user_of(request, body.user), arrival)
         whole = await until_disconnect(request.receive, _all(outputs))
-        answer = write(prepared, whole, answer_id)
-        return answer if isinstance(answer, Response) else json_response(answer)
+        work = partial(_written, write, prepared, whole, answer_id)
+        return work() if num_entries(whole) <= LIGHT else await asyncio.to_thread(work)
+
+
+def _written(write: Write, prepared: PreparedPooling, outputs: list[WholeOutput], answer_id: str) -> Response:
+    lists = JsonPieces()
+    answer = write(prepared, outputs, answer_id, lists)
+    return answer if isinstance(answer, Response) else PiecesResponse(lists.body(answer))
 
 
 async def _all(outputs: AsyncGenerator[PromptOutput, None]) -> list[WholeOutput]:

@@ -10,6 +10,7 @@ import time
 from functools import partial
 from uuid import uuid4
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import RequestError
@@ -30,6 +31,7 @@ from core.serving.protocol.response_objects import DeletedResponse, ItemList
 from core.serving.responses.kept_items import packed, reference_of, referred
 from core.serving.responses.making import response_run
 from core.serving.responses.run import ResponseRun
+from core.serving.responses.store import not_found
 from core.serving.responses.stored_response import StoredResponse, Tenant
 
 router = APIRouter(tags=["generation"])
@@ -50,7 +52,7 @@ async def create_response(request: Request) -> Response:
         body = prepared.body
         chat = prepared.chat
         chat.body.explain = wants_explanation(chat.body.explain, request.headers)
-        _check_storing(context, prepared)
+        _check_storing(context, tenant, prepared)
         response_id = f"resp_{uuid4().hex}"
         user = user_of(request, body.user)
         created = int(time.time())
@@ -92,7 +94,8 @@ async def delete_response(request: Request, response_id: str) -> Response:
     """Forget a response; what still runs of it is ended."""
     entry = _kept(request, response_id)
     await _end(entry)
-    context_of(request).responses.remove(entry)
+    if not context_of(request).responses.remove(entry):  # another DELETE was there first
+        raise not_found(response_id)
     return json_response(DeletedResponse(response_id))
 
 
@@ -113,7 +116,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
 async def list_input_items(request: Request, response_id: str) -> Response:
     """A page of the items that a response was made from, the last one first unless asked otherwise."""
     entry = _kept(request, response_id)
-    items = context_of(request).responses.input_of(entry)
+    items = list(context_of(request).responses.input_of(entry))
     order = request.query_params.get("order", "desc")
     if order not in ("asc", "desc"):
         raise RequestError(f"order is {order!r}; expected 'asc' or 'desc'.", param="order")
@@ -121,13 +124,13 @@ async def list_input_items(request: Request, response_id: str) -> Response:
         items.reverse()
     limit = number_of(request, "limit", DEFAULT_ITEMS, least=1, most=MOST_ITEMS)
     after = request.query_params.get("after")
-    names = [str(item["id"]) for item in items]
+    names = [item.id for item in items]
     start = 0
     if after is not None:
         if after not in names:
             raise RequestError(f"after is {after!r}, which is no item of this response.", param="after")
         start = names.index(after) + 1
-    page = items[start : start + limit]
+    page = [msgspec.Raw(item.data) for item in items[start : start + limit]]
     shown = names[start : start + limit]
     first, last = (shown[0], shown[-1]) if shown else ("", "")
     return json_response(ItemList(page, first, last, start + limit < len(items)))
@@ -151,7 +154,7 @@ async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> 
     return await context.preparer.response(whole)
 
 
-def _check_storing(context: ServingContext, prepared: PreparedResponse) -> None:
+def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedResponse) -> None:
     """Raise RequestError for an answer that is to be kept, but cannot."""
     body = prepared.body
     if not context.responses.keeps:
@@ -164,7 +167,7 @@ def _check_storing(context: ServingContext, prepared: PreparedResponse) -> None:
             )
         body.store = False
     if body.background:
-        context.responses.check_background()
+        context.responses.check_background(tenant)
 
 
 async def _answer(request: Request, run: ResponseRun, *, streams: bool) -> Response:

@@ -131,7 +131,7 @@ class LlguidanceMatcher:
         self._has_ended = False
 
     def fill(self, words: NDArray[np.int32]) -> bool:
-        """Set the bits of the tokens that may come next. Raises RuntimeError when a limit is met."""
+        """Set the bits of the tokens that may come next. Raises RequestError when a limit is met."""
         if self._has_ended:
             words.fill(0)
             return True
@@ -143,20 +143,23 @@ class LlguidanceMatcher:
         return True
 
     def accept(self, token_id: int) -> bool:
-        """Take one token in, if it may come. Raises RuntimeError when a limit is met."""
+        """Take one token in, if it may come. Raises RequestError when a limit is met."""
         if self._has_ended:
             return False
         if token_id in self._stops:
             self._has_ended = bool(self._matcher.is_accepting())
             return self._has_ended
-        if token_id == self._stand_in or self._matcher.is_stopped():
+        if self._matcher.is_stopped():
+            self._check()  # a matcher that has met a limit before, maybe while nobody listened, stands still as well
+            return False
+        if token_id == self._stand_in:
             return False
         taken = self._matcher.try_consume_tokens([token_id])
         self._check()
         return taken == 1
 
     def rollback(self, num_tokens: int) -> None:
-        """Take back the last tokens. Raises RuntimeError when there are not as many."""
+        """Take back the last tokens. Raises RequestError when there are not as many, or a limit was met."""
         if self._has_ended and num_tokens:
             self._has_ended = False
             num_tokens -= 1
@@ -176,9 +179,9 @@ class LlguidanceMatcher:
         return bytes(self._matcher.compute_ff_bytes()).decode(errors="ignore")
 
     def _check(self) -> None:
-        """Raises RuntimeError for a matcher that will not go on."""
+        """Raises RequestError, with the name of the limit, for a matcher that will not go on."""
         if self._matcher.is_error():
-            raise RuntimeError(_plain(self._matcher.get_error()))
+            raise _refusal(self._matcher.get_error())
 
 
 def _without_text(vocabulary: GrammarVocabulary) -> int:

@@ -34,7 +34,7 @@ def core_spec() -> PluginSpec:
     return PluginSpec(
         name="inductor",
         summary="norms, gates and rotary embedding of the reference, compiled by torch in the background; when named",
-        capabilities={"devices": list(DEVICES), "only_named": True},
+        capabilities={"devices": list(DEVICES), "only_named": True, "operations": list(OPERATIONS)},
         priority=10,
     )
 

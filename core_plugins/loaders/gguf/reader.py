@@ -20,6 +20,12 @@ MAGIC = b"GGUF"
 MAX_DIMENSIONS = 4
 MAX_NAME_BYTES = 65_535
 MAX_ALIGNMENT = 1 << 20
+MAX_HEADER_BYTES = 256 << 20
+"""In front of the weights; those of the largest vocabularies have 20 MB."""
+MAX_KEYS = 1 << 16
+MAX_TENSORS = 1 << 20
+MAX_ITEMS = 1 << 24
+"""Items of all lists in the metadata together, each of which takes up to 60 bytes of memory."""
 STRING = 8
 ARRAY = 9
 UINT32 = 4
@@ -108,6 +114,7 @@ class _Cursor:
         self.data = data
         self.size = len(data)
         self.at = 0
+        self.num_items = 0
 
     def fail(self, problem: str) -> NoReturn:
         raise CheckpointError(f"{self.path}: {problem}. The file is damaged or incomplete; download it again.")
@@ -127,6 +134,10 @@ class _Cursor:
         num_keys = self.scalar(UINT64)
         if num_keys * MIN_KEY_BYTES > self.size or num_tensors * MIN_ROW_BYTES > self.size:
             self.fail(f"{num_tensors} tensors and {num_keys} metadata keys do not fit in {self.size} bytes")
+        if num_keys > MAX_KEYS or num_tensors > MAX_TENSORS:
+            self.fail(
+                f"announces {num_tensors} tensors and {num_keys} keys; expected at most {MAX_TENSORS} and {MAX_KEYS}"
+            )
         metadata: dict[str, Any] = {}
         for _ in range(num_keys):
             key = self.string(MAX_NAME_BYTES)
@@ -145,6 +156,8 @@ class _Cursor:
         if count > self.size - start:
             self.fail(f"ends at byte {self.size}, but {count} bytes are announced at byte {start}")
         self.at = start + count
+        if self.at > MAX_HEADER_BYTES:
+            self.fail(f"has more than {MAX_HEADER_BYTES} bytes in front of its weights")
         return start
 
     def scalar(self, kind: int) -> Any:
@@ -177,16 +190,24 @@ class _Cursor:
             self.fail(f"metadata key '{key}' is a list of the unknown type {item}")
         form = SCALARS[item]
         start = self.need(count * form.size)
+        self.count_items(count, key)
         raw = self.data[start : self.at]
         return np.frombuffer(raw, dtype=np.dtype(form.format)).tolist()
+
+    def count_items(self, count: int, key: str) -> None:
+        """Fail when the lists of the metadata have too many items to be kept."""
+        self.num_items += count
+        if self.num_items > MAX_ITEMS:
+            self.fail(f"metadata key '{key}' is a list of {count} items; all lists together have at most {MAX_ITEMS}")
 
     def strings(self, count: int, key: str) -> list[str]:
         """A list of strings, in one tight loop: vocabularies have hundreds of thousands."""
         if count * 8 > self.size - self.at:
             self.fail(f"metadata key '{key}' announces {count} strings, more than the file holds")
+        self.count_items(count, key)
         data = self.data
         at = self.at
-        size = self.size
+        size = min(self.size, MAX_HEADER_BYTES)
         length_at = SCALARS[UINT64].unpack_from
         texts: list[str] = []
         append = texts.append
@@ -195,7 +216,7 @@ class _Cursor:
                 start = at + 8
                 at = start + length_at(data, at)[0]
                 if at > size:
-                    self.fail(f"metadata key '{key}' holds a string that ends after the end of the file")
+                    self.fail(f"metadata key '{key}' holds a string that ends after byte {size}")
                 append(data[start:at].decode())
         except struct.error:
             self.fail(f"metadata key '{key}' ends after the end of the file")

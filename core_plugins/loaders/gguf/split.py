@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
 from core_plugins.loaders.gguf.filenames import PART, models_among
 from core_plugins.loaders.gguf.metadata import Metadata
 from core_plugins.loaders.gguf.reader import GGUFHeader, read_header
@@ -38,7 +39,7 @@ def find_file(ref: str) -> str:
                 "itself."
             )
         (files,) = models.values()
-        path = path / files[0]
+        path = inside(path, files[0])
     if not path.is_file():
         raise CheckpointError(f"{ref}: there is no such file; expected the path of a .gguf file.")
     return os.path.abspath(path)
@@ -80,6 +81,9 @@ def _names_of_parts(path: str, count: int) -> list[str]:
         raise CheckpointError(
             f"{path}: is one of {count} parts of a model; '{missing[0]}'{more} is not beside it. {AGAIN}"
         )
+    for file in files:
+        if file != path:
+            inside(Path(folder), os.path.basename(file))
     return files
 
 

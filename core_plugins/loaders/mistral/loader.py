@@ -15,9 +15,9 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.index import check_index, read_index
-from core_plugins.loaders.inside import inside
 from core_plugins.loaders.mapped import TORCH_NAMES, Bytes, mapped_tensors, view
 from core_plugins.loaders.mistral.names import canonical, is_turned
 from core_plugins.loaders.mistral.params import translated

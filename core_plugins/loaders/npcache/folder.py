@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from core.api.errors import CheckpointError
+from core.checkpoint_files import MAX_INDEX, inside
 from core_plugins.loaders.directory import read_json
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Folder:
         file = None if entry is None else entry.get("file")
         if not isinstance(file, str) or Path(file).name != file:
             raise CheckpointError(f"{self.path / INDEX}: names no file for tensor '{name}'. Remove the folder.")
-        path = self.path / file
+        path = inside(self.path, file)
         try:
             array = np.load(path, mmap_mode="c", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
@@ -87,7 +88,7 @@ def open_folder(sources: Sequence[Path]) -> Folder | None:
     path = sources[0].parent / FOLDER
     if not (path / INDEX).is_file():
         return None
-    content = read_json(path / INDEX)
+    content = read_json(inside(sources[0].parent, f"{FOLDER}/{INDEX}"), MAX_INDEX)
     files = content.get("tensors")
     if content.get("sources") != _facts(sources) or not isinstance(files, dict):
         return None

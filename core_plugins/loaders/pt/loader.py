@@ -14,10 +14,10 @@ import msgspec
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
 from core.weights.torch_files import StoredTensor, read_tensors
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.index import check_index, read_index
-from core_plugins.loaders.inside import inside
 from core_plugins.loaders.mapped import Bytes, mapped_tensors, torch_dtype, view
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Safetensors files through the Run:ai model streamer: several threads fill a buffer of limited size.
 
-Owns: the calls of that library. Never does: read headers (the safetensors loader's `resolve` does).
+Owns: the calls of that library. Never does: read headers (the loader of the layout does).
 Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
 """
 
@@ -21,17 +21,20 @@ from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from core.plugin.contracts import Loader
+
 
 class RunaiStreamerLoader:
-    """Kind `loader`."""
+    """Kind `loader`. layout: the loader that knows which files there are; it reads their headers."""
 
-    def __init__(self, arguments: StreamerArguments) -> None:
+    def __init__(self, arguments: StreamerArguments, layout: Loader | None = None) -> None:
         self._arguments = arguments
+        self._layout = layout or SafetensorsLoader()
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """Read configuration and headers; no torch, no weights. Raises CheckpointError, UserError."""
         require("runai_model_streamer", "runai-streamer", "--load-format runai_streamer")
-        return SafetensorsLoader().resolve(ref)
+        return self._layout.resolve(ref)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors as the streamer delivers them. Raises CheckpointError."""

@@ -1,4 +1,4 @@
-"""Manifest of the `runai_streamer` loader."""
+"""Manifests of the loaders `runai_streamer` and `runai_streamer_sharded`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from core.models.shards import DEFAULT
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 CONTRACT = 1
@@ -42,3 +43,38 @@ def core_load(context: LoadContext) -> Any:
     from core_plugins.loaders.runai_streamer.loader import RunaiStreamerLoader
 
     return RunaiStreamerLoader(context.arguments or StreamerArguments())
+
+
+class ShardedArguments(StreamerArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same, for files of `core save-sharded`."""
+
+    pattern: Annotated[
+        str, msgspec.Meta(description="Names of the files, with {part} and, if it is there, {rank}.")
+    ] = DEFAULT
+
+
+class ShardedManifest:
+    """The manifest of `runai_streamer_sharded`. It claims nothing either."""
+
+    CONTRACT = 1
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say what the plugin is."""
+        return PluginSpec(
+            name="runai_streamer_sharded",
+            summary="directories that core save-sharded wrote, through the Run:ai model streamer; only when asked for",
+            arguments=ShardedArguments,
+        )
+
+    @hookimpl
+    def core_load(self, context: LoadContext) -> Any:
+        """Build the loader."""
+        from core_plugins.loaders.runai_streamer.loader import RunaiStreamerLoader
+        from core_plugins.loaders.sharded_state.loader import ShardedStateLoader
+
+        arguments = context.arguments or ShardedArguments()
+        return RunaiStreamerLoader(arguments, ShardedStateLoader(arguments.pattern))
+
+
+SHARDED = ShardedManifest()

@@ -5,7 +5,6 @@ Owns: the format and its checks. Never does: read weights. Called by: the safete
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Sequence
@@ -14,8 +13,10 @@ from typing import NamedTuple, TypeGuard
 
 from core.api.checkpoint import ITEM_BYTES, TensorInfo
 from core.api.errors import CheckpointError
+from core.checkpoint_files import parse_json
 
 MAX_HEADER_BYTES = 100_000_000
+MAX_DIMENSIONS = 64
 METADATA = "__metadata__"
 
 
@@ -73,8 +74,8 @@ def header_bytes(path: Path | str, first: bytes, size: int) -> int:
 def parsed(path: Path | str, raw: bytes, size: int, file: int) -> Header:
     """What the header `raw` of a file of `size` bytes says. path: for sentences. Raises CheckpointError."""
     try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError):
+        header = parse_json(path, raw)
+    except CheckpointError:
         header = None
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header is not a JSON object. The file is damaged.")
@@ -137,4 +138,7 @@ def _tensor(path: Path | str, file: int, name: str, entry: object, base: int, si
 
 
 def _naturals(value: object) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+    """Whether it is a short list of numbers: the product of long ones would take for ever."""
+    if not isinstance(value, list) or len(value) > MAX_DIMENSIONS:
+        return False
+    return all(type(item) is int and 0 <= item < 1 << 63 for item in value)

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest, TokenizerSource
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.index import check_index, read_index
-from core_plugins.loaders.inside import inside
 from core_plugins.loaders.mapped import mapped_tensors
 from core_plugins.loaders.safetensors.header import read_all
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
 from core.models import shards
 from core_plugins.loaders.directory import read_directory
-from core_plugins.loaders.inside import inside
 from core_plugins.loaders.mapped import mapped_tensors
 from core_plugins.loaders.safetensors.header import read_all
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.extras import require
 from core_plugins.loaders.reads import names_by_source, wanted_of
@@ -86,7 +87,7 @@ class TensorizerLoader:
                 f"{directory}: expected one *.tensors file beside config.json, found {names}; name it with "
                 "--model-loader-extra-config.tensorizer_uri."
             )
-        return found[0]
+        return inside(directory, found[0].name)
 
 
 def _groups(wanted: Sequence[TensorInfo]) -> list[list[TensorInfo]]:

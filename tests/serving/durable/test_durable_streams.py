@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
-from core.api.config import JournalSettings, ServerConfig
+from core.api.config import JournalSettings, ModelConfig, ServerConfig
 from core.journal import segments as segment_files
+from core.journal.journal import Journal
+from core.serving.durable.key_digests import KeyDigests
+from core.serving.durable.origin import origin_of
+from core.serving.durable.streams import DurableStreams, Job
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.durable.reading import Reading, read, read_again
@@ -107,6 +113,52 @@ def test_what_has_ended_goes_after_its_time(tmp_path: Path) -> None:
         assert server.http.get(path).status_code == 200
         time.sleep(0.3)
         assert server.http.get(path).status_code == 404
+
+
+def test_entries_of_a_removed_key_go_when_they_are_too_old(tmp_path: Path) -> None:
+    old = {"authorization": "Bearer old-key"}
+    with run_server(config(tmp_path, ("old-key",))) as server:
+        for _ in range(3):
+            read(server.http, CHAT, ASK, Reading(), **old)
+    opened = Journal(str(tmp_path / "journal"), 1 << 20)
+    assert len(opened.entries) == 3
+    asyncio.run(opened.close())
+    for _ in range(2):  # the second server finds the room that the first one made
+        with run_server(config(tmp_path, ("new-key",), lifetime_s=0.01)) as server:
+            assert server.http.get("/health").status_code == 200
+    opened = Journal(str(tmp_path / "journal"), 1 << 20)
+    assert opened.entries == []
+    asyncio.run(opened.close())
+
+
+@pytest.mark.parametrize("change", ["other weights", "same size later"])
+def test_an_answer_of_other_weights_is_not_continued(tmp_path: Path, change: str) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(bytes(100_000))
+    os.utime(weights, (1, 1))
+    model = ModelConfig(model=str(tmp_path), served_names=("m",), max_model_len=8, vocab_size=8)
+    before = origin_of(model, "numerics")
+    assert origin_of(model, "numerics") == before
+    if change == "other weights":
+        weights.write_bytes(bytes(50_000) + b"x" + bytes(49_999))
+        os.utime(weights, (1, 1))
+        assert origin_of(model, "numerics") != before
+    else:
+        os.utime(weights, (2, 2))
+        assert origin_of(model, "numerics") != before
+
+
+def test_an_answer_of_updated_weights_is_not_continued_by_a_server_that_begins_with_others() -> None:
+    journal = Mock(salt=b"salt")
+    digests = KeyDigests(b"salt", (), needs_key=False)
+    model = ModelConfig(model="nowhere", served_names=("m",), max_model_len=8, vocab_size=8)
+    versions = iter(["", "7"])
+    streams = DurableStreams(journal, JournalSettings(directory=""), digests, model, "numerics", lambda: next(versions))
+    job = Job("completion", "cmpl-1", None, 0, 0.0, "")
+    for is_same in (True, False):
+        streams.accept(job, cast(Any, {}))
+        (accepted,), _ = journal.accept.call_args
+        assert (accepted.origin == streams.origin) == is_same
 
 
 def test_only_the_tenant_reads_on(tmp_path: Path) -> None:
@@ -264,6 +316,9 @@ def test_requests_that_fail_are_not_kept(tmp_path: Path) -> None:
 def test_a_time_limit_holds_across_servers(tmp_path: Path) -> None:
     with run_server(config(tmp_path)) as server:
         body = {**ASK, "timeout": 0.4}
+        assert (
+            server.http.post("/tokenize", json=ASK).status_code == 200
+        )  # so that the process which prepares has started
         reading = read(server.http, CHAT, body, Reading(), 4)
     time.sleep(0.5)
     with run_server(config(tmp_path)) as server:

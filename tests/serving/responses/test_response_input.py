@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -100,9 +101,11 @@ def test_items_that_no_model_reads(item: dict[str, Any], told: str) -> None:
 
 
 def test_kept_items_are_what_openai_calls_items() -> None:
-    made = complete(given_items([USER, REASONING, ANSWER, CALL, OUTPUT, CUSTOM, CUSTOM_OUTPUT], {}))
-    made += complete(given_items("text", {}))
-    made += complete(given_items([{"role": "assistant", "content": "plain"}], {}))
+    kept = complete(given_items([USER, REASONING, ANSWER, CALL, OUTPUT, CUSTOM, CUSTOM_OUTPUT], {}))
+    kept += complete(given_items("text", {}))
+    kept += complete(given_items([{"role": "assistant", "content": "plain"}], {}))
+    made = [json.loads(item.data) for item in kept]
+    assert [item["id"] for item in made] == [item.id for item in kept]
     for item in made:
         ITEM.validate_python(item)
     ids = [item["id"] for item in made]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Iterator
@@ -363,6 +364,49 @@ def test_each_key_has_its_own_responses() -> None:
             two.responses.create(model="fake-model", input="Hi", previous_response_id=response.id)
         with pytest.raises(openai.NotFoundError):
             two.responses.create(model="fake-model", input=[item])  # type: ignore[list-item]
+
+
+def test_two_clients_delete_one_response(server: RunningServer) -> None:
+    made = post(server, input="SLOW", background=True).json()
+    path = f"{server.url}/v1/responses/{made['id']}"
+
+    async def deleted() -> list[int]:
+        async with httpx.AsyncClient() as http:
+            answers = await asyncio.gather(*[http.delete(path) for _ in range(3)])
+        return [answer.status_code for answer in answers]
+
+    assert sorted(asyncio.run(deleted())) == [200, 404, 404]
+
+
+def test_background_responses_of_one_key_leave_room_for_others() -> None:
+    limits = ServerLimits(max_stored_responses=4)
+    config = ServerConfig(uvicorn_log_level="critical", api_keys=("one", "two"), limits=limits)
+    body = {"input": "SLOW", "background": True}
+    with run_server(config) as server:
+        one, two = ({"authorization": f"Bearer {key}"} for key in ("one", "two"))
+        statuses = [server.http.post("/v1/responses", json=body, headers=one).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+        assert server.http.post("/v1/responses", json=body, headers=two).status_code == 200
+
+
+def test_pages_of_the_items_of_a_conversation(server: RunningServer) -> None:
+    items = [{"role": "user", "content": f"text {number}"} for number in range(30)]
+    first = post(server, input=items).json()
+    made = post(server, input="more", previous_response_id=first["id"]).json()
+    path = f"/v1/responses/{made['id']}/input_items"
+    page = server.http.get(path, params={"order": "asc", "limit": 3}).json()
+    assert [item["content"][0]["text"] for item in page["data"]] == ["text 0", "text 1", "text 2"]
+    rest = server.http.get(path, params={"order": "asc", "limit": 100, "after": page["last_id"]}).json()
+    assert len(rest["data"]) == 27 + len(first["output"]) + 1 and not rest["has_more"]
+
+
+def test_fields_that_nobody_reads_have_a_limit(server: RunningServer) -> None:
+    item = {"role": "user", "content": "hi", "junk": "x" * 20_000}
+    refused = post(server, input=[item])
+    assert refused.status_code == 400 and "junk" in refused.json()["error"]["message"]
+    item = {"role": "user", "content": [{"type": "input_text", "text": "hi", "junk": "x" * 20_000}]}
+    assert post(server, input=[item]).status_code == 400
+    assert post(server, input=[{**item, "content": "hi"}], store=False).status_code == 200
 
 
 def test_a_server_that_keeps_nothing() -> None:

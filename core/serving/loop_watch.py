@@ -1,0 +1,210 @@
+"""An event loop that tells which of its callbacks take too long: `--max-callback-ms`.
+
+Owns: the measurement of every callback, by the processor time of its thread, so that a busy machine raises no false alarm; the
+log line with its name. Never does: end a callback, or cost anything where it is not asked for.
+Called by: the launcher and API processes (they make the loop), the service (it begins to count once requests are served).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextvars import Context
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVarTuple, cast
+
+import uvloop
+
+logger = logging.getLogger(__name__)
+
+ROOT = str(Path(__file__).parents[2])
+LOOKS = 4
+"""How often the callback that runs is looked at within the time that it may take."""
+PROTOCOL_CALLS = (
+    "connection_made",
+    "connection_lost",
+    "data_received",
+    "eof_received",
+    "pause_writing",
+    "resume_writing",
+)
+
+Ts = TypeVarTuple("Ts")
+LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+
+
+class LoopWatch:
+    """Measures the callbacks of one loop.
+
+    limit_s: seconds of processor time that one may take.
+    num_slow: callbacks that took more, since `begin`. longest_s: of the longest one since then.
+    busy: the clock of the calling thread.
+    """
+
+    def __init__(self, limit_s: float, busy: Callable[[], float] = time.thread_time) -> None:
+        self.limit_s = limit_s
+        self.num_slow = 0
+        self.longest_s = 0.0
+        self._busy = busy
+        self._counts = False
+        self._running_since: float | None = None
+        self._seen = ""
+        self._thread = 0
+
+    def begin(self) -> None:
+        """Count from now on. Called in the thread of the loop; a start takes long, and nobody waits for it."""
+        self._counts = True
+        self._thread = threading.get_ident()
+        threading.Thread(target=self._look, name="core-loop-watch", daemon=True).start()
+
+    def measured(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """The same callback, measured."""
+        return functools.partial(self.run, callback)
+
+    def run(self, callback: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Run a callback; one that takes too long is logged and counted."""
+        if not self._counts or self._running_since is not None:  # one that is called by another one counts with it
+            return callback(*arguments, **options)
+        self._seen = ""
+        self._running_since = time.monotonic()
+        begin = self._busy()
+        try:
+            return callback(*arguments, **options)
+        finally:
+            seconds = self._busy() - begin
+            self._running_since = None
+            self.longest_s = max(self.longest_s, seconds)
+            if seconds > self.limit_s:
+                self.num_slow += 1
+                logger.warning(
+                    "A callback took %.1f ms of the event loop, at most %g are allowed (--max-callback-ms): %s%s.",
+                    *(
+                        seconds * 1000,
+                        self.limit_s * 1000,
+                        callback_name(callback),
+                        self._seen and f", in {self._seen}",
+                    ),
+                )
+
+    def _look(self) -> None:
+        """In a thread of its own: note where a callback is that has run for some time."""
+        pause = self.limit_s / LOOKS
+        while True:
+            time.sleep(pause)
+            since = self._running_since
+            if since is None or time.monotonic() - since < pause:
+                continue
+            frame = sys._current_frames().get(self._thread)
+            if frame is not None:
+                self._seen = innermost(frame) or self._seen
+
+
+class WatchedLoop(uvloop.Loop):
+    """The usual loop, whose callbacks are measured."""
+
+    def __init__(self, watch: LoopWatch) -> None:
+        super().__init__()
+        self.watch = watch
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As the loop's own."""
+        return super().call_soon(self.watch.measured(callback), *args, context=context)
+
+    def call_soon_threadsafe(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        """As the loop's own."""
+        return super().call_soon_threadsafe(self.watch.measured(callback), *args, context=context)
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As the loop's own, whose `call_at` calls this one."""
+        return super().call_later(delay, self.watch.measured(callback), *args, context=context)
+
+    def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
+        """As the loop's own."""
+        super().add_reader(fd, self.watch.measured(callback), *args)
+
+    def add_writer(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
+        """As the loop's own."""
+        super().add_writer(fd, self.watch.measured(callback), *args)
+
+    async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
+        """As the loop's own; what a connection calls is measured as well."""
+        return await super().create_server(functools.partial(self._protocol, protocol_factory), *args, **options)
+
+    async def create_connection(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
+        """As the loop's own; what a connection calls is measured as well."""
+        return await super().create_connection(functools.partial(self._protocol, protocol_factory), *args, **options)
+
+    def _protocol(self, factory: Callable[[], Any]) -> Any:
+        protocol = factory()
+        for name in PROTOCOL_CALLS:
+            call = getattr(protocol, name, None)
+            if call is not None:
+                setattr(protocol, name, self.watch.measured(call))
+        return protocol
+
+
+def loop_factory(max_callback_ms: float | None) -> LoopFactory:
+    """What makes the event loop of a process. max_callback_ms: None: nothing is measured."""
+    if max_callback_ms is None:
+        return uvloop.new_event_loop
+    limit_s = max_callback_ms / 1000
+    return lambda: cast(asyncio.AbstractEventLoop, WatchedLoop(LoopWatch(limit_s)))
+
+
+def watch_of(loop: asyncio.AbstractEventLoop) -> LoopWatch | None:
+    """The watch of a loop that has one."""
+    return loop.watch if isinstance(loop, WatchedLoop) else None
+
+
+def callback_name(callback: Any) -> str:
+    """A callback for people: of a task the coroutine, and where it waits now."""
+    while isinstance(callback, functools.partial):
+        callback = callback.func
+    owner = getattr(callback, "__self__", None)
+    if isinstance(owner, asyncio.Task):
+        coroutine = owner.get_coro()
+        name = getattr(coroutine, "__qualname__", repr(coroutine))
+        return f"task {name}{_waits(coroutine)}"
+    return str(getattr(callback, "__qualname__", None) or type(callback).__qualname__)
+
+
+def _waits(coroutine: Any) -> str:
+    """The innermost coroutine of ours that it waits in, empty when it has ended."""
+    place = ""
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None and frame.f_code.co_filename.startswith(ROOT):
+            place = _place(frame)
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+    return f", which waits in {place}" if place else ""
+
+
+def innermost(frame: FrameType | None) -> str:
+    """The innermost function of ours in a stack; empty when there is none."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(ROOT) and name != __file__:
+            return _place(frame)
+        frame = frame.f_back
+    return ""
+
+
+def _plain(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _place(frame: FrameType) -> str:
+    file = frame.f_code.co_filename.removeprefix(ROOT).lstrip("/")
+    return f"{file}:{frame.f_lineno} {frame.f_code.co_qualname}"
