@@ -52,8 +52,8 @@ class Faults:
         if not waiting:
             return
         armed = waiting[0]
-        if armed.fault.what == "hang" and process.world.engine_loop is None:
-            return  # a start has half an hour
+        if armed.fault.what == "hang" and not _may_hang(process):
+            return
         armed.left -= 1
         if armed.left > 0:
             return
@@ -67,6 +67,12 @@ class Faults:
             process.hang()
         process.world.failed_at(name)
         raise _error(armed.fault.what)
+
+
+def _may_hang(process: SimEngineProcess) -> bool:
+    """Whether a hang is noticed soon: a start has half an hour, and a step ten minutes while nothing is known of steps."""
+    loop = process.world.engine_loop
+    return loop is not None and not loop._core.scheduler.in_flight
 
 
 def _error(what: str) -> Exception:

@@ -32,7 +32,7 @@ def schedule_of(seed: int) -> e.Schedule:
     settings = _settings(draw)
     at = 0.0
     events: list[e.AnyEvent] = []
-    for _ in range(draw.randint(6, 16)):
+    for _ in range(draw.randint(6, 12)):
         at += draw.choice((0.0, 0.005, 0.03, 0.1, 0.3, 1.5)) * draw.random() * 2
         events.append(_event(draw, round(at, 3), settings))
     return e.Schedule(seed, settings, tuple(events))
@@ -40,7 +40,7 @@ def schedule_of(seed: int) -> e.Schedule:
 
 def _settings(draw: random.Random) -> e.Settings:
     tiers = draw.random()
-    num_apis = draw.choice((0, 0, 0, 2, 2, 3))
+    num_apis = draw.choice((0, 0, 0, 0, 2, 2, 3))
     return e.Settings(
         num_apis=num_apis,
         num_blocks=draw.choice((14, 20, 32)),

@@ -24,6 +24,8 @@ CALM_S = 15.0
 LAST_FAULTS_S = 2.0
 """Seconds after the last event in which its calls may still fail and engines die."""
 SETTLE_S = 2.0
+HANG_S = 700.0
+"""Seconds until an engine that hangs is replaced: while nothing is known of steps, one may last ten minutes."""
 PROBE_S = 60.0
 END_S = 300.0
 """Seconds that everything has that was held, once nothing holds it any more."""
@@ -74,13 +76,13 @@ class Invariants:
         """A front whose engine runs, some time after the last event: whatever died is known to be dead."""
         world = self._world
         await asyncio.sleep(SETTLE_S)
-        end = world.loop.now + END_S
+        end = world.loop.now + HANG_S
         while world.loop.now < end:
             for front in world.serving():
                 engine = front.engine
                 if engine is not None and engine.is_running and engine.restarts.paused_since is None:
                     return front
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.3)
         return None
 
     async def _state(self, front: Front) -> dict[str, Any]:

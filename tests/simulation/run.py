@@ -25,7 +25,7 @@ from tests.simulation.shrink import shrink
 Result = tuple[int, list[tuple[int, str]], float]
 """Schedules, the seeds that failed with their kinds, seconds of the processor."""
 
-BATCH = 25
+BATCH = 50
 """Schedules between two looks at the clock, and at what they have left in memory."""
 MOST_SHOWN = 8
 
