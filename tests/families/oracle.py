@@ -35,8 +35,8 @@ LENGTHS = (37, 11)
 ATTENTION = {"falcon": "sdpa"}
 """Architectures whose `eager` attention is wrong: Falcon's adds its slopes twice."""
 TEXT_ALONE = {"llama4": "language_model"}
-"""Wrappers whose own forward fails (transformers 5.24 reads `image_outputs` of the text's output, which has none), and their part
-that gives the same logits of text."""
+"""Wrappers whose own forward fails (transformers 5.24 reads `image_outputs` of the text's output, which has none), and
+their part that gives the same logits of text."""
 NUM_TOKENS = 32
 MARGIN = 2e-3
 """Least distance of each greedy token from the second best, so that rounding cannot choose."""
