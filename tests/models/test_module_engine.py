@@ -119,6 +119,7 @@ def test_code_of_a_checkpoint_runs_where_it_is_trusted_and_nowhere_else(
     tiny_diffllama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
     own = tmp_path / "own"
     shutil.copytree(tiny_diffllama, own)
     (own / "own_code.py").write_text(CODE)
