@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoModelForTokenClassification
 
@@ -100,6 +101,29 @@ def test_classes_of_tokens_equal_transformers(tmp_path, model_type):
             llm.classify(_given(), **NO_BAR)
     for ids, output in zip(PROMPTS, found, strict=True):
         assert np.allclose(output.outputs.data, _logits(model, ids).softmax(-1), atol=1e-3)
+
+
+def test_rewards_are_those_of_the_published_head(tmp_path):
+    """transformers has no class for it: its model and torch's layers, as the code of Qwen2.5-Math-RM puts them together."""
+    model = _made(tmp_path, "qwen2", AutoModelForTokenClassification)
+    size = model.config.hidden_size
+    head = torch.nn.Sequential(torch.nn.Linear(size, size), torch.nn.ReLU(), torch.nn.Linear(size, 1))
+    tensors = {
+        name: tensor for name, tensor in load_file(tmp_path / "model.safetensors").items() if "score" not in name
+    }
+    tensors |= {f"score.{name}": tensor.detach() for name, tensor in head.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"architectures": ["Qwen2ForRewardModel"], "id2label": {"0": "a"}, "label2id": {"a": 0}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with _llm(tmp_path) as llm:
+        found = llm.reward(_given(), **NO_BAR)
+        raw = llm.encode(_given(), PoolingParams(use_activation=False), **NO_BAR)
+    for ids, output, numbers in zip(PROMPTS, found, raw, strict=True):
+        with torch.inference_mode():
+            rewards = head(model.model(input_ids=torch.tensor([ids])).last_hidden_state[0])
+        assert np.allclose(numbers.outputs.data, rewards, atol=1e-3)
+        assert np.allclose(output.outputs.data, rewards.sigmoid(), atol=1e-3)
 
 
 @pytest.mark.slow

@@ -161,6 +161,18 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     pooled: bytes = b""
 
 
+class HaltHolder(msgspec.Struct, array_like=True, frozen=True):
+    """One reason to compute nothing, as every client may know it: without the number of the client that has it.
+
+    reason:   `pause` and `sleep` are the operator's, `wait` is a call that waits for requests to end, `memory` a sleep that
+              failed half way.
+    since:    seconds since the epoch; 0.0: unknown.
+    """
+
+    reason: Literal["pause", "sleep", "wait", "memory"]
+    since: float = 0.0
+
+
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     """State of the engine after a step; counters are totals since start.
 
@@ -181,6 +193,9 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     weight_version: of the weights; empty for those of the checkpoint that the engine was started with.
     sleep_level: 0 while the engine is awake. is_paused: whether requests wait because somebody asked for that.
     utility: a call that is known to take long, which the engine is about to begin; it says nothing more until that ends.
+    utility_since: when that call began, in seconds since the epoch.
+    phase: the row of the table of the lifecycle that applies, see docs/failures.md. holders: why nothing is computed, or will
+    be when requests have ended.
     """
 
     num_running: int = 0
@@ -210,6 +225,9 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     sleep_level: int = 0
     is_paused: bool = False
     utility: str = ""
+    utility_since: float = 0.0
+    phase: str = "running"
+    holders: tuple[HaltHolder, ...] = ()
 
     @property
     def num_for_room(self) -> int:

@@ -30,6 +30,8 @@ WAY_OUT: Final = (
     "`core plugins new model NAME` writes one."
 )
 
+OWN_CODE: Final = "The checkpoint brings code of its own for it (auto_map), which --trust-remote-code allows to run. "
+
 
 def find_family(
     registry: PluginRegistry, checkpoint: Checkpoint, implementation: str = "auto", *, trust_remote_code: bool = False
@@ -50,7 +52,8 @@ def find_family(
         if not choice.manifests:
             why = f"{unknown} {losses(choice.selection)}"
             if implementation == "core" or not _has_modules(manifest.config, trust_remote_code):
-                raise UserError(why + WAY_OUT) from None
+                is_untrusted = implementation != "core" and "auto_map" in manifest.config and not trust_remote_code
+                raise UserError(why + (OWN_CODE if is_untrusted else "") + WAY_OUT) from None
             try:
                 return *_modules(checkpoint, trust_remote_code), None
             except UserError as refusal:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
-from core.api.messages import SchedulerStats
+from core.api.messages import HaltHolder, SchedulerStats
 from core.api.weights import WeightUpdate
 from core.engine.state_table import ENDED
 
@@ -176,4 +176,6 @@ class EngineControl:
             stats.weight_version = state["weight_version"]
             stats.sleep_level = state["sleep_level"]
             stats.is_paused = state["is_paused"]
+            stats.phase = state["state"]
+            stats.holders = msgspec.convert(state["told_holders"], tuple[HaltHolder, ...])
         return state

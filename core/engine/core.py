@@ -25,6 +25,7 @@ from core.engine.lifecycle import Lifecycle
 from core.engine.lifecycle_calls import OWNER
 from core.engine.scheduling import build_scheduler
 from core.engine.state_keeper import StateStorage
+from core.engine.state_text import told_holders
 from core.engine.step_counts import StepCounts
 from core.engine.step_log import StepLog
 from core.engine.step_queue import step_queue
@@ -242,6 +243,8 @@ class EngineCore:
 
     def stats(self) -> SchedulerStats:
         """State of scheduler and KV cache now."""
+        if self.lifecycle.has_news:
+            self._describe()
         stats = self.scheduler.stats()
         self.kv_services.report(stats)
         num_held = len(self._held) + len(self.lifecycle.halt.arrivals)
@@ -271,7 +274,17 @@ class EngineCore:
         lifecycle = self.lifecycle
         lifecycle.note_drained()
         lifecycle.has_news = False
-        self.scheduler.describe(lifecycle.weights.version, lifecycle.level, is_paused=lifecycle.is_paused)
+        self._describe()
+
+    def _describe(self) -> None:
+        """Have every copy of the statistics say what the engine is now."""
+        lifecycle = self.lifecycle
+        stats = self.scheduler.lasting_stats
+        stats.weight_version = lifecycle.weights.version
+        stats.sleep_level = lifecycle.level
+        stats.is_paused = lifecycle.is_paused
+        stats.phase = lifecycle.record.phase
+        stats.holders = told_holders(lifecycle.record)
 
     def close(self) -> None:
         """Save what is cached to disk if asked for, wait for a step under way, and close the executor."""

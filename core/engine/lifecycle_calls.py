@@ -18,7 +18,7 @@ from core.api.weights import MemoryPart
 from core.engine.engine_state import PARTS
 from core.engine.halt import Halting, check_mode
 from core.engine.state_table import ENDED, STILL_RUN, EventName
-from core.engine.state_text import described_holders, who_holds
+from core.engine.state_text import described_holders, told_holders, who_holds
 
 if TYPE_CHECKING:
     from core.engine.lifecycle import Lifecycle
@@ -63,7 +63,7 @@ class LifecycleCalls:
         state:        `running`, `draining`, `paused` or `asleep`, see docs/failures.md.
         is_halted:    nothing is computed, and nothing will be without a further call. While a pause waits for requests that
                       run, it is false.
-        holders:      who halts it and since when; `halted_by` the same as a sentence.
+        holders:      who halts it and since when; `halted_by` the same as a sentence, `told_holders` as the statistics have it.
         is_gathering: whether an update in parts was begun. gathering_lost: why it can only be started again.
         """
         self._lifecycle.note_drained()
@@ -79,6 +79,7 @@ class LifecycleCalls:
             "weight_version": state.weights.version,
             "holders": described_holders(state),
             "halted_by": who_holds(state),
+            "told_holders": [(holder.reason, holder.since) for holder in told_holders(state)],
             "is_gathering": gathering is not None,
             "gathering_lost": "" if gathering is None else gathering.lost,
         }

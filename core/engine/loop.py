@@ -265,6 +265,7 @@ class EngineLoop:
         """Send the engine's state to all clients. utility: the call that is about to begin."""
         stats = self._core.stats()
         stats.utility = utility
+        stats.utility_since = self._core.lifecycle.clock() if utility else 0.0
         for client in self._clients:
             self._send(client, EngineOutputs(self._ready.epoch, [], stats))
 

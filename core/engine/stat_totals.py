@@ -25,6 +25,9 @@ STATES = (
     "sleep_level",
     "is_paused",
     "utility",
+    "utility_since",
+    "phase",
+    "holders",
 )
 """What is of the present engine alone. All other fields are totals: numbers, rows of them, or numbers by name."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Final
 
+from core.api.messages import HaltHolder
 from core.engine.engine_state import OPERATOR, EngineState, Holder
 
 ENDS: Final = {
@@ -19,7 +20,7 @@ ENDS: Final = {
 def who_holds(state: EngineState) -> str:
     """Every holder of a halt, its owner and since when, as one sentence; empty when there is none."""
     clauses = [_clause(holder) for holder in state.holders]
-    if state.missing and not any(holder.reason == "sleep" for holder in state.holders):
+    if state.missing and state.sleeper is None:
         clauses.append(f"memory is missing: {', '.join(state.missing)} (/wake_up brings it back)")
     text = "; ".join(clauses)
     return text[:1].upper() + text[1:] + "." if text else ""
@@ -36,6 +37,14 @@ def described_holders(state: EngineState) -> list[dict[str, Any]]:
         }
         for holder in state.holders
     ]
+
+
+def told_holders(state: EngineState) -> tuple[HaltHolder, ...]:
+    """The holders as all clients are told of them; a part of the memory that is missing without a sleep is one of them."""
+    told = [HaltHolder(holder.reason, holder.since) for holder in state.holders]
+    if state.missing and state.sleeper is None:
+        told.append(HaltHolder("memory"))
+    return tuple(told)
 
 
 def _clause(holder: Holder) -> str:

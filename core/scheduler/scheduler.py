@@ -258,12 +258,10 @@ class Scheduler:
         ended = [state.end(sequence, "abort", None, keep_cached=True) for sequence in list(state.roster)]
         return state.take_told() + ended
 
-    def describe(self, weight_version: str, sleep_level: int, *, is_paused: bool) -> None:
-        """What every copy of the statistics says from now on."""
-        stats = self._state.stats
-        stats.weight_version = weight_version
-        stats.sleep_level = sleep_level
-        stats.is_paused = is_paused
+    @property
+    def lasting_stats(self) -> SchedulerStats:
+        """The statistics that every copy is made of, for fields which are not the scheduler's own."""
+        return self._state.stats
 
     def _begin_anew(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
         """A new state with an empty cache adopts all sequences; one that is guilty of `error` ends."""

@@ -44,6 +44,7 @@ class User:
         self.client = client
         self.tokens: dict[str, list[int]] = {}
         self.finished: set[str] = set()
+        self.stats = SchedulerStats()
         self.num_running = 0
         self.death: EngineDeadError | None = None
         self._news = asyncio.Event()
@@ -61,6 +62,7 @@ class User:
                 self._news.clear()
 
     def _hear(self, message: EngineOutputs) -> None:
+        self.stats = message.stats
         self.num_running = message.stats.num_running
         for output in message.outputs:
             self.tokens.setdefault(output.request_id, []).extend(output.token_ids)
@@ -218,6 +220,22 @@ def test_a_client_that_was_killed_leaves_no_requests(with_guest: Callable[[Use],
         await owner.ask("a", [1], 3)
         await owner.until(lambda: owner.finished)
         assert owner.tokens == {"a": reference([1], 3)}
+
+    with_guest(use)
+
+
+def test_every_client_hears_who_halts_the_engine(with_guest: Callable[[Use], None]) -> None:
+    async def use(owner: User, guest: User) -> None:
+        async def told(phase: str, *reasons: str) -> None:
+            wanted = (phase, list(reasons))
+            await owner.until(lambda: (owner.stats.phase, [each.reason for each in owner.stats.holders]) == wanted)
+
+        await guest.client.call("pause", {"mode": "wait", "hold": 5})
+        await told("paused", "wait")
+        await guest.client.call("pause", {"mode": "keep"})
+        await told("paused", "wait", "pause")
+        await owner.client.call("resume")
+        await told("running")
 
     with_guest(use)
 

@@ -38,6 +38,14 @@ def engine(path: Path, **settings: Any) -> LLM:
     return LLM(str(path), **{**SETTINGS, **settings})
 
 
+def test_dummy_weights_are_replaced_by_those_of_a_checkpoint(newer_llama: Path) -> None:
+    after = answers_of(newer_llama)
+    with engine(newer_llama, load_format="dummy") as llm:
+        assert answers(llm) != after
+        llm.update_weights(path=str(newer_llama))
+        assert answers(llm) == after
+
+
 @pytest.mark.parametrize(
     "settings",
     [

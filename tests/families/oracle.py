@@ -34,6 +34,9 @@ VERSION = 3
 LENGTHS = (37, 11)
 ATTENTION = {"falcon": "sdpa"}
 """Architectures whose `eager` attention is wrong: Falcon's adds its slopes twice."""
+TEXT_ALONE = {"llama4": "language_model"}
+"""Wrappers whose own forward fails (transformers 5.24 reads `image_outputs` of the text's output, which has none), and
+their part that gives the same logits of text."""
 NUM_TOKENS = 32
 MARGIN = 2e-3
 """Least distance of each greedy token from the second best, so that rounding cannot choose."""
@@ -147,7 +150,9 @@ def logits_of(model: PreTrainedModel, ids: list[int]) -> Tensor:
     given: dict[str, Any] = {"input_ids": torch.tensor([ids])}
     if not hasattr(model, "lm_head") and model.get_output_embeddings() is None:
         return model(**given).last_hidden_state[0].clone()
-    output = model(**given, use_cache=False)
+    part = TEXT_ALONE.get(model.config.model_type)
+    speaker = model if part is None else model.get_submodule(part)
+    output = speaker(**given, use_cache=False)
     return output.logits[0].float().clone()
 
 

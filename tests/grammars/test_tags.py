@@ -238,6 +238,15 @@ def test_formats(backends, name):
         assert follows(llguidance, data, *other), shown(other[0])
 
 
+@pytest.mark.parametrize("excluded", [[], [120]])
+def test_the_end_of_an_answer_is_no_token_of_it(backends, excluded):
+    """A token that may be any but some has to come before the answer may end."""
+    for backend in backends[True]:
+        data = backend.compile(tag(type="exclude_token", exclude_tokens=excluded))
+        assert STOP not in allowed(backend.matcher(data))
+        assert accepts(backend, data, [97])
+
+
 @pytest.mark.parametrize("most", [1, 5, 40, 5000])
 def test_a_limit_of_reasoning_ends_it(backends, most):
     """Behind that many tokens nothing but the marker may come, and drafts can be taken back over it."""

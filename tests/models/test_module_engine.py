@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +59,14 @@ def greedy(path: Path, **arguments: Any) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in outputs]
 
 
+def transformers_greedy(model: Any, ids: list[int], tokens: list[int]) -> list[int]:
+    """The likeliest token of transformers' model at the place of each of these tokens behind a prompt."""
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([ids + tokens[:-1]]), use_cache=False).logits[0]
+    best: list[int] = logits[len(ids) - 1 :].argmax(-1).tolist()
+    return best
+
+
 @pytest.mark.usefixtures("within")
 @pytest.mark.parametrize("numbers", [{"dtype": "float32"}, {"dtype": "bfloat16", "quantization": "int8"}])
 def test_llama_has_the_tokens_of_its_own_row(tiny_llama: Path, numbers: dict[str, str]) -> None:
@@ -70,10 +80,63 @@ def test_a_model_that_nobody_else_knows_runs_as_in_transformers(tiny_diffllama: 
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_diffllama, dtype=torch.float32).eval()
     tokenizer = byte_tokenizer()
     for prompt, tokens in zip(PROMPTS, got, strict=True):
-        ids = tokenizer.encode(prompt).ids
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([ids + tokens[:-1]]), use_cache=False).logits[0]
-        assert tokens == logits[len(ids) - 1 :].argmax(-1).tolist()
+        assert tokens == transformers_greedy(model, tokenizer.encode(prompt).ids, tokens)
+
+
+CODE = """
+import torch
+from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+
+class Loud(torch.nn.Module):
+    def forward(self, x):
+        return 50.0 * x.abs()
+
+
+class OwnConfig(DiffLlamaConfig):
+    model_type = "own_code"
+
+
+class OwnModel(DiffLlamaForCausalLM):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.model.layers:
+            layer.mlp.act_fn = Loud()
+"""
+
+
+class Loud(torch.nn.Module):
+    """As above."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 50.0 * x.abs()
+
+
+@pytest.mark.usefixtures("within")
+def test_code_of_a_checkpoint_runs_where_it_is_trusted_and_nowhere_else(
+    tiny_diffllama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    own = tmp_path / "own"
+    shutil.copytree(tiny_diffllama, own)
+    (own / "own_code.py").write_text(CODE)
+    config = json.loads((own / "config.json").read_text())
+    config |= {"model_type": "own_code", "architectures": ["OwnModel"]}
+    config["auto_map"] = {"AutoConfig": "own_code.OwnConfig", "AutoModelForCausalLM": "own_code.OwnModel"}
+    (own / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="trust-remote-code"):
+        resolve({"model": str(own)}, context="llm", environ={})
+
+    got = greedy(own, dtype="float32", trust_remote_code=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_diffllama, dtype=torch.float32).eval()
+    ids = [byte_tokenizer().encode(prompt).ids for prompt in PROMPTS]
+    assert got != [transformers_greedy(model, *each) for each in zip(ids, got, strict=True)], "its code says otherwise"
+    for layer in model.model.layers:
+        layer.mlp.act_fn = Loud()
+    assert got == [transformers_greedy(model, *each) for each in zip(ids, got, strict=True)]
 
 
 def test_core_never_asks_transformers(tiny_diffllama: Path) -> None:

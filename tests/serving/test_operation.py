@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.config import ProfilerConfig, ServerConfig
-from core.api.messages import SchedulerStats
+from core.api.messages import HaltHolder, SchedulerStats
 from core.api.step_sizes import STEP_BOUNDS
 from core.version import __version__
 from tests.serving.conftest import RunningServer
@@ -58,6 +58,30 @@ def test_a_silent_engine_is_unhealthy_until_it_speaks(server: RunningServer) -> 
     assert "121 s" in answer.json()["error"]["message"]
     server.fake.silence_s = 0.0
     assert server.http.get("/health").status_code == 200
+
+
+def test_an_engine_that_computes_nothing_is_well_and_says_why(server: RunningServer) -> None:
+    stats = server.engine.stats
+    stats.phase, stats.holders = "paused", (HaltHolder("wait", 12.5),)
+    waiting = {"reason": "wait", "holder": "a waiting call", "ends_with": "its end, or POST /resume", "since": 12.5}
+    for path in ("/health", "/ping"):
+        answer = server.http.get(path)
+        assert (answer.status_code, answer.json()["state"], answer.json()["holders"]) == (200, "paused", [waiting])
+    stats.utility, stats.utility_since = "finish_weight_update", 20.0
+    told = server.http.get("/health").json()
+    assert (told["state"], told["holders"][0]["reason"], told["holders"][0]["since"]) == (
+        "updating weights",
+        "update",
+        20.0,
+    )
+    stats.utility = "sleep"
+    assert server.http.get("/health").json()["state"] == "sleeping"
+    stats.utility, stats.phase, stats.holders = "", "asleep", (HaltHolder("memory"),)
+    told = server.http.get("/health").json()
+    failed = {"reason": "memory", "holder": "a failed sleep", "ends_with": "POST /wake_up"}
+    assert (told["state"], told["holders"]) == ("sleeping", [failed])
+    stats.phase, stats.holders = "running", ()
+    assert server.http.get("/health").json() == {"state": "serving", "engine_restarts": 0, "last_deaths": []}
 
 
 def test_deaths_of_the_engine_are_told(start_server: Starter) -> None:

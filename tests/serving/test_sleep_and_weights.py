@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -81,19 +82,19 @@ async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_p
     async with serving(tiny_llama, **changing) as (http, engine):
         first = await completed(http)
         assert (await http.get("/version")).json().keys() == {"version"}
-        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
+        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False, "state": "serving"}
 
         assert (await posted(http, "/sleep?level=1&mode=keep")).json() == {"status": "asleep"}
-        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert (await http.get("/is_sleeping")).json()["is_sleeping"]
         assert await metric(http, 'core:engine_sleep_state{model_name="m",sleep_state="weights_offloaded"} 1.0')
-        assert (await http.get("/health")).status_code == 200
+        assert (await http.get("/health")).json()["state"] == "sleeping"
         waiting = asyncio.create_task(completed(http))
         await asyncio.sleep(0.2)
         assert not waiting.done()
         os.kill(engine.pid, signal.SIGKILL)
         while not engine.restarts.latest or engine.restarts.paused_since is not None:
             await asyncio.sleep(0.02)
-        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}, "the next engine sleeps, too"
+        assert (await http.get("/is_sleeping")).json()["is_sleeping"], "the next engine sleeps, too"
         assert not waiting.done()
         await posted(http, "/wake_up?tags=weights")
         assert (await posted(http, "/wake_up?tags=kv_cache")).json() == {"status": "awake"}
@@ -102,7 +103,7 @@ async def test_a_server_sleeps_and_learns_across_a_death(tiny_llama: Path, tmp_p
 
         await posted(http, "/init_weight_transfer_engine", {"init_info": {}})
         await posted(http, "/pause?mode=keep")
-        assert (await http.get("/is_paused")).json() == {"is_paused": True}
+        assert (await http.get("/is_paused")).json()["is_paused"]
         waiting = asyncio.create_task(completed(http))
         answer = await posted(http, "/update_weights", {"update_info": {"path": str(newer)}})
         assert answer.json() == {"message": "Weights updated", "weight_version": "1"}
@@ -176,13 +177,13 @@ async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
 
         for begin, end, asked in (("/sleep?mode=keep", "/wake_up", "is_sleeping"), ("/pause", "/resume", "is_paused")):
             await posted(http, begin)
-            assert (await http.get(f"/{asked}")).json() == {asked: True}
+            assert (await http.get(f"/{asked}")).json()[asked]
             waiting = asyncio.create_task(token_ids())
             await asyncio.sleep(0.02)
             assert not waiting.done()
             await posted(http, end)
             assert await waiting == reference([5, 6], 8)
-            assert (await http.get(f"/{asked}")).json() == {asked: False}
+            assert (await http.get(f"/{asked}")).json() == {asked: False, "state": "serving"}
         running = asyncio.create_task(token_ids())
         await asyncio.sleep(0.002)
         await posted(http, "/sleep?level=2&mode=wait")
@@ -218,6 +219,44 @@ async def test_what_operators_ask_for_over_http(tmp_path: Path) -> None:
             answer = await posted(http, path, status=status)
             assert told is None or answer.json()["error"]["param"] == told
         assert (await http.get("/openapi.json")).status_code == 200
+
+
+async def test_health_tells_who_holds_requests_since_when_and_until_what(tmp_path: Path) -> None:
+    body = {"model": "fake", "prompt": [5, 6], "max_tokens": 50, "ignore_eos": True}
+    async with operated(tmp_path, delay_s=0.02) as (http, engine, _):
+
+        async def health() -> tuple[str, list[tuple[str, str]]]:
+            answer = await http.get("/health")
+            assert answer.status_code == 200, "what is only paused is not to be killed"
+            holders = answer.json().get("holders", [])
+            assert all(begin <= each["since"] <= time.time() for each in holders)
+            return answer.json()["state"], [(each["holder"], each["ends_with"]) for each in holders]
+
+        begin = time.time()
+        assert await health() == ("serving", [])
+        await posted(http, "/pause")
+        assert await health() == ("paused", [("operator", "POST /resume")])
+        await posted(http, "/sleep")
+        both = [("operator", "POST /resume"), ("operator", "POST /wake_up")]
+        assert await health() == ("sleeping", both)
+        told = (await http.get("/is_sleeping")).json()
+        assert (told["state"], [each["reason"] for each in told["holders"]]) == ("sleeping", ["pause", "sleep"])
+        await posted(http, "/resume")
+        assert await health() == ("sleeping", both[1:])
+        await posted(http, "/wake_up")
+        assert await health() == ("serving", [])
+
+        running = asyncio.create_task(posted(http, "/v1/completions", body))
+        while not engine.stats.num_running:
+            await asyncio.sleep(0.01)
+        pausing = asyncio.create_task(posted(http, "/pause?mode=wait"))
+        while (seen := await health())[0] == "serving":
+            await asyncio.sleep(0.01)
+        assert seen == ("draining", [("a waiting call", "its end, or POST /resume")])
+        await pausing
+        await running
+        told = (await http.get("/is_paused")).json()
+        assert (told["state"], told["holders"][0]["holder"]) == ("paused", "operator"), "the call has made its pause"
 
 
 async def hung_up_on(app: Any, path: str, query: str, holds: asyncio.Event) -> None:
@@ -285,9 +324,9 @@ async def test_methods_are_called_by_name_and_no_others(tmp_path: Path) -> None:
 
     async with operated(tmp_path) as (http, _, _):
         assert await called(http, "sleep", args=[2]) == [None]
-        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert (await http.get("/is_sleeping")).json()["is_sleeping"]
         assert await called(http, "wake_up", kwargs={"tags": ["weights", "kv_cache"]}, timeout=20) == [None]
-        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
+        assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False, "state": "serving"}
         update = {"update_info": {"path": "step-1", "weight_version": "v1"}}
         assert await called(http, "update_weights", kwargs=update) == ["v1"]
         assert await called(http, "init_weight_transfer_engine", args=[{}]) == [None]

@@ -51,6 +51,7 @@ class Invariants:
             return
         state = await self._state(front)
         self._check_state(state)
+        await self._check_told(state)
         if state["is_paused"] or state["is_sleeping"] or state["is_halted"]:
             await self._release(front)
             await self._probe(front, "although nothing holds it any more")
@@ -106,6 +107,19 @@ class Invariants:
                 world.violated("sleep_lost", "it is awake, although somebody has put it to sleep")
         if state["is_halted"] and not (state["is_paused"] or state["is_sleeping"]):
             world.violated("halted", f"it computes nothing, and neither a pause nor sleep is the reason: {state}")
+
+    async def _check_told(self, state: dict[str, Any]) -> None:
+        """Every API process has heard what the engine is, for its answer to `/health`."""
+        world = self._world
+        await asyncio.sleep(SETTLE_S)
+        for front in world.serving():
+            engine = front.engine
+            if engine is None or not engine.is_running or engine.restarts.paused_since is not None:
+                continue
+            told = (engine.stats.phase, [(holder.reason, holder.since) for holder in engine.stats.holders])
+            true = (state["state"], [tuple(holder) for holder in state["told_holders"]])
+            if told != true:
+                world.violated("told", f"an API process says {told}, and the engine is {true}")
 
     async def _probe(self, front: Front, although: str) -> None:
         """A new request is answered."""

@@ -55,6 +55,30 @@ def save_eagle3(folder: Path, target: Any) -> tuple[Path, Drafter]:
     return save(folder, config, state), oracle
 
 
+def save_speculators(folder: Path, target: Any, verifier: Path) -> Path:
+    """An EAGLE-3 in the speculators format, which names its target. target: a model of transformers."""
+    torch.manual_seed(2)
+    oracle = Eagle3(DRAFT, target.model.embed_tokens.weight.detach(), 3, norms_stream=False).eval()
+    state = {name.replace("midlayer.", "layers.0."): tensor for name, tensor in state_of(oracle).items()}
+    state |= {"d2t": oracle.d2t, "t2d": torch.zeros(VOCAB, dtype=torch.bool)}
+    config = {
+        "architectures": ["Eagle3Speculator"],
+        "speculators_model_type": "eagle3",
+        "speculators_version": "0.3.0",
+        "draft_vocab_size": DRAFT.draft_vocab_size,
+        "norm_before_residual": False,
+        "transformer_layer_config": {key: value for key, value in DRAFT.to_dict().items() if key != "draft_vocab_size"},
+        "eagle_aux_hidden_state_layer_ids": LAYER_IDS,
+        "speculators_config": {
+            "algorithm": "eagle3",
+            "default_proposal_method": "greedy",
+            "proposal_methods": [{"proposal_type": "greedy", "speculative_tokens": 3}],
+            "verifier": {"name_or_path": str(verifier), "architectures": ["LlamaForCausalLM"]},
+        },
+    }
+    return save(folder, config, state)
+
+
 def save_mtp(folder: Path) -> Path:
     """A DeepSeek-V3 whose fourth layer drafts."""
     save_checkpoint(folder, "deepseek_v3", num_hidden_layers=4)

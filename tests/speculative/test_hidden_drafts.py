@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
 from core.executor.draft_pass import DraftPass
-from tests.speculative.checkpoints import LAYER_IDS, save, save_eagle, save_eagle3, save_mtp
+from tests.speculative.checkpoints import LAYER_IDS, save, save_eagle, save_eagle3, save_mtp, save_speculators
 from tests.speculative.oracles import Drafter
 from tests.speculative.test_draft_model import PROMPTS, Bits, run
 from tests.tiny_models import SHAPE
@@ -68,6 +68,20 @@ def test_bits_do_not_depend_on_the_drafts_of_eagle3(
     bits, stats = run(tiny_llama, **VARIANTS[variant], **drafting("eagle3", path))
     assert bits == expected
     assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
+
+
+@pytest.mark.parametrize("named", ["as the draft model", "as the model"])
+def test_a_checkpoint_of_the_speculators_format_drafts_from_its_directory(
+    tiny_llama: Path, target: Any, expected: Bits, tmp_path: Path, named: str
+) -> None:
+    path = save_speculators(tmp_path / "speculator", target, tiny_llama)
+    if named == "as the model":
+        bits, stats = run(path)
+        assert stats.spec_steps_on or stats.spec_steps_off, "it drafts where that is worth its cost"
+    else:
+        bits, stats = run(tiny_llama, **drafting("eagle3", path))
+        assert 0 < stats.spec_num_accepted_tokens < stats.spec_num_draft_tokens
+    assert bits == expected
 
 
 def test_prefixes_are_found_as_often_as_without_drafts(

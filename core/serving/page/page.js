@@ -44,12 +44,17 @@ function showHealth(words, kind, title) {
   badge.title = title;
 }
 
+function healthTitle(health) {
+  const holders = (health.holders ?? []).map((each) => `${each.reason} by ${each.holder}, until ${each.ends_with}`);
+  return [...holders, `Engine restarts: ${health.engine_restarts}`].join("; ");
+}
+
 async function checkHealth() {
   const before = isServing;
   try {
     const health = await get("health?look");
     isServing = health.state === "serving";
-    showHealth(health.state, isServing ? "good" : "warn", `Engine restarts: ${health.engine_restarts}`);
+    showHealth(health.state, isServing ? "good" : "warn", healthTitle(health));
   } catch (error) {
     isServing = false;
     showHealth(error.status === 503 ? "not serving" : "unreachable", "bad", error.message);

@@ -48,19 +48,41 @@ class EngineDeath(msgspec.Struct):
     cause: str
 
 
+State = Literal["serving", "recovering", "draining", "paused", "sleeping", "updating weights"]
+
+
+class HolderAnswer(msgspec.Struct, frozen=True):
+    """One reason why requests wait.
+
+    reason:    `pause`, `sleep`, `wait` (a call with mode `wait`), `update` or `memory` (a sleep that failed half way).
+    holder:    `operator`, `a waiting call`, `a weight update` or `a failed sleep`. It names no client.
+    since:     seconds since the epoch, where that is known.
+    ends_with: what ends it.
+    """
+
+    reason: str
+    holder: str
+    ends_with: str
+    since: float | msgspec.UnsetType = msgspec.UNSET
+
+
 class HealthAnswer(msgspec.Struct):
     """The server is well.
 
-    state:           `serving`, or `recovering`: the engine is being started again, and requests wait for it.
+    state:           `serving`: a request is computed. In all other states requests are taken and wait: `recovering`: the engine
+                     is being started again; `draining`: requests that are there end first; `paused`, `sleeping`, `updating
+                     weights`.
     engine_restarts: engines that were started because one had died.
     last_deaths:     the newest of these deaths, oldest first.
     journal:         why the request journal takes no requests, where that is so.
+    holders:         why requests wait, where they do and the engine runs.
     """
 
-    state: Literal["serving", "recovering"]
+    state: State
     engine_restarts: int
     last_deaths: list[EngineDeath]
     journal: str | msgspec.UnsetType = msgspec.UNSET
+    holders: list[HolderAnswer] | msgspec.UnsetType = msgspec.UNSET
 
 
 class VersionAnswer(msgspec.Struct):
@@ -107,12 +129,16 @@ class StatusAnswer(msgspec.Struct):
 
 
 class PausedAnswer(msgspec.Struct):
-    """Whether requests wait because somebody asked for that."""
+    """Whether requests wait because somebody asked for that. state, holders: as of `HealthAnswer`."""
 
     is_paused: bool
+    state: State
+    holders: list[HolderAnswer] | msgspec.UnsetType = msgspec.UNSET
 
 
 class SleepingAnswer(msgspec.Struct):
-    """Whether the engine has given memory back."""
+    """Whether the engine has given memory back. state, holders: as of `HealthAnswer`."""
 
     is_sleeping: bool
+    state: State
+    holders: list[HolderAnswer] | msgspec.UnsetType = msgspec.UNSET

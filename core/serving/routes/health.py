@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from core.serving.body import json_response
 from core.serving.context import context_of
+from core.serving.engine_state import holders_of, state_of
 from core.serving.protocol.operation import EngineDeath, HealthAnswer, VersionAnswer
 from core.version import __version__
 
@@ -19,7 +20,8 @@ async def health(request: Request) -> Response:
     """200 while the engine runs and moves, or is being started again after its death; else 503: it is gone, since when it has
     been silent, or that the server is shutting down. Never takes long.
 
-    A journal that cannot be written is told in the body.
+    An engine that is paused, sleeps or takes new weights is well: 200, so that nobody ends it. The body says so, with who holds
+    requests, since when, and what ends that; also when the journal cannot be written.
     """
     context = context_of(request)
     await context.engine.check_health()
@@ -27,9 +29,10 @@ async def health(request: Request) -> Response:
     restarts = context.engine.restarts
     problem = None if context.durable is None else context.durable.journal.problem
     answer = HealthAnswer(
-        state="serving" if restarts.paused_since is None else "recovering",
+        state=state_of(context.engine),
         engine_restarts=restarts.num_restarts.total(),
         last_deaths=[EngineDeath(death.time, death.cause) for death in restarts.latest],
+        holders=holders_of(context.engine),
     )
     if problem is not None:
         answer.journal = f"The request journal takes no requests now: {problem}."

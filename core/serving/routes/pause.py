@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 from core.serving.body import json_response
 from core.serving.context import context_of
 from core.serving.disconnect import waited_for
+from core.serving.engine_state import holders_of, state_of
 from core.serving.protocol.operation import PausedAnswer, StatusAnswer
 from core.serving.query import check_names, flag_of, mode_of
 
@@ -40,5 +41,7 @@ async def resume(request: Request) -> Response:
 
 @router.get("/is_paused")
 async def is_paused(request: Request) -> Response:
-    """Whether a pause was asked for that has not ended."""
-    return json_response(PausedAnswer(await context_of(request).engine.control.is_paused()))
+    """Whether a pause was asked for that has not ended; who holds requests, since when, and what ends that."""
+    engine = context_of(request).engine
+    is_paused = await engine.control.is_paused()
+    return json_response(PausedAnswer(is_paused, state_of(engine), holders_of(engine)))

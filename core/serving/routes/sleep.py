@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from core.serving.body import json_response
 from core.serving.context import context_of
 from core.serving.disconnect import waited_for
+from core.serving.engine_state import holders_of, state_of
 from core.serving.protocol.operation import SleepingAnswer, StatusAnswer
 from core.serving.query import check_names, level_of, mode_of
 
@@ -40,5 +41,7 @@ async def wake_up(request: Request, tags: Annotated[list[str] | None, Query()] =
 
 @router.get("/is_sleeping")
 async def is_sleeping(request: Request) -> Response:
-    """Whether some of the memory is not there."""
-    return json_response(SleepingAnswer(await context_of(request).engine.control.is_sleeping()))
+    """Whether some of the memory is not there; who holds requests, since when, and what ends that."""
+    engine = context_of(request).engine
+    is_sleeping = await engine.control.is_sleeping()
+    return json_response(SleepingAnswer(is_sleeping, state_of(engine), holders_of(engine)))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import xgrammar
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarKind, GrammarSpec
-from core.grammars.markers import Markers
+from core.grammars.markers import PARTS, Markers
 from core.plugin.contracts.grammar import GrammarVocabulary
 from core_plugins.grammars.xgrammar.own_terms import in_own_terms
 from core_plugins.grammars.xgrammar.schema_grammar import schema_grammar, with_grammars
@@ -62,7 +63,7 @@ class XgrammarBackend:
             spec = in_own_terms(spec)
             if spec.kind == "structural_tag":
                 tag = self._markers.as_tokens(json.loads(spec.text))
-                tag = with_grammars(tag, spec.any_whitespace)
+                tag = with_ends_excluded(with_grammars(tag, spec.any_whitespace), self._info.stop_token_ids)
                 compiled = self._compiler.compile_structural_tag(json.dumps(tag))
             else:
                 compiled = COMPILERS[spec.kind](self._compiler, spec)
@@ -133,6 +134,26 @@ class XgrammarMatcher:
             return ""
         text: str = self._matcher.find_jump_forward_string()
         return text
+
+
+def with_ends_excluded(value: Any, stop_ids: Sequence[int]) -> Any:
+    """A part of a structural tag in which no token of an answer may be the end of it.
+
+    Since 0.2.9 xgrammar takes a stop token for the one token that `exclude_token` asks for, unless it is excluded too, and then
+    counts the answer as ended.
+    """
+    if isinstance(value, list):
+        return [with_ends_excluded(part, stop_ids) for part in value]
+    if not isinstance(value, dict):
+        return value
+    found = dict(value)
+    for name in PARTS:
+        if name in found:
+            found[name] = with_ends_excluded(found[name], stop_ids)
+    if found.get("type") == "exclude_token":
+        excluded = found.get("exclude_tokens", [])
+        found["exclude_tokens"] = [*excluded, *(token for token in stop_ids if token not in excluded)]
+    return found
 
 
 def _schema(compiler: Compiler, spec: GrammarSpec) -> xgrammar.CompiledGrammar:

@@ -1,6 +1,7 @@
 """A loader that needs only config.json: random weights, the same in every run.
 
-Owns: the invented values. Never does: read a weight file. Called by: tests, benchmarks, memory planning.
+Owns: the invented values. Never does: read a weight file, but for an update that replaces these values. Called by: tests,
+benchmarks, memory planning, trainers that send the weights later.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError, nearest
 from core.models.families import decoder_spec
 from core_plugins.loaders.directory import read_directory
+from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+FORMAT = "dummy"
 STANDARD_DEVIATION = 0.02
 
 
@@ -41,7 +44,7 @@ class DummyLoader:
             )
         return CheckpointManifest(
             ref=ref,
-            format="dummy",
+            format=FORMAT,
             files=[str(directory.path / "config.json")],
             tensors=tensors,
             config=directory.config,
@@ -49,8 +52,18 @@ class DummyLoader:
             generation=directory.generation,
         )
 
+    def resolve_tensors(self, ref: str) -> CheckpointManifest:
+        """The `ResolvesTensors` contract: an update of dummy weights brings real ones, from safetensors files."""
+        return SafetensorsLoader().resolve_tensors(ref)
+
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield normal values of deviation 0.02, seeded by the name; norms leave their input as it is, biases are 0."""
+        """Yield normal values of deviation 0.02, seeded by the name; norms leave their input as it is, biases are 0.
+
+        Tensors that `resolve_tensors` has found are read from their files.
+        """
+        if manifest.format != FORMAT:
+            yield from SafetensorsLoader().iter(manifest, reads)
+            return
         import torch
 
         dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
