@@ -147,7 +147,7 @@ class PreparationHelper:
         if self._closed:
             raise _no_process("the server ends")
         try:
-            start = msgspec.msgpack.encode(Start(self._settings, self._tokenizer.snapshot, self.lane.niceness))
+            start = await asyncio.to_thread(self._first_message)
             process, connection = await asyncio.to_thread(spawn_helper, MODULE)
         except OSError as error:
             raise _no_process(str(error)) from None
@@ -156,6 +156,10 @@ class PreparationHelper:
         link.send(start)
         self.process, self._link = process, link
         return link
+
+    def _first_message(self) -> bytes:
+        """What the process needs to know, many MB with a large tokenizer."""
+        return msgspec.msgpack.encode(Start(self._settings, self._tokenizer.snapshot, self.lane.niceness))
 
     async def _connect(self, process: subprocess.Popen[bytes], connection: socket.socket) -> HelperLink:
         def on_end(link: HelperLink) -> None:

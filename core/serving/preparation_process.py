@@ -92,9 +92,9 @@ def job_header(kind: str, num_bytes: int) -> bytes:
 def serve(stream: BufferedRWPair) -> None:
     """Work until the stream ends, or this process has grown."""
     start = msgspec.msgpack.decode(read_message(stream), type=Start)
-    os.nice(start.niceness)
     limits = RenderLimits()
     preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer), limits)
+    os.nice(start.niceness)  # not before: on a busy machine the first request would wait for seconds
     del start  # with the tokenizer's JSON, of which half of the memory at the start comes
     release_unused_memory()
     gc.freeze()  # nothing of this is ever garbage, so no collection looks at it again
