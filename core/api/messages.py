@@ -116,7 +116,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
         return self.request_id, self.choice
 
 
-class TokenLogprobs(msgspec.Struct, array_like=True):
+class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
     """Log-probabilities at one position.
 
     token_ids: the chosen (or prompt) token first, then the most likely ones in falling order.

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from core.api.explanation import Explanation
 
 
-@dataclass(slots=True)
-class Logprob:
+class Logprob(
+    msgspec.Struct, gc=False
+):  # a long answer has a million of them: a collection that visits each takes 0.3 s
     """logprob: natural logarithm. rank: 1 is the most likely token. decoded_token: its text, or None."""
 
     logprob: float

@@ -296,8 +296,12 @@ class AsyncEngine:
     async def _send(self, requests: Sequence[EngineRequest]) -> None:
         """Send the choices of a request, which is live already. While the engine pauses, they are sent when it goes on."""
         self._check_open()
-        if not self._pauses:
+        if self._pauses:
+            return
+        try:
             await self._client.add(requests)
+        except EngineDeadError:  # while a large request was encoded
+            self._check_open()
 
     def _time_out(self, request_id: str, begin: float) -> None:
         """End a request whose deadline has passed. begin: monotonic seconds at which it began."""

@@ -108,6 +108,11 @@ class CompletionState:
             specials = _spans_between(self._marks.specials, text_from, text_to)
             ends = self._marks.ends[tokens_from : len(self.token_ids)]
             token_ends = [max(min(end, text_to) - text_from, 0) for end in ends]
+        logprobs = self.logprobs
+        if (
+            delta and logprobs is not None
+        ):  # nobody reads them here any more, and to free all at the end would take long
+            self.logprobs = []
         self._reported_text = text_to
         self._reported_tokens = len(self.token_ids)
         return CompletionOutput(
@@ -115,7 +120,7 @@ class CompletionState:
             text=self.text[text_from:text_to],
             token_ids=self.token_ids[tokens_from:],
             cumulative_logprob=self.cumulative_logprob,
-            logprobs=None if self.logprobs is None else self.logprobs[tokens_from:],
+            logprobs=logprobs if delta or logprobs is None else logprobs.copy(),
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
             specials=specials,

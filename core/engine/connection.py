@@ -7,6 +7,7 @@ Never does: know requests, or end the engine (`OwnedEngine` does). Called by: `Z
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 
@@ -22,6 +23,9 @@ from core.engine.greeting import GREETING, greeting_problem
 from core.engine.wedge import Voice
 
 logger = logging.getLogger(__name__)
+
+LARGE_MESSAGE = 256 * 1024
+"""Bytes of a message from which on it is decoded outside the event loop: log-probabilities of a long prompt are many MB."""
 
 
 class EngineConnection:
@@ -60,6 +64,8 @@ class EngineConnection:
         """The next message. Raises EngineDeadError for one that cannot be read."""
         payload = await self._payload()
         try:
+            if len(payload) > LARGE_MESSAGE:
+                return await asyncio.to_thread(self._decoder.decode, payload)
             return self._decoder.decode(payload)
         except UNREADABLE as error:
             raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
@@ -118,7 +124,7 @@ class SocketConnection(EngineConnection):
 
     def post(self, payload: bytes) -> Awaitable[object]:
         """As above."""
-        return self._socket.send(payload)
+        return self._socket.send(payload, copy=len(payload) <= LARGE_MESSAGE)
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
         """As above."""

@@ -13,7 +13,7 @@ from typing import Any
 from core.api.config import ModelConfig
 from core.api.errors import RequestError, nearest
 from core.engine.prompt_embeds import FLAGS, KEY, PLACEHOLDER, PromptEmbeds, read_embeds
-from core.engine.token_ids import check_token_ids
+from core.engine.token_ids import check_token_ids, pieces
 from core.tokens.tokenizer import Tokenizer
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS)
@@ -109,9 +109,9 @@ class PromptParser:
         if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
             raise RequestError(f"{param} is a {type(token_ids).__name__}; expected a list of integers.", param=param)
         ids = list(token_ids)
-        for position, token in enumerate(ids):
-            if type(token) is not int:
-                raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)
+        if not all(set(map(type, piece)) == {int} for piece in pieces(ids)):
+            position, token = next((place, token) for place, token in enumerate(ids) if type(token) is not int)
+            raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)
         check_token_ids(param, ids, self._model)
         return ids
 

@@ -6,7 +6,7 @@ Called by: the input processor for what users give, the engine's loop for what c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
@@ -14,11 +14,13 @@ from core.api.messages import EngineRequest
 
 ALLOWED_ID_BYTES = 8
 EMBEDDING_BYTES = 4
+PIECE = 16_384
+"""Token ids that are checked in one call: other threads go on between two calls."""
 
 
 def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
     """Raises RequestError for a token id that is not in the vocabulary."""
-    if not ids or (min(ids) >= 0 and max(ids) < model.vocab_size):
+    if all(min(piece) >= 0 and max(piece) < model.vocab_size for piece in pieces(ids)):
         return
     wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
     raise RequestError(
@@ -26,6 +28,15 @@ def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
         f"{model.vocab_size - 1}.",
         param=param,
     )
+
+
+def pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """A list, some ids at a time; a short one as it is."""
+    if 0 < len(ids) <= PIECE:
+        yield ids
+        return
+    for start in range(0, len(ids), PIECE):
+        yield ids[start : start + PIECE]
 
 
 def check_request(request: EngineRequest, model: ModelConfig) -> None:

@@ -47,6 +47,10 @@ logger = logging.getLogger(__name__)
 START_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+LARGE_REQUEST = 256 * 1024
+"""Bytes from which on a request is encoded outside the event loop: a compiled grammar has up to 32 MB."""
+ID_BYTES = 3
+"""Of most token ids in a message."""
 QUIET_S = 0.02
 """Silence of an engine that has ended after which nothing of it is left to be heard."""
 
@@ -143,17 +147,24 @@ class ZmqClient:
         return self._engine.pid
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold."""
+        """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold.
+
+        A large request is encoded in a thread; one that is aborted meanwhile is not sent.
+        """
         self._note_question()
         self._ledger.admit(requests)
+        handles = [request.handle for request in requests]
+        in_thread = _size(requests[0]) > LARGE_REQUEST
         try:
-            payloads = [wire.encode(message) for message in _messages(requests, self._engine.clock_offset_s)]
-            _check_sizes(payloads, self._engine.max_message_bytes)
+            for message in _messages(requests, self._engine.clock_offset_s):
+                payload = await asyncio.to_thread(wire.encode, message) if in_thread else wire.encode(message)
+                _check_size(payload, self._engine.max_message_bytes)
+                if in_thread and not any(map(self._ledger.name_of, handles)):
+                    return
+                await self._send(payload)
         except (TypeError, OverflowError, ValueError) as error:
-            self._ledger.forget([request.request_id for request in requests])
+            self.abort([requests[0].request_id])  # some of its choices may have been sent
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
-        for payload in payloads:
-            await self._send(payload)
 
     def abort(self, request_ids: Sequence[str]) -> None:
         """Forget all choices of these requests; their outputs are no longer delivered. Their ids are free at once: the
@@ -333,8 +344,15 @@ def _messages(requests: Sequence[EngineRequest], offset_s: float) -> list[AddReq
     return [AddRequest(requests[0], [request.handle for request in requests])]
 
 
-def _check_sizes(payloads: Sequence[bytes], most: int | None) -> None:
+def _size(request: EngineRequest) -> int:
+    """About how many bytes of a message its long parts take."""
+    num_ids = len(request.prompt_token_ids) + sum(map(len, request.bad_words_ids))
+    num_bytes = len(request.allowed_ids) + len(request.prompt_embeds)
+    grammar = 0 if request.grammar is None else len(request.grammar.data)
+    return ID_BYTES * num_ids + num_bytes + grammar
+
+
+def _check_size(payload: bytes, most: int | None) -> None:
     """Raises ValueError for a message that cannot be sent."""
-    largest = max(map(len, payloads))
-    if most is not None and largest > most:
-        raise ValueError(f"it is a message of {largest} bytes, and the engine takes at most {most}")
+    if most is not None and len(payload) > most:
+        raise ValueError(f"it is a message of {len(payload)} bytes, and the engine takes at most {most}")

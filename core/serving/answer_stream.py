@@ -32,6 +32,9 @@ LIGHT = 2000
 OUTPUT_COST = 50
 """What an output costs besides its tokens, counted in tokens."""
 
+DROPPED = 512
+"""Log-probabilities of positions that are freed at once."""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -81,6 +84,7 @@ class AnswerStream:
     ) -> None:
         forced = context.server.enable_force_include_usage
         self._extras = Extras(request)
+        self._shown = ShownPrompts(request)
         self._tells_usage = request.include_usage(forced=forced)
         self._tells_usage_always = request.continuous_usage(forced=forced)
         self._first = first
@@ -91,19 +95,21 @@ class AnswerStream:
         if self._tells_usage:
             chunk.usage = None
         async with aclosing(self._outputs):
-            for opening in writer.opening(chunk, self._first[1]):
-                yield _event(opening)
+            is_long = self._shown.wanted and len(self._first[1].prompt_token_ids) > LIGHT
+            for opening in await in_thread_if(is_long, partial(writer.opening, chunk, self._first[1])):
+                yield await in_thread_if(is_long, partial(_event, opening))
             item: PromptOutput | None = self._first
             cost = 0
             while item is not None:
-                cost += OUTPUT_COST + num_entries(item[1])
+                num_new = num_entries(item[1]) + self._shown.num_new(*item)
+                cost += OUTPUT_COST + num_new
                 if cost > LIGHT:  # a client that was slow has many outputs ready, and others wait as well
                     await asyncio.sleep(0)
                     cost = 0
                 if self._extras.wanted:
                     self._extras.add(*item)
                 # With echo the first output of each prompt holds the log-probabilities of that prompt.
-                for event in await written(item[1], partial(self._events_of, chunk, writer, item)):
+                for event in await written(item[1], partial(self._events_of, chunk, writer, item), num_new):
                     yield event
                 item = await anext(self._outputs, None)
         if self._tells_usage or self._extras.wanted:
@@ -128,9 +134,42 @@ def _event(chunk: Chunk) -> bytes:
     return b"data: " + _encode(chunk) + b"\n\n"
 
 
-async def written(output: RequestOutput, work: Callable[[], T]) -> T:
-    """The result of `work`, which writes `output`: at once when that is quick, else in a thread while others go on."""
-    return await in_thread_if(num_entries(output) > LIGHT, work)
+class ShownPrompts:
+    """Counts the tokens of prompts that an answer shows, with the first output of each choice.
+
+    wanted: whether it shows any.
+    """
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.wanted = bool(request.return_token_ids or getattr(request, "echo", False))
+        self._seen: set[tuple[int, int]] = set()
+
+    def num_new(self, prompt_index: int, output: RequestOutput) -> int:
+        """Tokens of the prompt that this output shows."""
+        if not self.wanted:
+            return 0
+        num_seen = len(self._seen)
+        self._seen.update((prompt_index, completion.index) for completion in output.outputs)
+        return (len(self._seen) - num_seen) * len(output.prompt_token_ids)
+
+
+async def written(output: RequestOutput, work: Callable[[], T], num_new: int | None = None) -> T:
+    """The result of `work`, which writes `output`: at once when that is quick, else in a thread while others go on. Then the
+    output has no log-probabilities any more: to free a million of them would hold up the event loop.
+
+    num_new: tokens and log-probabilities to write; None: those of `num_entries`.
+    """
+    if (num_entries(output) if num_new is None else num_new) <= LIGHT:
+        return work()
+    return await in_thread_if(True, partial(_written_and_freed, output, work))
+
+
+def _written_and_freed(output: RequestOutput, work: Callable[[], T]) -> T:
+    result = work()
+    for completion in output.outputs:
+        while completion.logprobs:
+            del completion.logprobs[-DROPPED:]
+    return result
 
 
 async def in_thread_if(heavy: bool, work: Callable[[], T]) -> T:

@@ -18,6 +18,9 @@ from starlette.types import Receive, Scope, Send
 from core.api.errors import RequestError
 from core.serving.errors import ClientGone
 
+LONG_ANSWER = 1 << 20
+"""Bytes of an answer from which on it is sent in pieces."""
+PIECE_BYTES = 1 << 16
 PIECES_AT_ONCE = 16
 """Pieces of an answer that are sent as one, at most some MB."""
 LARGEST_BODIES = 4
@@ -102,7 +105,10 @@ class PiecesResponse(Response):
     """A 200 whose body comes in pieces, which are never joined: together they may be hundreds of MB."""
 
     def __init__(
-        self, pieces: Sequence[bytes], media_type: str = "application/json", headers: Mapping[str, str] | None = None
+        self,
+        pieces: Sequence[bytes | memoryview],
+        media_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         length = {"content-length": str(sum(map(len, pieces)))}
         super().__init__(media_type=media_type, headers={**length, **(headers or {})})
@@ -119,4 +125,12 @@ class PiecesResponse(Response):
 
 def json_response(body: Any) -> Response:
     """A 200 with `body` (Structs, dicts, lists) as JSON."""
-    return Response(msgspec.json.encode(body), media_type="application/json")
+    return written_response(msgspec.json.encode(body))
+
+
+def written_response(data: bytes) -> Response:
+    """A 200 with JSON that is written already; a long one is sent in pieces, so that others have their turn in between."""
+    if len(data) <= LONG_ANSWER:
+        return Response(data, media_type="application/json")
+    view = memoryview(data)
+    return PiecesResponse([view[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)])

@@ -76,7 +76,7 @@ class ChatWriter:
         """The first chunks of a stream: the role of each choice, and the echoed text."""
         first = msgspec.structs.replace(chunk)
         if self.request.return_token_ids:
-            first.prompt_token_ids = output.prompt_token_ids
+            first.prompt_token_ids = long_list(output.prompt_token_ids)
         delta = Delta(role=self.role, content=self.prefix)
         delta.reasoning = delta.reasoning_content = self.thought or UNSET
         opening: list[ChatChunk] = []
@@ -110,9 +110,9 @@ class ChatWriter:
             system_fingerprint=self.context.weight_version,
         )
         if self.request.prompt_logprobs is not None and output.prompt_logprobs is not None:
-            answer.prompt_logprobs = long_list(self.logprobs.prompt(output.prompt_logprobs))
+            answer.prompt_logprobs = self.logprobs.prompt(output.prompt_logprobs)
         if self.request.return_token_ids:
-            answer.prompt_token_ids = output.prompt_token_ids
+            answer.prompt_token_ids = long_list(output.prompt_token_ids)
         extras = Extras(self.request)
         extras.add(0, output)
         extras.tell(answer)
@@ -178,5 +178,4 @@ class ChatWriter:
         if not self.request.logprobs or completion.logprobs is None:
             return None
         top = self.request.top_logprobs or 0
-        found = self.logprobs.chat(completion.token_ids, completion.logprobs, top)
-        return ChatLogprobs(long_list(found.content))
+        return self.logprobs.long_chat(completion.token_ids, completion.logprobs, top)

@@ -101,10 +101,10 @@ class CompletionWriter:
         if self.request.return_token_ids:
             choice.token_ids = list(completion.token_ids)
             if first and self.prompts[prompt_index].embeds is None:
-                choice.prompt_token_ids = output.prompt_token_ids
+                choice.prompt_token_ids = long_list(output.prompt_token_ids)
         prompt_logprobs = self._prompt_logprobs.get(prompt_index)
         if self.request.prompt_logprobs is not None and prompt_logprobs is not None:
-            choice.prompt_logprobs = long_list(self.logprobs.prompt(prompt_logprobs))
+            choice.prompt_logprobs = self.logprobs.prompt(prompt_logprobs)
 
     @property
     def _skips_special_tokens(self) -> bool:

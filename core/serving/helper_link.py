@@ -123,10 +123,8 @@ class HelperLink(asyncio.Protocol):
             end = HEADER_BYTES + int.from_bytes(self._received[:HEADER_BYTES], "little")
             if len(self._received) < end:
                 return
-            with memoryview(self._received) as view:
-                answer = self._answers.decode(view[HEADER_BYTES:end])
-            del self._received[:end]
-            self._answer(answer)
+            received, self._received = self._received, self._received[end:]
+            self._answer(self._answers.decode(memoryview(received)[HEADER_BYTES:end]))  # it shows parts of `received`
 
     def connection_lost(self, error: Exception | None) -> None:
         """From the loop: the process has closed its end, or we have."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ ENTRIES = 256
 """The same of entries of another kind."""
 MARK = b"\0"
 """JSON has no such byte, also not within strings."""
+
+T = TypeVar("T")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -43,7 +45,7 @@ class JsonPieces:
 
     def entries(self, items: Sequence[Any]) -> Any:
         """A list of anything, in which the other methods' results may stand."""
-        return self._put(_listed(map(_encode, _batches(items))))
+        return self._put(_listed(map(_encode, batches(items))))
 
     def body(self, shell: Any) -> list[bytes]:
         """The whole in pieces. shell: holds what the other methods gave."""
@@ -88,12 +90,16 @@ def encoded64(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 def long_list(items: Sequence[Any]) -> Any:
     """A list, or where it is long what an encoder takes for it: the same, written piece by piece."""
-    if len(items) <= ENTRIES:
-        return items
-    return msgspec.Raw(b"".join(_listed(map(_encode, _batches(items)))))
+    return items if len(items) <= ENTRIES else joined(batches(items))
 
 
-def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+def joined(lists: Iterable[Sequence[Any]]) -> Any:
+    """One list of the entries of several, which are asked for one by one: they need not be there all at once."""
+    return msgspec.Raw(b"".join(_listed(map(_encode, lists))))
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """A long list, some entries at a time."""
     for start in range(0, len(items), ENTRIES):
         yield items[start : start + ENTRIES]
 

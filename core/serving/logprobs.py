@@ -5,11 +5,12 @@ Owns: the conversion from the engine's `PositionLogprobs`. Never does: compute t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from core.api.outputs import Logprob, PositionLogprobs
 from core.serving.context import ServingContext
+from core.serving.json_pieces import ENTRIES, batches, joined
 from core.serving.protocol.chat import ChatLogprobs, TokenLogprob, TopLogprob
 from core.serving.protocol.completions import CompletionLogprobs
 from core.serving.protocol.sampling import GenerationRequest
@@ -24,6 +25,7 @@ class LogprobsFormatter:
     def __init__(self, tokenizer: Tokenizer, tokens_as_ids: bool) -> None:
         self.tokenizer = tokenizer
         self.tokens_as_ids = tokens_as_ids
+        self._lists: dict[int, list[int]] = {}
 
     @classmethod
     def of(cls, context: ServingContext, request: GenerationRequest) -> LogprobsFormatter:
@@ -60,9 +62,16 @@ class LogprobsFormatter:
             content.append(self._chat_entry(token_id, position, top))
         return ChatLogprobs(content)
 
-    def prompt(self, positions: Iterable[PositionLogprobs | None]) -> list[Any]:
+    def long_chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
+        """As `chat`, written piece by piece where it is long: only the entries of one piece exist at a time."""
+        if len(token_ids) <= ENTRIES:
+            return self.chat(token_ids, positions, top)
+        some = zip(batches(token_ids), batches(positions), strict=True)
+        return ChatLogprobs(joined(self.chat(ids, own, top).content for ids, own in some))
+
+    def prompt(self, positions: Sequence[PositionLogprobs | None]) -> Any:
         """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
-        return [position and self._by_id(position) for position in positions]
+        return joined([position and self._by_id(position) for position in some] for some in batches(positions))
 
     def _chat_entry(self, token_id: int, position: PositionLogprobs, top: int) -> TokenLogprob:
         chosen = position.get(token_id, Logprob(LOWEST))
@@ -121,7 +130,11 @@ class LogprobsFormatter:
         return self.tokenizer.token_text(token_id)
 
     def _bytes(self, token_id: int) -> list[int]:
-        return list(self.tokenizer.token_bytes(token_id))
+        """The bytes of a token, the same list each time."""
+        known = self._lists.get(token_id)
+        if known is None:
+            known = self._lists[token_id] = list(self.tokenizer.token_bytes(token_id))
+        return known
 
 
 def _finite(logprob: float) -> float:

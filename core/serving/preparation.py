@@ -42,6 +42,7 @@ from core.serving.prepared import (
     PreparedResponse,
     PreparedScore,
     Prompt,
+    WrittenAnswer,
 )
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import TokenCount
@@ -243,7 +244,7 @@ class Preparation:
         """Whether the template shows system messages behind others; found once, when it is first asked for."""
         return anthropic.shows_late_system(self.template)
 
-    def tokenize(self, data: Buffer) -> TokenizeResponse:
+    def tokenize(self, data: Buffer) -> WrittenAnswer:
         """A body of /tokenize. Raises RequestError."""
         body = decode_body(self._tokenize, data)
         self.check_model(body.model)
@@ -254,9 +255,9 @@ class Preparation:
         else:
             ids = self.texts.encode(body.prompt, body.add_special_tokens is not False)
         texts = [self.tokenizer.token_text(i) for i in ids] if body.return_token_strs else None
-        return TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts)
+        return _written(TokenizeResponse(len(ids), self.settings.max_model_len, ids, texts))
 
-    def detokenize(self, data: Buffer) -> DetokenizeResponse:
+    def detokenize(self, data: Buffer) -> WrittenAnswer:
         """A body of /detokenize. Raises RequestError."""
         body = decode_body(self._detokenize, data)
         self.check_model(body.model)
@@ -266,7 +267,7 @@ class Preparation:
         if max(body.tokens, default=0) >= size:
             wrong = next(token for token in body.tokens if token >= size)
             raise RequestError(f"Token id {wrong} is outside the vocabulary; expected 0 to {size - 1}.", param="tokens")
-        return DetokenizeResponse(self.tokenizer.decode(body.tokens, skip_special_tokens=False))
+        return _written(DetokenizeResponse(self.tokenizer.decode(body.tokens, skip_special_tokens=False)))
 
     def check_model(self, name: str | None) -> str:
         """The name to report for a request that asks for `name`; RequestError 404 when it is not served."""
@@ -305,6 +306,10 @@ class Preparation:
             documents=conversation.documents,
             **conversation.template_variables(self.template.variables(with_tools=bool(use.shown))),
         )
+
+
+def _written(answer: TokenizeResponse | DetokenizeResponse) -> WrittenAnswer:
+    return WrittenAnswer(msgspec.json.encode(answer))
 
 
 def _lean(body: Any) -> Any:

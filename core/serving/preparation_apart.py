@@ -14,7 +14,7 @@ import msgspec
 from core.api.errors import RequestError
 from core.helper_process import read_message, spawn_helper, write_message
 from core.serving.preparation_process import Answer, Start, job_header
-from core.serving.prepared import RESULTS, PreparationSettings
+from core.serving.prepared import PreparationSettings
 from core.tokens.tokenizer import Tokenizer
 
 MODULE = "core.serving.preparation_process"
@@ -54,4 +54,4 @@ class ApartPreparation:
         answer = msgspec.msgpack.decode(payload, type=Answer)
         if answer.refusal is not None:
             raise answer.refusal.as_error()
-        return msgspec.msgpack.decode(answer.result, type=RESULTS[kind])
+        return answer.decoded(kind)

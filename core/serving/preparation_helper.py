@@ -23,7 +23,7 @@ from core.helper_process import header, spawn_helper
 from core.serving.helper_link import HelperEnded, HelperLink
 from core.serving.preparation import Buffer
 from core.serving.preparation_process import Answer, Start, job_header
-from core.serving.prepared import RESULTS, PreparationSettings
+from core.serving.prepared import PreparationSettings
 from core.serving.render_limits import END_SIGNAL
 from core.tokens.tokenizer import Tokenizer
 
@@ -36,6 +36,8 @@ MAX_ENDED = 2
 """Processes that may end while they work on one job; a process may also have died long before."""
 EXIT_SECONDS = 0.5
 """For a process to end by itself once its connection is closed; its exit code says why."""
+SHORT_ANSWER = 32 * 1024
+"""Bytes of a result that is decoded on the event loop, within a millisecond."""
 JOINED_BYTES = 64 * 1024
 """A body up to this size is sent with its header in one piece; joining larger ones would hold up the event loop."""
 
@@ -83,7 +85,9 @@ class PreparationHelper:
             if answer.refusal.details:
                 logger.error("A request could not be prepared.\n%s", answer.refusal.details)
             raise answer.refusal.as_error()
-        return msgspec.msgpack.decode(answer.result, type=RESULTS[kind])
+        if answer.num_bytes > SHORT_ANSWER:
+            return await asyncio.to_thread(answer.decoded, kind)
+        return answer.decoded(kind)
 
     async def close(self) -> None:
         """End the process for good."""
@@ -143,7 +147,7 @@ class PreparationHelper:
         if self._closed:
             raise _no_process("the server ends")
         try:
-            start = msgspec.msgpack.encode(Start(self._settings, self._tokenizer.snapshot, self.lane.niceness))
+            start = await asyncio.to_thread(self._first_message)
             process, connection = await asyncio.to_thread(spawn_helper, MODULE)
         except OSError as error:
             raise _no_process(str(error)) from None
@@ -152,6 +156,10 @@ class PreparationHelper:
         link.send(start)
         self.process, self._link = process, link
         return link
+
+    def _first_message(self) -> bytes:
+        """What the process needs to know, many MB with a large tokenizer."""
+        return msgspec.msgpack.encode(Start(self._settings, self._tokenizer.snapshot, self.lane.niceness))
 
     async def _connect(self, process: subprocess.Popen[bytes], connection: socket.socket) -> HelperLink:
         def on_end(link: HelperLink) -> None:

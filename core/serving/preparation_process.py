@@ -14,6 +14,7 @@ import os
 import socket
 import sys
 import traceback
+from array import array
 from io import BufferedRWPair
 from typing import Any
 
@@ -24,12 +25,17 @@ from core.executor.host_memory import release_unused_memory
 from core.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core.processes import end_with_parent
 from core.serving.preparation import Preparation
-from core.serving.prepared import RESULTS, PreparationSettings
+from core.serving.prepared import RESULTS, PreparationSettings, Prompt
 from core.serving.protocol.decoding import too_deep
 from core.serving.render_limits import RenderLimits
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 KINDS = tuple(RESULTS)
+NOTHING = memoryview(b"")
+SHORT_PROMPT = 1024
+"""Token ids that are sent as numbers of msgpack, which takes 10 ns each to read and holds the interpreter for as long."""
+PIECE = 16_384
+"""Token ids that are read in one call."""
 GROWN_BYTES = 256 << 20
 """Memory beyond that of the start after which the process is replaced by a new one."""
 
@@ -45,13 +51,37 @@ class Start(msgspec.Struct, array_like=True):
 class Answer(msgspec.Struct, array_like=True):
     """The answer to one body.
 
-    result: msgpack of the kind's result, empty with a refusal.
+    result: msgpack of the kind's result, empty with a refusal. The token ids of its long prompts are left out.
     last: the process has grown, and ends after this answer.
+    token_ids: of its prompts in their order, int32 in the machine's byte order; empty where they stand in the result.
     """
 
-    result: bytes
+    result: memoryview
     refusal: Refusal | None
     last: bool
+    token_ids: list[memoryview] = []
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is to be decoded."""
+        return len(self.result) + sum(map(len, self.token_ids))
+
+    def decoded(self, kind: str) -> Any:
+        """The result, whole. Long ones are read in a thread: other threads go on in the middle of a prompt."""
+        result: Any = msgspec.msgpack.decode(self.result, type=RESULTS[kind])
+        for prompt, packed in zip(prompts_of(result), self.token_ids, strict=False):
+            if packed:
+                ids = prompt.token_ids
+                numbers = packed.cast("i")
+                for start in range(0, len(numbers), PIECE):
+                    ids += numbers[start : start + PIECE].tolist()
+        return result
+
+
+def prompts_of(result: Any) -> list[Prompt]:
+    """The prompts of a result of any kind."""
+    found: list[Prompt] = getattr(getattr(result, "chat", result), "prompts", [])
+    return found
 
 
 def job_header(kind: str, num_bytes: int) -> bytes:
@@ -62,9 +92,9 @@ def job_header(kind: str, num_bytes: int) -> bytes:
 def serve(stream: BufferedRWPair) -> None:
     """Work until the stream ends, or this process has grown."""
     start = msgspec.msgpack.decode(read_message(stream), type=Start)
-    os.nice(start.niceness)
     limits = RenderLimits()
     preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer), limits)
+    os.nice(start.niceness)  # not before: on a busy machine the first request would wait for seconds
     del start  # with the tokenizer's JSON, of which half of the memory at the start comes
     release_unused_memory()
     gc.freeze()  # nothing of this is ever garbage, so no collection looks at it again
@@ -82,18 +112,32 @@ def serve(stream: BufferedRWPair) -> None:
 def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
     try:
         result: Any = preparation.run(kind, data)
-        return Answer(msgspec.msgpack.encode(result), None, False)
+        token_ids = [_taken_out(prompt) for prompt in prompts_of(result)]
+        return Answer(memoryview(msgspec.msgpack.encode(result)), None, False, token_ids if any(token_ids) else [])
     except RequestError as error:
-        return Answer(b"", Refusal.of(error), False)
+        return Answer(NOTHING, Refusal.of(error), False)
     except RecursionError:
-        return Answer(b"", Refusal.of(too_deep()), False)
+        return Answer(NOTHING, Refusal.of(too_deep()), False)
     except MemoryError:
         refusal = Refusal("The request needs more memory than there is; send less at once.", None, 413, "too_large")
-        return Answer(b"", refusal, True)
+        return Answer(NOTHING, refusal, True)
     except Exception:
         sentence = "The server failed on this request; its log says why."
         refusal = Refusal(sentence, None, 500, None, traceback.format_exc())
-        return Answer(b"", refusal, True)
+        return Answer(NOTHING, refusal, True)
+
+
+def _taken_out(prompt: Prompt) -> memoryview:
+    """The token ids of a long prompt as bytes, which then has none; of a short one nothing."""
+    ids = prompt.token_ids
+    if len(ids) <= SHORT_PROMPT:
+        return NOTHING
+    try:
+        packed = array("i", ids)
+    except OverflowError:  # the check of the vocabulary refuses it
+        return NOTHING
+    prompt.token_ids = []
+    return memoryview(packed.tobytes())
 
 
 def main() -> int:

@@ -28,7 +28,6 @@ from core.serving.protocol.embed import EmbedRequest
 from core.serving.protocol.pairs import RerankRequest, ScoreRequest
 from core.serving.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingBody, PoolingRequest
 from core.serving.protocol.responses import ResponsesRequest
-from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.serving.responses.items import KeptItem
 from core.serving.responses.tools import ToolTable
 
@@ -236,6 +235,12 @@ class CountedTokens(msgspec.Struct):
     unknown: list[str]
 
 
+class WrittenAnswer(msgspec.Struct):
+    """An answer that needs no engine. body: JSON, which is written where the request is prepared: it may be many MB."""
+
+    body: bytes
+
+
 RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
     {
         "chat": PreparedChat,
@@ -249,8 +254,8 @@ RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
         "response": PreparedResponse,
         "messages": PreparedMessages,
         "count_tokens": CountedTokens,
-        "tokenize": TokenizeResponse,
-        "detokenize": DetokenizeResponse,
+        "tokenize": WrittenAnswer,
+        "detokenize": WrittenAnswer,
     }
 )
 """The results of the steps for each kind of body; `Preparation` has a method of the same name."""

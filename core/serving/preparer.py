@@ -1,6 +1,7 @@
-"""Decides where a request is prepared: on the event loop when it is small and renders no template, else in a helper process.
+"""Decides where a request is prepared: on the event loop when it is tiny and renders no template, in a thread when it is small,
+else in a helper process.
 
-Owns: `Preparer`, its two helpers, and the turns that small requests take on the loop, so that between any two of them other
+Owns: `Preparer`, its two helpers, and the turns that tiny requests take on the loop, so that between any two of them other
 connections are served.
 Never does: the steps themselves (`core.serving.preparation`). Called by: routes.
 """
@@ -22,14 +23,19 @@ from core.serving.prepared import (
     PreparedMessages,
     PreparedPooling,
     PreparedResponse,
+    WrittenAnswer,
 )
-from core.serving.protocol.tokenize import DetokenizeResponse, TokenizeResponse
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.serving")
 
+TINY_BODY = 4 * 1024
+"""Bytes of a body that takes some milliseconds at most: other clients only notice that short delay. Tokenizing takes up to 2 ms
+for 1,000 characters."""
 SMALL_BODY = 16 * 1024
-"""Bytes of a body that takes some milliseconds at most: other clients only notice that short delay."""
+"""Bytes of a body that is prepared in this process, in a thread: the tokenizer lets others go on meanwhile."""
+SMALL_AT_ONCE = 2
+"""Such threads at work: more of them would only wait for each other, and the event loop for all."""
 SMALL_PAIRS = 1024
 """The same for a body whose texts are read in pairs: a query is tokenized once for each document."""
 PAIRED = frozenset({"score", "rerank"})
@@ -51,6 +57,7 @@ class Preparer:
         self.small = PreparationHelper(settings, tokenizer, SMALL_LANE)
         self.large = PreparationHelper(settings, tokenizer, LARGE_LANE)
         self._turn = asyncio.Lock()
+        self._threads = asyncio.Semaphore(SMALL_AT_ONCE)
         self._spent_s = 0.0
         self._has_noted = False
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
@@ -111,14 +118,14 @@ class Preparer:
         counted: CountedTokens = await self._prepare("count_tokens", data)
         return counted
 
-    async def tokenize(self, data: Buffer) -> TokenizeResponse:
+    async def tokenize(self, data: Buffer) -> WrittenAnswer:
         """A body of /tokenize."""
-        prepared: TokenizeResponse = await self._prepare("tokenize", data)
+        prepared: WrittenAnswer = await self._prepare("tokenize", data)
         return prepared
 
-    async def detokenize(self, data: Buffer) -> DetokenizeResponse:
+    async def detokenize(self, data: Buffer) -> WrittenAnswer:
         """A body of /detokenize."""
-        prepared: DetokenizeResponse = await self._prepare("detokenize", data)
+        prepared: WrittenAnswer = await self._prepare("detokenize", data)
         return prepared
 
     async def close(self) -> None:
@@ -131,6 +138,9 @@ class Preparer:
             return await self.large.run(kind, data)
         if reads_pairs or kind in RENDERED:
             return await self.small.run(kind, data)
+        if len(data) > TINY_BODY:
+            async with self._threads:
+                return await asyncio.to_thread(self.here.run, kind, data)
         if self._spent_s < TURN_SECONDS:
             return self._run(kind, data)
         async with self._turn:  # whose next owner goes on in the next turn

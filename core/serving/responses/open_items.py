@@ -6,8 +6,9 @@ which item comes. Called by: `core.serving.responses.writer`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
+import msgspec
 from msgspec import UNSET
 
 from core.serving.protocol.chat import TokenLogprob
@@ -47,6 +48,8 @@ ITEM_DONE = "response.output_item.done"
 PART_ADDED = "response.content_part.added"
 PART_DONE = "response.content_part.done"
 
+_encode = msgspec.json.Encoder().encode
+
 
 class OpenItem(Protocol):
     """An item under way. Its text is given to `add` piece by piece; `end` leaves the whole one in `item`."""
@@ -73,7 +76,7 @@ class OpenMessage:
         self.id = output_id("message", response_id, index)
         self.item = MessageItem(self.id, "in_progress", [])
         self._texts: list[str] = []
-        self._logprobs: list[TokenLogprob] = []
+        self._logprobs: list[bytes] = []
 
     def begin(self) -> list[ResponseEvent]:
         """An empty message, and an empty text in it."""
@@ -85,7 +88,8 @@ class OpenMessage:
     def add(self, text: str, logprobs: list[TokenLogprob]) -> list[ResponseEvent]:
         """More text, and what is known of its tokens."""
         self._texts.append(text)
-        self._logprobs += logprobs
+        if logprobs:
+            self._logprobs.append(_encode(logprobs)[1:-1])
         delta = TextDeltaEvent(
             type="response.output_text.delta",
             item_id=self.id,
@@ -98,14 +102,16 @@ class OpenMessage:
     def end(self, status: ItemStatus) -> list[ResponseEvent]:
         """The whole text, the whole part, the whole message."""
         text = "".join(self._texts)
-        part = OutputText(text, logprobs=self._logprobs)
+        # The last four events hold them all: they are written once.
+        logprobs: Any = msgspec.Raw(b"[%b]" % b",".join(self._logprobs)) if self._logprobs else []
+        part = OutputText(text, logprobs=logprobs)
         self.item = MessageItem(self.id, status, [part])
         done = TextDoneEvent(
             type="response.output_text.done",
             item_id=self.id,
             output_index=self.index,
             text=text,
-            logprobs=self._logprobs,
+            logprobs=logprobs,
         )
         return [
             done,

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from core.api.errors import CoreError, EngineDeadError
 from core.api.outputs import RequestOutput
-from core.serving.answer_stream import written
+from core.serving.answer_stream import num_entries, written
 from core.serving.errors import error_event
 from core.serving.prompt_output import PromptOutput
 from core.serving.protocol.response_objects import ResponseObject
@@ -46,6 +46,7 @@ class ResponseRun:
     outputs: of the engine; closed with the run, which aborts what still runs.
     entry: what will be kept; None: nothing.
     trail: lets it outlive the server; None: it ends with it.
+    num_written: tokens and log-probabilities in it so far.
     """
 
     def __init__(
@@ -60,13 +61,14 @@ class ResponseRun:
         self.outputs = outputs
         self._store = store
         self.entry = entry
+        self.num_written = 0
         self._trail = trail
 
     async def whole(self) -> ResponseObject:
         """The response when it has ended. What fails is raised, and nothing is kept of it."""
         async with aclosing(self.outputs) as outputs:
             async for _, output in outputs:
-                await written(output, partial(self.writer.push, output))
+                await self._pushed(output)
         self._keep()
         return self.writer.response
 
@@ -79,7 +81,7 @@ class ResponseRun:
             async with aclosing(self.outputs) as outputs:
                 events = self.writer.begin()
                 if first is not None:
-                    events += await written(first, partial(self.writer.push, first))
+                    events += await self._pushed(first)
                 while True:
                     if events:
                         if self._trail is not None:
@@ -88,7 +90,7 @@ class ResponseRun:
                     item = await anext(outputs, None)
                     if item is None:
                         break
-                    events = await written(item[1], partial(self.writer.push, item[1]))
+                    events = await self._pushed(item[1])
         except Exception as error:
             if not isinstance(error, CoreError):
                 logger.exception("A response failed.")
@@ -98,6 +100,18 @@ class ResponseRun:
                 yield self._noted(self.writer.fail(error))
         finally:
             self._cancel()
+
+    async def _pushed(self, output: RequestOutput) -> list[bytes]:
+        """The events of an output. The last ones hold the whole response."""
+        num_new = num_entries(output)
+        self.num_written += num_new
+        return await written(output, partial(self._push, output), self.num_written if output.finished else num_new)
+
+    def _push(self, output: RequestOutput) -> list[bytes]:
+        events = self.writer.push(output)
+        if self.writer.ended and self.entry is not None:
+            self.entry.write()
+        return events
 
     def start(self, first: RequestOutput | None = None) -> None:
         """Go on without a client. The entry is kept from now on. first: see `events`."""

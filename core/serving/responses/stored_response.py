@@ -72,12 +72,17 @@ class StoredResponse:
 
     def finish(self) -> None:
         """Keep the response as it is now: it has ended."""
-        response = self.response
-        assert response is not None, "a response ends once"
-        self.final = _encode(response)
-        self.output = tuple(KeptItem(item.id, _encode(item)) for item in response.output)
+        if not self.final:
+            self.write()
         self.response = self.task = None
         self.sure.settle()
+
+    def write(self) -> None:
+        """Write what `finish` will keep: a long response in a thread."""
+        response = self.response
+        assert response is not None, "a response ends once"
+        self.output = tuple(KeptItem(item.id, _encode(item)) for item in response.output)
+        self.final = _encode(response)
 
     def cancel(self) -> None:
         """End what runs of it, if anything does."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from core.serving.answer_stream import written
+from core.serving.answer_stream import ShownPrompts, num_entries, written
 from core.serving.answering import stream_answer
 from core.serving.body import json_response
 from core.serving.chat_writer import ChatWriter
@@ -41,7 +41,8 @@ async def create_chat_completion(request: Request) -> Response:
         outputs = run_prompts(context, prepared, answer_id, user, arrival)
         writer = ChatWriter(context, prepared)
         final = await until_disconnect(request.receive, final_output(outputs))
-        return await written(final, lambda: json_response(writer.whole(final, answer_id, model)))
+        num_new = num_entries(final) + ShownPrompts(body).num_new(0, final)
+        return await written(final, lambda: json_response(writer.whole(final, answer_id, model)), num_new)
 
 
 @router.get(PATH + "/{answer_id}")

@@ -5,6 +5,7 @@ Owns: the order of these steps. Never does: format choices (`completion_writer` 
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -12,7 +13,7 @@ from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
-from core.serving.answer_stream import LIGHT, in_thread_if, num_entries, written
+from core.serving.answer_stream import LIGHT, OUTPUT_COST, ShownPrompts, in_thread_if, num_entries, written
 from core.serving.answering import stream_answer
 from core.serving.body import json_response
 from core.serving.completion_writer import CompletionWriter
@@ -66,16 +67,24 @@ async def read_completion(request: Request, answer_id: str) -> Response:
 
 
 async def _fill(head: CompletionResponse, outputs: AsyncGenerator[PromptOutput, None], writer: CompletionWriter) -> int:
-    """Put the choices of all outputs into the answer; how many tokens and log-probabilities they have."""
-    num_written = 0
+    """Put the choices of all outputs into the answer; how many tokens and log-probabilities they have.
+
+    Outputs of several prompts may all be there at once: others have their turn between them.
+    """
+    num_written = cost = 0
+    shown = ShownPrompts(writer.request)
     choices: list[CompletionChoice] = []
     extras = Extras(writer.request)
     async with aclosing(outputs):
         async for prompt_index, output in outputs:
             extras.add(prompt_index, output)
-            write = partial(writer.choices, prompt_index, output)
-            choices += await written(output, write)
-            num_written += num_entries(output)
+            num_new = num_entries(output) + shown.num_new(prompt_index, output)
+            choices += await written(output, partial(writer.choices, prompt_index, output), num_new)
+            num_written += num_new
+            cost += OUTPUT_COST + num_new
+            if cost > LIGHT:
+                await asyncio.sleep(0)
+                cost = 0
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
     extras.tell(head)

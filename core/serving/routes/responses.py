@@ -14,8 +14,9 @@ import msgspec
 from fastapi import APIRouter, Request, Response
 
 from core.api.errors import RequestError
+from core.serving.answer_stream import LIGHT, in_thread_if
 from core.serving.answering import first_output, kept
-from core.serving.body import json_response
+from core.serving.body import json_response, written_response
 from core.serving.context import ServingContext, context_of, tenant_of, user_of
 from core.serving.disconnect import until_disconnect
 from core.serving.durable.event_ids import last_event_id
@@ -80,7 +81,7 @@ async def retrieve_response(request: Request, response_id: str) -> Response:
     """A kept response, or its events from a number on."""
     entry = _kept(request, response_id)
     if not _flag(request, "stream"):
-        return Response(entry.body(), media_type="application/json")
+        return written_response(entry.body())
     if entry.log is None:
         raise RequestError(
             f"The response '{response_id}' has no events: it was not made with stream: true. Leave stream out.",
@@ -173,7 +174,8 @@ def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedRe
 async def _answer(request: Request, run: ResponseRun, *, streams: bool) -> Response:
     """An answer that ends with its connection."""
     if not streams:
-        return json_response(await until_disconnect(request.receive, run.whole()))
+        response = await until_disconnect(request.receive, run.whole())
+        return await in_thread_if(run.num_written > LIGHT, partial(json_response, response))
     _, first = await first_output(request, run.outputs, None)
     return EventStream(run.events(first), done=b"")
 
