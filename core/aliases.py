@@ -41,7 +41,7 @@ OFFERED: tuple[tuple[str, str, str], ...] = (
     ("core.outputs", OUTPUTS, "CompletionOutput RequestOutput"),
     ("core.outputs", POOLED, "ClassificationOutput ClassificationRequestOutput"),
     ("core.outputs", POOLED, "EmbeddingOutput EmbeddingRequestOutput"),
-    ("core.outputs", POOLED, "LateChunk LateChunkingMetadata"),
+    ("core.outputs", "core.api.late_chunking", "LateChunk LateChunkingMetadata"),
     ("core.outputs", POOLED, "PoolingOutput PoolingRequestOutput ScoringOutput ScoringRequestOutput"),
     ("core.pooling_params", "core.api.pooling_params", "LateChunkingParams PoolingParams"),
     ("core.sampling_params", BEAMS, "BeamSearchParams"),

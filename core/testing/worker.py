@@ -38,7 +38,7 @@ class Answer(msgspec.Struct, frozen=True):
     """The outcome of a task.
 
     heavy: large libraries that the manifest brought in.
-    seconds: time of its import.
+    seconds: processor time of its import.
     loaded: class of what was built.
     error: why it could not be imported or loaded, empty when it could.
     skipped: why it was not tried.
@@ -74,12 +74,12 @@ def ask(task: Task) -> Answer:
 
 def _work(task: Task) -> Answer:
     before = set(sys.modules)
-    begin = time.perf_counter()
+    begin = time.process_time()
     try:
         load_manifest(task.row)
     except CoreError as error:
         return Answer(error=str(error))
-    seconds = time.perf_counter() - begin
+    seconds = time.process_time() - begin
     heavy = tuple(name for name in HEAVY if name in sys.modules and name not in before)
     if not task.load:
         return Answer(heavy, seconds)

@@ -38,7 +38,7 @@ def test_explain_as_json(capsys, tiny_llama):
     assert memory["weights_bytes"] > 0 and memory["workspace_bytes"] > 0
     assert told["numerics"].endswith("/bfloat16/kv-bfloat16")
     assert told["waivers"] == []
-    assert told["response_format"]["row"]["name"] == "text" and "markers" in told["response_format"]["reason"]
+    assert told["response_format"]["row"]["name"] == "generic" and "markers" in told["response_format"]["reason"]
 
 
 def test_explain_for_people(capsys, tiny_llama):
@@ -51,7 +51,7 @@ def test_explain_for_people(capsys, tiny_llama):
         "weights",
         "requests of 512 tokens",
         "same tokens\n  none\n",
-        "Format of answers\n  text: all of an answer is text",
+        "Format of answers\n  generic: tool calls (the chat template shows no tools",
     ):
         assert words in out
     assert "\033" not in out

@@ -104,7 +104,14 @@ class Scripted:
 
 
 def state(hold: str) -> dict[str, object]:
-    return {"hold": hold, "weight_version": "", "sleep_level": 0, "is_paused": True, "state": "draining", "told_holders": []}
+    return {
+        "hold": hold,
+        "weight_version": "",
+        "sleep_level": 0,
+        "is_paused": True,
+        "state": "draining",
+        "told_holders": [],
+    }
 
 
 def controlled(client: Scripted) -> EngineControl:

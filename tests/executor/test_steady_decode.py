@@ -66,7 +66,7 @@ def test_whatever_sequences_ask_for_continued_steps_give_the_same(
     tiny_llama: Path, steady_steps: list[int], monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Against steps that are all put together from nothing; with 3 rows of logits at once, in chunks."""
-    monkeypatch.setattr("core.executor.worker.logit_rows", lambda *sizes: rows)
+    monkeypatch.setattr("core.executor.instance.logit_rows", lambda *sizes, **kind: rows)
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         continued = results(llm)
         assert bool(steady_steps) == (rows == 64)
@@ -112,7 +112,7 @@ def test_drafts_change_nothing_where_their_rows_go_in_chunks(tiny_llama: Path, m
     """Penalties, bad words and minimum lengths of a drafted position count the drafts before it."""
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         expected = results(llm)
-    monkeypatch.setattr("core.executor.worker.logit_rows", lambda *sizes: 3)
+    monkeypatch.setattr("core.executor.instance.logit_rows", lambda *sizes, **kind: 3)
     drafts = {
         "method": "ngram",
         "num_speculative_tokens": 3,

@@ -145,7 +145,9 @@ def test_a_stuck_subscriber_never_holds_the_engine_up(tmp_path, context):
     subscriber.connect(address)
     for number in range(20_000):
         publisher.publish(batch(number % 250))
-    assert publisher.num_dropped > 0, "with five places in the queue and a subscriber that reads nothing, batches are dropped"
+    assert publisher.num_dropped > 0, (
+        "with five places in the queue and a subscriber that reads nothing, batches are dropped"
+    )
     publisher.close()
 
 

@@ -6,7 +6,9 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from core.plugin.discovery import discover
+from core.models.shards import DEFAULT
 from core.testing import cases, general
+from core.testing.checkpoints import write_checkpoint
 from core.testing.worker import Answer, Task
 from tests.loaders.gguf_files import write_gguf
 from tests.testing.forked_workers import ForkedWorkers
@@ -23,6 +25,14 @@ def gguf_pair(tmp_path_factory):
         write_gguf(folder / "model-q8.gguf"),
         write_gguf(folder / "model-f32.gguf", quant=GGMLQuantizationType.F32),
     )
+
+
+@pytest.fixture(scope="session")
+def shards(tmp_path_factory):
+    """A checkpoint in the one file that `core save-sharded` would write."""
+    folder = write_checkpoint(tmp_path_factory.mktemp("shards") / "model")
+    (folder / "model.safetensors").rename(folder / DEFAULT.format(rank=0, part=0))
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +53,8 @@ def test_ours(case, request, workers, monkeypatch):
     subject = case.subject
     if subject.name in ("cpu_native", "cpu_paged"):
         pytest.importorskip("core_plugins.platforms.cpu._native")
+    if subject.name == "runai_streamer_sharded":
+        subject.model = str(request.getfixturevalue("shards"))
     if subject.name == "gguf":
         model, reference = request.getfixturevalue("gguf_pair")
         subject.model, subject.reference = str(model), str(reference)
