@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from gguf import GGMLQuantizationType
 
-from core.plugin.discovery import discover
 from core.models.shards import DEFAULT
+from core.plugin.discovery import discover
 from core.testing import cases, general
 from core.testing.checkpoints import write_checkpoint
 from core.testing.worker import Answer, Task
