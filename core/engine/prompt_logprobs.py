@@ -14,6 +14,8 @@ from core.api.outputs import PositionLogprobs
 from core.engine.completion_state import position_logprobs
 from core.tokens.tokenizer import Tokenizer
 
+FREED_AT_ONCE = 512
+
 
 class PromptLogprobs(Sequence[PositionLogprobs | None]):
     """One entry for each prompt token, the first one None. Slices are lists.
@@ -22,7 +24,7 @@ class PromptLogprobs(Sequence[PositionLogprobs | None]):
     tokenizer: None leaves out the tokens' texts.
     """
 
-    def __init__(self, entries: Sequence[TokenLogprobs], tokenizer: Tokenizer | None) -> None:
+    def __init__(self, entries: list[TokenLogprobs], tokenizer: Tokenizer | None) -> None:
         self._entries = entries
         self._tokenizer = tokenizer
 
@@ -38,6 +40,11 @@ class PromptLogprobs(Sequence[PositionLogprobs | None]):
         if isinstance(positions, int):
             return self._at(positions)
         return [self._at(position) for position in positions]
+
+    def free(self) -> None:
+        """Drop all positions, some at a time: other threads go on meanwhile. Call it when nobody reads them any more."""
+        while self._entries:
+            del self._entries[-FREED_AT_ONCE:]
 
     def _at(self, position: int) -> PositionLogprobs | None:
         return position_logprobs(self._entries[position - 1], self._tokenizer) if position else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from core.engine.prompt_logprobs import PromptLogprobs
 from core.serving.context import ServingContext
 from core.serving.json_pieces import long_list
 from core.serving.logprobs import LogprobsFormatter
@@ -54,6 +55,12 @@ class CompletionWriter:
         for completion in output.outputs:
             choices.append(self._choice(prompt_index, output, completion))
         return choices
+
+    def free(self) -> None:
+        """Give the log-probabilities of the prompts back, once nothing will be written any more. Slow where they are many."""
+        for positions in self._prompt_logprobs.values():
+            if isinstance(positions, PromptLogprobs):
+                positions.free()
 
     def _tells(self, choice: CompletionChoice) -> bool:
         if choice.text or choice.finish_reason or choice.logprobs:

@@ -139,9 +139,11 @@ def test_texts_above_some_kilobytes_are_tokenized_in_a_thread(roomy: RunningServ
 def test_prompts_that_answers_show_are_written_elsewhere(roomy: RunningServer, places: Places, body: Any) -> None:
     places.watch(CompletionWriter, "choices")
     places.watch(completions, "json_response")
+    places.watch(CompletionWriter, "free")
     answer = complete(roomy, prompt=[[65] * 5000] * 3, max_tokens=1, **body)
     assert len(answer["choices"]) == 3
     assert not any(places.on_loop("choices")) and places.on_loop("json_response") == [False]
+    assert places.on_loop("free") == [False]
     complete(roomy, prompt=[[65] * 5] * 3, max_tokens=1, **body)
     assert all(places.on_loop("choices")) and places.on_loop("json_response") == [True]
 

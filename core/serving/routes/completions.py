@@ -85,6 +85,7 @@ async def _fill(head: CompletionResponse, outputs: AsyncGenerator[PromptOutput, 
             if cost > LIGHT:
                 await asyncio.sleep(0)
                 cost = 0
+    await in_thread_if(num_written > LIGHT, writer.free)
     head.choices = sorted(choices, key=lambda choice: choice.index)
     head.usage = writer.usage.usage()
     extras.tell(head)
