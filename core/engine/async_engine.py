@@ -77,7 +77,7 @@ class AsyncEngine:
         self._closed = False
         self._live = LiveRequests(config, tokenizer)
         self._totals = StatTotals()
-        self.control = EngineControl(self._live_client, lambda: self.stats)
+        self.control = EngineControl(self._live_client)
         self._intake = Intake(config, tokenizer, self._live.queue, self._totals)
         self._stats_log = None if config.disable_log_stats else StatsLog()
         self._killers = Killers()

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import msgspec
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
-from core.api.messages import HaltHolder, SchedulerStats
 from core.api.weights import WeightUpdate
 from core.engine.state_table import ENDED
 
@@ -34,21 +33,18 @@ class EngineControl:
     """The calls of one client of an engine; make one for each connection.
 
     client: of the engine that lives; raises what it raises when none does.
-    stats:  what is known of the engine.
     wait:   sleeps for a number of seconds.
 
     Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
-    being started again. What it says is known to `stats` from then on.
+    being started again. What it changes is in the statistics, which the engine sends before it answers.
     """
 
     def __init__(
         self,
         client: Callable[[], Callee],
-        stats: Callable[[], SchedulerStats],
         wait: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._client = client
-        self._stats = stats
         self._wait = wait
         self._num_holds = 0
 
@@ -171,11 +167,4 @@ class EngineControl:
             raise EngineStalledError(
                 f"The engine died during {method} and is being started again; look at its state before you call again."
             ) from None
-        if isinstance(state, dict):
-            stats = self._stats()
-            stats.weight_version = state["weight_version"]
-            stats.sleep_level = state["sleep_level"]
-            stats.is_paused = state["is_paused"]
-            stats.phase = state["state"]
-            stats.holders = msgspec.convert(state["told_holders"], tuple[HaltHolder, ...])
         return state

@@ -246,7 +246,11 @@ class EngineLoop:
                 self._core.refuse(name, choice, handle, f"The request could not be read by the engine: {error}")
 
     def _answer(self, client: Client, message: Utility) -> None:
-        """Call a utility. All clients hear of one that may take long before it begins, and when it has ended."""
+        """Call a utility. All clients hear of one that may take long before it begins, and when it has ended.
+
+        They hear of a change of the engine's state before the caller gets its answer. If the caller took the state from the
+        answer, it could do so after a later message and go back to an older state.
+        """
         takes_long = message.method in LONG
         if takes_long:
             self._tell_all(message.method)
@@ -257,9 +261,9 @@ class EngineLoop:
         finally:
             if self._notes is not None:
                 self._notes.end_utility()
-        self._send(client, result)
-        if takes_long:
+        if takes_long or self._core.lifecycle.has_news:
             self._tell_all("")
+        self._send(client, result)
 
     def _tell_all(self, utility: str) -> None:
         """Send the engine's state to all clients. utility: the call that is about to begin."""

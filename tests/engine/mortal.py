@@ -77,7 +77,11 @@ class MortalClient:
         return asyncio.get_running_loop().create_future()
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        return self.core.call(method, arguments)
+        answer = self.core.call(method, arguments)
+        self._deliver(
+            EngineOutputs(self.core.epoch, [], self.core.stats())
+        )  # before the answer, as the engine's loop does
+        return answer
 
     async def close(self) -> None:
         if self._task is not None:

@@ -120,7 +120,7 @@ def controlled(client: Scripted) -> EngineControl:
             raise EngineDeadError("It is gone for good.")
         return client
 
-    return EngineControl(live, SchedulerStats, lambda seconds: asyncio.sleep(0))
+    return EngineControl(live, lambda seconds: asyncio.sleep(0))
 
 
 def test_a_call_that_waits_lets_go_however_it_ends() -> None:
