@@ -108,7 +108,7 @@ class InputProcessor:
         self._check_explain(terms)
         _check_priority(terms.priority)
         if isinstance(params, PoolingParams):
-            parsed = self._parse(prompt)
+            parsed = self._parse(prompt, terms)
             request = self._pooling.request(request_id, parsed, params, terms, deadline, arrival)
             return ProcessedInput(parsed.text, [request])
         return self._to_continue(request_id, prompt, params, terms, deadline, arrival, grammar)
@@ -126,7 +126,7 @@ class InputProcessor:
         """A request for text; arguments as of `process`."""
         self._check_params(params)
         _check_compiled(params, grammar)
-        parsed = self._parse(prompt)
+        parsed = self._parse(prompt, terms)
         _check_continued(parsed, params)
         token_ids = self._truncate(parsed.token_ids, params)
         self._check_prompt(token_ids)
@@ -163,8 +163,8 @@ class InputProcessor:
             processed.asked = asked_of(params, terms, terms.explain, length, seed, num_cut, deadline)
         return processed
 
-    def _parse(self, prompt: PromptInput) -> Prompt:
-        parsed = self._prompts.parse(prompt)
+    def _parse(self, prompt: PromptInput, terms: RequestTerms) -> Prompt:
+        parsed = self._prompts.parse(prompt, copies=not terms.gives_prompt)
         check_unicode("cache_salt", parsed.cache_salt or "")
         return parsed
 

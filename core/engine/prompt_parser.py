@@ -49,12 +49,15 @@ class PromptParser:
         self._model = model
         self._tokenizer = tokenizer
 
-    def parse(self, prompt: PromptInput) -> Prompt:
-        """Take a prompt apart and tokenize its text. With both text and token ids, the ids count."""
+    def parse(self, prompt: PromptInput, *, copies: bool = True) -> Prompt:
+        """Take a prompt apart and tokenize its text. With both text and token ids, the ids count.
+
+        copies: a list of token ids is copied; a million of them take 10 ms when the copy is freed.
+        """
         if isinstance(prompt, str):
             return Prompt(prompt, self._encode(prompt))
         if isinstance(prompt, Mapping):
-            return self._parse_mapping(prompt)
+            return self._parse_mapping(prompt, copies)
         if isinstance(prompt, Sequence):
             return Prompt(None, self._token_ids(prompt))
         raise RequestError(
@@ -63,7 +66,7 @@ class PromptParser:
             param="prompt",
         )
 
-    def _parse_mapping(self, prompt: Mapping[str, Any]) -> Prompt:
+    def _parse_mapping(self, prompt: Mapping[str, Any], copies: bool) -> Prompt:
         _check_keys(prompt)
         text = prompt.get("prompt")
         token_ids = prompt.get("prompt_token_ids")
@@ -77,7 +80,7 @@ class PromptParser:
             return self._embedded(embeds, text, token_ids, salt)
         types = prompt.get("token_type_ids")
         if token_ids is not None:
-            ids = self._token_ids(token_ids)
+            ids = self._token_ids(token_ids, copies)
             return Prompt(text, ids, salt, 0 if types is None else _second(types, len(ids)))
         if types is not None:
             raise RequestError("token_type_ids are of 'prompt_token_ids'; give both.", param="token_type_ids")
@@ -103,12 +106,12 @@ class PromptParser:
     def _encode(self, text: str) -> list[int]:
         return need_tokenizer(self._tokenizer, "a text prompt", "prompt").encode(text)
 
-    def _token_ids(self, token_ids: Any) -> list[int]:
+    def _token_ids(self, token_ids: Any, copies: bool = True) -> list[int]:
         """The ids as a list of Python integers, each checked against the vocabulary."""
         param = "prompt_token_ids"
         if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
             raise RequestError(f"{param} is a {type(token_ids).__name__}; expected a list of integers.", param=param)
-        ids = list(token_ids)
+        ids = list(token_ids) if copies or not isinstance(token_ids, list) else token_ids
         if not all(set(map(type, piece)) == {int} for piece in pieces(ids)):
             position, token = next((place, token) for place, token in enumerate(ids) if type(token) is not int)
             raise RequestError(f"{param}[{position}] is {token!r}; expected an integer token id.", param=param)

@@ -46,6 +46,7 @@ class RequestTerms:
     num_public_tokens: of its prompt, whose cached prefix all tenants share.
     explain:       None: nobody asks how the answer came about.
     recorder:      keeps what the request gets, and knows what it has got already; None: nobody does.
+    gives_prompt:  its list of token ids is the engine's from now on; otherwise it is copied, since the caller may change it.
     """
 
     priority: int = 0
@@ -58,6 +59,7 @@ class RequestTerms:
     tenant: str = ""
     num_public_tokens: int = 0
     recorder: Recorder | None = None
+    gives_prompt: bool = False
 
     def deadline(self, default_s: float) -> float:
         """Monotonic seconds at which the request ends; 0.0: never.

@@ -125,6 +125,7 @@ def _terms(
         arrival=arrival.begin,
         marks_specials=is_parsed,
         explain=None if isinstance(prepared, PreparedPooling) else explain_terms(prepared, context.model),
+        gives_prompt=True,
     )
 
 

@@ -11,7 +11,7 @@ from fakes import EOS, byte_source, make_config
 from core.api.errors import RequestError
 from core.api.sampling_params import SamplingParams
 from core.engine.input_processor import MAX_N, InputProcessor
-from core.engine.request_terms import RequestTerms
+from core.engine.request_terms import LENIENT, RequestTerms
 from core.tokens.tokenizer import Tokenizer
 
 
@@ -212,3 +212,11 @@ def test_requests_that_leave_nothing_to_sample_are_refused(
 def test_penalties_beyond_float32_are_refused() -> None:
     with pytest.raises(RequestError, match="repetition_penalty is 1e-300; expected"):
         SamplingParams(repetition_penalty=1e-300)
+
+
+def test_a_prompt_is_copied_unless_its_caller_gives_it_away() -> None:
+    processor = InputProcessor(make_config().model, None)
+    ids = [1, 2, 3]
+    for terms, is_same in ((LENIENT, False), (RequestTerms(gives_prompt=True), True)):
+        made = processor.process("r", {"prompt_token_ids": ids}, SamplingParams(max_tokens=2, detokenize=False), terms)
+        assert made.requests[0].prompt_token_ids == ids and (made.requests[0].prompt_token_ids is ids) is is_same

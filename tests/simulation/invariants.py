@@ -150,7 +150,7 @@ class Invariants:
     async def _patiently(self, what: str, call: Any) -> Any:
         """Make a call until it goes well; a violation when it never does."""
         last: Exception | None = None
-        for _ in range(20):
+        for _ in range(60):  # seconds: the next engine may have to fall asleep first, which takes up to 40 (`slow`)
             try:
                 async with asyncio.timeout(PROBE_S):
                     return await call()
