@@ -32,7 +32,7 @@ def schedule_of(seed: int) -> e.Schedule:
     settings = _settings(draw)
     at = 0.0
     events: list[e.AnyEvent] = []
-    for _ in range(draw.randint(6, 12)):
+    for _ in range(draw.randint(5, 11)):
         at += draw.choice((0.0, 0.005, 0.03, 0.1, 0.3, 1.5)) * draw.random() * 2
         events.append(_event(draw, round(at, 3), settings))
     return e.Schedule(seed, settings, tuple(events))
