@@ -137,12 +137,17 @@ class ThreadLimits:
             self._let_go(ident)
 
     def _let_go(self, ident: int) -> None:
-        """Stop watching this thread. An exception that was sent and has not arrived must not arrive later."""
+        """Stop watching this thread. An exception that was sent and has not arrived must not arrive later.
+
+        Taking it back (`PyThreadState_SetAsyncExc` with NULL) would leave the interpreter's flag of pending work set, and
+        then a function under `sys.setprofile` never begins (CPython 3.11).
+        """
         while True:
             try:
                 with self._lock:
                     self._watched.pop(ident, None)
-                    _raise_in(ident, None)
+                for _ in range(2):  # the interpreter raises what was sent when a loop jumps back
+                    pass
                 return
             except WorkSpent:  # it arrived here
                 continue
@@ -161,13 +166,7 @@ class ThreadLimits:
                 for ident, end in self._watched.items():
                     if time.clock_gettime(time.pthread_getcpuclockid(ident)) > end:
                         self._watched[ident] = end + REPEAT_SECONDS
-                        _raise_in(ident, WorkSpent)
-
-
-def _raise_in(ident: int, kind: type[BaseException] | None) -> None:
-    """Have a thread raise an exception; None takes back one that it has not raised yet."""
-    exception = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), exception)
+                        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(WorkSpent))
 
 
 def _characters(value: Any, depth: int) -> int:

@@ -176,3 +176,16 @@ def test_ordinary_operations_are_as_they_were(source: str, expected: str) -> Non
 def test_every_check_is_of_something_that_exists() -> None:
     assert set(FILTERS) <= set(jinja2.Environment().filters)
     assert all(hasattr(str, name) for name in TEXT_METHODS)
+
+
+def test_a_rendering_leaves_profilers_alone() -> None:
+    """An exception that is taken back from a thread has CPython 3.11 begin a profiled function again and again."""
+    code = """
+import sys
+from core.tokens.chat_template import ChatTemplate
+
+ChatTemplate("{{ messages[0].content }}").render([{"role": "user", "content": "hi"}])
+sys.setprofile(lambda *event: None)
+(lambda: None)()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
