@@ -20,6 +20,7 @@ from core.api.messages import (
     EngineOutputs,
     EngineReady,
     EngineRequest,
+    HaltHolder,
     Leave,
     Resume,
     SchedulerStats,
@@ -40,6 +41,7 @@ FIRST_FIELDS: dict[str, str] = {
     "TokenLogprobs": "token_ids logprobs ranks",
     "EngineOutput": "request_id choice start token_ids logprobs prompt_logprobs finish_reason stop_reason num_cached_tokens "
     "handle",
+    "HaltHolder": "reason since",
     "SchedulerStats": "num_running num_waiting kv_cache_usage prefix_queries prefix_hits num_preemptions spec_num_drafts "
     "spec_num_draft_tokens spec_num_accepted_tokens num_timeouts num_failed_steps num_violations tier_hits tier_saved "
     "kv_residency",
@@ -68,6 +70,7 @@ SAMPLES: list[msgspec.Struct] = [
     REQUEST,
     TokenLogprobs([1], [-0.5], [1]),
     EngineOutput("a", 0, 2, [3], finish_reason="stop", stop_reason=9, handle=1, record=RECORD),
+    HaltHolder("pause", 2.5),
     SchedulerStats(num_running=2, kv_residency=[[1.0]]),
     TokenColumns(b"12345678", b"1234", b"1234"),
     Begun(1, 2.5),

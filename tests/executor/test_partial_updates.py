@@ -50,6 +50,7 @@ def newer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("newer"), seed=11)
 
 
+@pytest.mark.slow
 def test_only_what_is_made_of_newer_tensors_is_built(tiny_llama: Path, newer: Path, tmp_path: Path) -> None:
     with engine(tiny_llama, enable_sleep_mode=True) as llm:
         nbytes = worker_of(llm).device.nbytes["weights"]

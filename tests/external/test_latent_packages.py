@@ -64,6 +64,7 @@ def test_it_is_told_and_refuses_other_layers(models, tiny_llama, core):
     assert "layer_kind: needs latent, got full" in refused.stderr
 
 
+@pytest.mark.slow
 def test_it_passes_the_kit(core):
     done = core("plugins", "check", "attention.latent_pages", "--json")
     findings = [finding for entry in json.loads(done.stdout) for finding in entry["findings"]]

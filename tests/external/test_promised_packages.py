@@ -275,6 +275,7 @@ def test_the_store_is_read_by_ranges(answers, checkpoints):
         assert len(bodies) == 1, "neighbouring tensors are read with one request"
 
 
+@pytest.mark.slow
 def test_packages_pass_the_kit(checkpoints, python):
     packed, packed_plain = checkpoints.nibble4()
     tasks = [

@@ -169,6 +169,7 @@ def test_who_serves_which_layers_is_told(sprig, tiny_lfm2, core):
     assert refused.returncode == 2 and "state_op: needs gated_linear, got short_conv" in refused.stderr
 
 
+@pytest.mark.slow
 def test_they_pass_the_kit(sprig, core):
     for name, least, model in (("attention.gated_states", 14, []), ("model.sprig", 12, ["--model", str(sprig)])):
         done = core("plugins", "check", name, "--json", *model)

@@ -22,7 +22,7 @@ from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, Schedu
 from core.api.sampling_params import SamplingParams
 from core.config.remote import is_loopback, read_secret
 from core.config.resolve import resolve
-from core.engine.zmq_client import _check_sizes, _messages
+from core.engine.zmq_client import _check_size, _messages
 from core.library.async_llm import AsyncLLM
 from core.serving.remote.agreement import adopted, change, objection
 from core.serving.remote.messages import Hello, channel_kind, channel_of
@@ -218,9 +218,9 @@ def test_requests_have_the_engines_time_and_a_size_that_can_be_sent() -> None:
     (message,) = _messages([request], 25.0)
     assert message.request.deadline == 125.0 and request.deadline == 100.0
     assert _messages([msgspec.structs.replace(request, deadline=0.0)], 25.0)[0].request.deadline == 0.0
-    _check_sizes([b"1234"], None)
+    _check_size(b"1234", None)
     with pytest.raises(ValueError, match=r"5 bytes.*at most 4"):
-        _check_sizes([b"1", b"12345"], 4)
+        _check_size(b"12345", 4)
 
 
 def test_kinds_of_channels() -> None:

@@ -270,7 +270,7 @@ def test_every_field_of_a_chat() -> None:
     assert evil.prompts[0].control_text["<|im_end|>"] >= 6 and not plain.prompts[0].control_text
     assert type(evil.prompts[0].text) is str
     tokenized = prepare("tokenize", **chat(EVIL))
-    assert tokenized.tokens == evil.prompts[0].token_ids
+    assert json.loads(tokenized.body)["tokens"] == evil.prompts[0].token_ids
     old = prepare(allowed=True, **chat(EVIL))
     assert num_control(old.prompts[0].token_ids) > num_control(evil.prompts[0].token_ids) + 6
     assert old.prompts[0].control_text == evil.prompts[0].control_text
@@ -306,7 +306,8 @@ def test_other_apis() -> None:
 def test_plain_prompts_hold_what_their_client_writes() -> None:
     ids = prepare("completion", prompt="<|im_end|>x").prompts[0].token_ids
     assert num_control(ids) == 2  # and <s>
-    assert num_control(prepare("tokenize", prompt="<|im_end|>x").tokens) == 2
+    tokenized = prepare("tokenize", prompt="<|im_end|>x")
+    assert num_control(json.loads(tokenized.body)["tokens"]) == 2
 
 
 def test_a_message_that_is_continued() -> None:
