@@ -99,6 +99,7 @@ def test_all_slow_masks_share_one_budget(machine: Machine, grammars: Grammars, a
 
 
 def test_a_busy_machine_ends_nothing(machine: Machine, grammars: Grammars) -> None:
+    """A request that was ended would be a MaskError here."""
     one = mask(grammars)
     machine.wall = 10 * SINGLE_S
     for _ in range(100):
@@ -106,6 +107,7 @@ def test_a_busy_machine_ends_nothing(machine: Machine, grammars: Grammars) -> No
 
 
 def test_slow_masks_now_and_then_end_nothing(machine: Machine, grammars: Grammars) -> None:
+    """Nor here, where two masks of ten are slow."""
     one = mask(grammars)
     for step in range(1000):
         machine.busy = 3 * SLOW_S if step % 10 < 2 else SLOW_S / 100
