@@ -76,18 +76,17 @@ def create_app(
 
     Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used.
     """
-    docs = not server_config.disable_fastapi_docs
     app = FastAPI(
         title="core",
         version=__version__,
         docs_url=None,  # routes.docs
         redoc_url=None,
-        openapi_url="/openapi.json" if docs else None,
+        openapi_url=None,  # routes.docs
     )
     context = _context(engine, server_config, model_config, cache_config, durable)
     app.state.context = context
     allowed = operators(server_config)
-    paths: list[str] = ["/openapi.json"] if docs else []
+    paths: list[str] = []
     for module in _modules(server_config, engine.config):
         paths += [route.path for route in module.router.routes]
         mount(app, module.router, allowed)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import logging
 import sys
 import threading
@@ -56,11 +57,14 @@ class LoopWatch:
         self._running_since: float | None = None
         self._seen = ""
         self._thread = 0
+        self._collecting_since = 0.0
+        self._collected_s = 0.0
 
     def begin(self) -> None:
         """Count from now on. Called in the thread of the loop; a start takes long, and nobody waits for it."""
         self._counts = True
         self._thread = threading.get_ident()
+        gc.callbacks.append(self._note_collection)
         threading.Thread(target=self._look, name="core-loop-watch", daemon=True).start()
 
     def measured(self, callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -72,6 +76,7 @@ class LoopWatch:
         if not self._counts or self._running_since is not None:  # one that is called by another one counts with it
             return callback(*arguments, **options)
         self._seen = ""
+        self._collected_s = 0.0
         self._running_since = time.monotonic()
         begin = self._busy()
         try:
@@ -83,14 +88,24 @@ class LoopWatch:
             if seconds > self.limit_s:
                 self.num_slow += 1
                 logger.warning(
-                    "A callback took %.1f ms of the event loop, at most %g are allowed (--max-callback-ms): %s%s.",
+                    "A callback took %.1f ms of the event loop, at most %g are allowed (--max-callback-ms): %s%s%s.",
                     *(
                         seconds * 1000,
                         self.limit_s * 1000,
                         callback_name(callback),
                         self._seen and f", in {self._seen}",
+                        f", {self._collected_s * 1000:.1f} ms of it collecting garbage" if self._collected_s else "",
                     ),
                 )
+
+    def _note_collection(self, phase: str, facts: dict[str, int]) -> None:
+        """Add up how long the garbage collections within the running callback take. Called by the collector."""
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._collecting_since = self._busy()
+        else:
+            self._collected_s += self._busy() - self._collecting_since
 
     def _look(self) -> None:
         """In a thread of its own: note where a callback is that has run for some time."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from core.api.config import ServerConfig
+from core.serving.garbage import collect_between_requests
 from core.serving.lifetime import close_engine
 from core.serving.loop_watch import watch_of
 from core.serving.process_limits import fit_connections, watch_files
@@ -75,6 +76,7 @@ async def serve_requests(
     watching = [asyncio.ensure_future(event.wait()) for event in (*events, died)]
     stop, hurry, death = watching
     watching_files = asyncio.ensure_future(watch_files())
+    collecting = asyncio.ensure_future(collect_between_requests(lambda: context.drain.num_running))
     os.nice(NICENESS)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
@@ -103,7 +105,7 @@ async def serve_requests(
         await serving
     finally:
         await context.close()
-        for task in (*watching, watching_files):
+        for task in (*watching, watching_files, collecting):
             task.cancel()
     if engine.dead_error is not None:
         raise engine.dead_error
