@@ -12,7 +12,7 @@ from typing import Any
 
 import transformers
 
-from core.models.families import families, Family, decoder_spec, remote
+from core.models.families import Family, decoder_spec, families, remote
 from tests.families import results
 from tests.families.architectures import tiny_config, variants
 from tests.families.expected import REFUSED, UNMENDED

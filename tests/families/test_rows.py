@@ -10,7 +10,7 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
-from core.models.families import families, decoder_spec, remote
+from core.models.families import decoder_spec, families, remote
 from tests.families import document, results
 from tests.families.architectures import ENCODERS, USUAL, tiny_config, variants
 from tests.families.comparison import distances

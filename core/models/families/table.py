@@ -88,7 +88,9 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     if claims:
         return claims[0]
     if not families():
-        raise UnknownArchitecture("No model families are installed; `pip install core-models` brings those of the engine.")
+        raise UnknownArchitecture(
+            "No model families are installed; `pip install core-models` brings those of the engine."
+        )
     what = architectures[0] if architectures else model_type or "(none given)"
     whose = ""
     if text is not hf_config:
