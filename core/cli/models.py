@@ -16,7 +16,7 @@ from core.cli.tables import print_json, print_table
 from core.config.memory import human_bytes
 from core.config.model_report import ModelReport, model_report
 from core.config.tensor_groups import TensorGroup
-from core.models.families import FAMILIES
+from core.models.families import families
 from core.plugin.discovery import origin
 from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
@@ -65,7 +65,7 @@ def _list(words: list[str]) -> int:
 
 def _rows() -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for row in FAMILIES:
+    for row in families():
         found.append(
             {
                 "family": row.name,

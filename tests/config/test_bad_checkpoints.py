@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from core.api.errors import ConfigError, UserError
 from core.config.resolve import resolve
-from core.models.families import FAMILIES, family_for, read_configuration, table
+from core.models.families import families, family_for, read_configuration, table
 from core.plugin.registry import PluginRegistry
 
 
@@ -54,8 +54,9 @@ def test_sizes_that_the_tensors_do_not_have(problems_of, tiny_llama: Path) -> No
 
 
 def test_two_rows_that_claim_one_checkpoint(problems_of, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    twin = msgspec.structs.replace(FAMILIES[0], name="twin")
-    monkeypatch.setattr(table, "FAMILIES", (*FAMILIES, twin))
+    twin = msgspec.structs.replace(families()[0], name="twin")
+    rows = (*families(), twin)
+    monkeypatch.setattr(table, "families", lambda: rows)
     (problem,) = problems_of(tiny_llama)
     assert "mean 'llama' and 'twin'" in problem and "--hf-overrides.model_type" in problem
 

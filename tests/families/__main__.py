@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from core.api.errors import CoreError
-from core.models.families import FAMILIES
+from core.models.families import families
 from tests.families.architectures import everything, variants
 from tests.families.comparison import distances
 from tests.families.harness import Harness
@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _list() -> None:
     """Every architecture with its variants; a star where a row claims it."""
-    claimed = {model_type for family in FAMILIES for model_type in family.model_types}
+    claimed = {model_type for family in families() for model_type in family.model_types}
     by_type: dict[str, list[str]] = {}
     for model_type, variant in everything():
         by_type.setdefault(model_type, []).append(variant)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.models.families import FAMILIES
+from core.models.families import families
 from tests.families.architectures import variants
 from tests.models.mutations import Subject
 
-MODEL_TYPES = [model_type for family in FAMILIES for model_type in family.model_types if variants(model_type)]
+MODEL_TYPES = [model_type for family in families() for model_type in family.model_types if variants(model_type)]
 QUICK = ("llama",)
 """Whose keys are changed in every run of the suite, each to one other value."""
 KNOWN: dict[tuple[str, str], str] = {

@@ -4,10 +4,10 @@ from core.models.families.build import ACTIVATIONS
 from core.models.families.plugged import plugin_names, plugin_row, plugin_spec
 from core.models.families.row import NEVER, Family, HeadNorm
 from core.models.families.table import (
-    FAMILIES,
     Reading,
     UnknownArchitecture,
     decoder_spec,
+    families,
     family_for,
     layer_specs,
     read_configuration,
@@ -20,13 +20,13 @@ from core.models.families.table import (
 
 __all__ = [
     "ACTIVATIONS",
-    "FAMILIES",
     "NEVER",
     "Family",
     "HeadNorm",
     "Reading",
     "UnknownArchitecture",
     "decoder_spec",
+    "families",
     "family_for",
     "layer_specs",
     "plugin_names",

@@ -9,43 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from fnmatch import translate
+from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
+from importlib_metadata import entry_points
 
 from core.api.checkpoint import CheckpointManifest
 from core.api.decoder_spec import DecoderSpec
 from core.api.errors import UserError
 from core.api.specs import LayerSpec
 from core.models.configuration import Configuration, configuration
-from core.models.families import (
-    alibi,
-    bert,
-    by_kind,
-    cohere,
-    cohere_moe,
-    dbrx,
-    deepseek,
-    exaone,
-    falcon,
-    gemma,
-    glm,
-    gpt2,
-    gpt_oss,
-    hybrid,
-    latent,
-    llama,
-    llama4,
-    mamba,
-    moe,
-    olmo,
-    opt,
-    phi,
-    plain_mlp,
-    remote,
-    scaled,
-    sigmoid_moe,
-)
 from core.models.families.build import class_defaults, configuration_of, spec_of
 from core.models.families.class_heads import class_head
 from core.models.families.row import Family
@@ -58,36 +32,21 @@ from core.models.weight_rules import Ignored, Rename, WeightRule, modules
 BODY_ALONE = Rename(r"^(?=(embed_tokens|layers|norm)\.)", "model.")
 """Of a checkpoint that was saved without its head, as those for embeddings are."""
 
-FAMILIES: tuple[Family, ...] = (
-    *llama.ROWS,
-    *scaled.ROWS,
-    *plain_mlp.ROWS,
-    *exaone.ROWS,
-    *latent.ROWS,
-    *remote.ROWS,
-    *gemma.ROWS,
-    *moe.ROWS,
-    *deepseek.ROWS,
-    *cohere.ROWS,
-    *glm.ROWS,
-    *olmo.ROWS,
-    *phi.ROWS,
-    *falcon.ROWS,
-    *gpt_oss.ROWS,
-    *llama4.ROWS,
-    *sigmoid_moe.ROWS,
-    *by_kind.ROWS,
-    *dbrx.ROWS,
-    *cohere_moe.ROWS,
-    *mamba.ROWS,
-    *hybrid.ROWS,
-    *gpt2.ROWS,
-    *opt.ROWS,
-    *alibi.ROWS,
-    *bert.ROWS,
-)
-"""One row a family."""
+ROWS_GROUP = "core.model_rows"
+"""Entry points of tuples of `Family`. A plugin of the kind `model` is asked about one checkpoint; these rows are all known."""
 IGNORED_TENSORS = "ignored_tensors"
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """The rows of every distribution that is installed, in the order of their entry points' names.
+
+    They are looked up on first use: a module of rows imports this package while it is itself being imported.
+    """
+    rows: list[Family] = []
+    for entry in sorted(entry_points(group=ROWS_GROUP), key=lambda entry: entry.name):
+        rows += entry.load()
+    return tuple(rows)
 
 
 class UnknownArchitecture(UserError):
@@ -117,8 +76,8 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
     text = text_config(hf_config)
     model_type = str(text.get("model_type") or "")
     architectures = [str(name) for name in text.get("architectures") or ()]
-    by_type = [family for family in FAMILIES if model_type in family.model_types]
-    by_name = [family for family in FAMILIES if any(name in family.architectures for name in architectures)]
+    by_type = [family for family in families() if model_type in family.model_types]
+    by_name = [family for family in families() if any(name in family.architectures for name in architectures)]
     claims = by_type or by_name
     if len(claims) > 1:
         rows = " and ".join(f"'{family.name}'" for family in claims)
@@ -128,12 +87,16 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
         )
     if claims:
         return claims[0]
+    if not families():
+        raise UnknownArchitecture(
+            "No model families are installed; `pip install core-models` brings those of the engine."
+        )
     what = architectures[0] if architectures else model_type or "(none given)"
     whose = ""
     if text is not hf_config:
         whose = f" of the text in a model of type '{hf_config.get('model_type')}'"
     raise UnknownArchitecture(
-        f"Unknown model architecture '{what}'{whose}; of {len(FAMILIES)} known families, the nearest names are "
+        f"Unknown model architecture '{what}'{whose}; of {len(families())} known families, the nearest names are "
         f"{', '.join(_nearest(what))}. `core models` lists all."
     )
 
@@ -141,10 +104,10 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
 def _nearest(what: str) -> list[str]:
     """The names in the table that look most like an architecture."""
     known: list[str] = []
-    for family in FAMILIES:
+    for family in families():
         known.extend(family.model_types)
         known.extend(family.architectures)
-    return get_close_matches(what, known, n=3, cutoff=0.5) or [FAMILIES[0].name]
+    return get_close_matches(what, known, n=3, cutoff=0.5) or [family.name for family in families()[:1]]
 
 
 def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
@@ -189,7 +152,7 @@ def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
 
 def family_rules(spec: DecoderSpec, hf_config: Mapping[str, Any]) -> list[WeightRule]:
     """How the family of a model names and lays out its tensors; none for a family that is not in the table."""
-    for family in FAMILIES:
+    for family in families():
         if family.name == spec.family:
             return _rules_of(family, hf_config, spec)
     return []
@@ -240,7 +203,7 @@ def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
     known = class_defaults(config, row)
     defaults = {} if known is None else known.defaults
     model_types: list[str] = []
-    for other in FAMILIES:
+    for other in families():
         model_types.extend(other.model_types)
     neutral_here = {**row.neutral, **_kinds_that_are_not_there(spec)}
     inside = unread(config, model_types, neutral_here, defaults)
