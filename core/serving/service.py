@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.serving.lifetime import close_engine
 from core.serving.loop_watch import watch_of
 from core.serving.process_limits import fit_connections, watch_files
