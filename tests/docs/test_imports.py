@@ -36,7 +36,7 @@ def imports() -> Mapping[str, frozenset[str]]:
 
 def imported(name: str) -> Iterator[str]:
     """The modules of the product that one module names in its import statements."""
-    for node in ast.walk(ast.parse(files()[name].read_bytes())):
+    for node in statements(ast.parse(files()[name].read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in files())
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
@@ -46,6 +46,16 @@ def imported(name: str) -> Iterator[str]:
                     yield below
                 elif node.module in files():
                     yield node.module
+
+
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node. Expressions are most of a tree and hold none: they are left out, to be quick."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        below = getattr(block, part, None)
+        if isinstance(below, list):
+            for node in below:
+                yield node
+                yield from statements(node)
 
 
 def circles(arrows: Mapping[str, frozenset[str]]) -> list[list[str]]:
