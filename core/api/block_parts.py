@@ -6,16 +6,12 @@ weights. Called by: `DecoderSpec`, and the weight loading.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import msgspec
 
 from core.api.block_spec import ExpertsSpec, MLPSpec
+from core.api.decoder_shape import DecoderShape
 from core.api.mixer_parts import MixerParts, NormTensor, attention_parts, latent_parts, merged, state_parts
 from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
-
-if TYPE_CHECKING:
-    from core.api.decoder_spec import DecoderSpec
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):
@@ -25,13 +21,13 @@ class ExpertLinears(msgspec.Struct, frozen=True):
     down: tuple[LayerSpec, ...]
 
 
-def mixer_parts(spec: DecoderSpec, index: int) -> MixerParts:
+def mixer_parts(spec: DecoderShape, index: int) -> MixerParts:
     """What the mixers of a block are made of; of two, both."""
     parts = [_mixer_parts(spec, index, mixer) for mixer in spec.blocks[index].mixers]
     return merged(parts)
 
 
-def _mixer_parts(spec: DecoderSpec, index: int, mixer: MixerSpec) -> MixerParts:
+def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts:
     block = spec.blocks[index]
     hidden = spec.hidden_size
     width = 2 * hidden if block.wide else hidden
@@ -46,7 +42,7 @@ def _mixer_parts(spec: DecoderSpec, index: int, mixer: MixerSpec) -> MixerParts:
     return attention_parts(mixer, prefix, hidden, heads, pairs, width)
 
 
-def mlp_linears(spec: DecoderSpec, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
     """The matrices of a block's MLP, or its router and shared expert; parts of one entry share their input."""
     mlp = spec.block_mlp(index)
     if mlp is not None:
@@ -83,7 +79,7 @@ def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[La
     return {"gate_up": inputs, "down": (down,)}
 
 
-def expert_linears(spec: DecoderSpec, index: int) -> list[ExpertLinears]:
+def expert_linears(spec: DecoderShape, index: int) -> list[ExpertLinears]:
     """The experts of a block that are held, in the order of their ids; none without experts."""
     experts = spec.blocks[index].experts
     if experts is None:
@@ -103,7 +99,7 @@ def expert_linears(spec: DecoderSpec, index: int) -> list[ExpertLinears]:
     return found
 
 
-def correction_tensor(spec: DecoderSpec, index: int) -> tuple[str, int] | None:
+def correction_tensor(spec: DecoderShape, index: int) -> tuple[str, int] | None:
     """Tensor name and size of a router's bias that counts in the choice alone, or None."""
     experts = spec.blocks[index].experts
     if experts is None or not experts.correction:
@@ -111,13 +107,13 @@ def correction_tensor(spec: DecoderSpec, index: int) -> tuple[str, int] | None:
     return f"{_experts_module(spec, index, experts)}.gate.e_score_correction_bias", experts.count
 
 
-def _experts_module(spec: DecoderSpec, index: int, experts: ExpertsSpec) -> str:
+def _experts_module(spec: DecoderShape, index: int, experts: ExpertsSpec) -> str:
     """The module of router and experts."""
     module, *_ = experts.names
     return f"{spec.block_name(index)}.{module}"
 
 
-def norms_around(spec: DecoderSpec, index: int) -> dict[str, NormTensor]:
+def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
     """The norms of a block around mixer and MLP, and within the MLP."""
     prefix = spec.block_name(index)
     norms: dict[str, NormTensor] = {}
@@ -129,7 +125,7 @@ def norms_around(spec: DecoderSpec, index: int) -> dict[str, NormTensor]:
     return norms
 
 
-def _norm_names(spec: DecoderSpec, index: int) -> dict[str, str]:
+def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
     """Names in the block, by role."""
     block = spec.blocks[index]
     mixes = bool(block.mixers)
@@ -150,7 +146,7 @@ def _norm_names(spec: DecoderSpec, index: int) -> dict[str, str]:
     return names
 
 
-def block_buffers(spec: DecoderSpec, index: int) -> dict[str, int]:
+def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
     """Width of each buffer of a step that a block works on."""
     widths = dict(mixer_parts(spec, index).buffers)
     block = spec.blocks[index]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from core.api.explanation import Scope
+from core.api.sequence_record import Scope
 from core.api.specs import KVGroup
 
 

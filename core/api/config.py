@@ -12,40 +12,24 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.cache_config import CacheConfig, KVEventsConfig
-from core.api.draft_spec import DraftSpec
 from core.api.model_config import ModelConfig
 from core.api.plugin_choices import PluginChoices, ResolvedPlugin
 from core.api.scheduler_config import SchedulerConfig
-from core.api.server_config import (
-    AnswerSettings,
-    JournalSettings,
-    RemoteSettings,
-    ServerConfig,
-    ServerLimits,
-    TraceSettings,
-)
 from core.api.weights import WeightsState
 
 __all__ = [
     "AcceptanceConfig",
     "AcceptanceMethod",
-    "AnswerSettings",
     "CacheConfig",
-    "DraftConfig",
     "EngineConfig",
-    "JournalSettings",
     "KVEventsConfig",
     "ModelConfig",
     "PluginChoices",
     "ProfilerConfig",
-    "RemoteSettings",
     "ResolvedPlugin",
     "RestartConfig",
     "SchedulerConfig",
-    "ServerConfig",
-    "ServerLimits",
     "StructuredOutputsConfig",
-    "TraceSettings",
     "WeightTransferConfig",
 ]
 
@@ -92,24 +76,6 @@ class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     threshold: float = 0.09
     alpha: float = 0.3
     rates: tuple[float, ...] = ()
-
-
-class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The draft that the core runs for a proposer.
-
-    spec:          its shape; where it has no decoder, the plugin's own heads compute.
-    model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
-                   lie in the target's own checkpoint, `model` is that one.
-    plugins:       what reads and computes it, beside the target's.
-    in_target:     whether the tensors lie in the target's own checkpoint.
-    tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
-    """
-
-    spec: DraftSpec
-    model: ModelConfig
-    plugins: PluginChoices
-    in_target: bool = False
-    tree: tuple[int, ...] = ()
 
 
 class CompilationConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +145,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_canary:      directory of what engines must agree with before their first request; None: nothing is compared.
     restarts:          what follows when the engine dies.
     acceptance:        of drafts; None: those that the sampler draws too.
-    draft:             None without a draft that the core runs.
+    draft:             a `DraftConfig`, or its plain values where this came as a message: read it with
+                       `core.api.draft_config.draft_of`. None without a draft that the executor runs.
     compilation:       what is recorded and compiled, and how.
     profiler:          None: nothing can be profiled.
     log_steps:         whether each step is a line of log.
@@ -209,7 +176,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     state_canary: str | None = None
     restarts: RestartConfig = RestartConfig()
     acceptance: AcceptanceConfig | None = None
-    draft: DraftConfig | None = None
+    draft: Any = None
     compilation: CompilationConfig = CompilationConfig()
     profiler: ProfilerConfig | None = None
     log_steps: bool = False

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from core.api.config import ResolvedPlugin
+    from core.api.plugin_choices import ResolvedPlugin
 
 LONGEST_NAME = 200
 """Characters of a name that may have been misspelt; comparing longer ones with anything would take long."""

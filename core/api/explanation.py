@@ -1,101 +1,18 @@
-"""How an answer came about: what an engine keeps of one sequence, and what users are told of a request.
+"""How an answer came about, as users read it.
 
-Owns: `SequenceRecord` (engine to client) and `Explanation` with its parts (told to users). Never does: measure or judge.
-Called by: the scheduler and the KV cache (they fill records), the output processor (makes explanations), the answer writers.
+Owns: `Explanation` with its parts. Never does: measure or judge. Called by: the output processor (makes explanations from
+the engine's records, `core.api.sequence_record`), the answer writers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
-MISS_CAUSES: Mapping[str, str] = MappingProxyType(
-    {
-        "caching_off": "Prefix caching is switched off.",
-        "prompt_logprobs": "Log-probabilities of the prompt were asked for, which need all of it computed.",
-        "last_block": "Everything that can be cached was: what is left is no whole block, or the prompt's last token.",
-        "collision": "Other tokens with the same hash are cached. They are not taken for these.",
-        "evicted": "The same tenant had these tokens computed before; since then their blocks were evicted or reset.",
-        "state_not_kept": "The tokens are known, but of the layers with a state none was kept at this place.",
-        "other_tenant": "Another tenant had the same tokens computed, and tenants do not share.",
-        "history_changed": "An earlier request of the same tenant has the same beginning and went on with other tokens.",
-        "first_seen": "No earlier request of the same tenant came this far with these tokens.",
-    }
-)
-"""Why a prompt's token did not come from the prefix cache. On the wire causes are any text: a new one is no new version."""
-
-NO_DRAFTS_CAUSES: Mapping[str, str] = MappingProxyType(
-    {
-        "cost": "By the measured times of steps and the drafts that were right, the batch is quicker without drafts.",
-        "measure": "Now and then a step has no drafts, so that it stays known how long that takes.",
-        "batch_size": "Too many requests ran or waited for drafts, by speculative_config.",
-        "max_model_len": "The sequence is longer than those that the draft model sees.",
-        "failed": "The proposer failed and is not asked any more.",
-    }
-)
-"""Why a step, or a sequence, has no drafts although there is speculation."""
-
-Scope = Literal["off", "own", "all"]
-"""What explained answers may tell of earlier requests: `off`: nothing is explained; `own`: of the same tenant's; `all`: also
-that another tenant had the same tokens."""
-
 Source = Literal["request", "generation_config", "server", "default", "context", "drawn"]
 """Where a sampling value comes from: the request, the generation configuration, the server's override of that, the default,
 the room that the prompt leaves in the context, or chance (a seed)."""
-
-
-class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
-    """The first prompt token that did not come from the prefix cache.
-
-    index:      of the token in the prompt.
-    cause:      why; a name in `MISS_CAUSES`.
-    differs_at: index of the first token that differs from the newest earlier request of the same tenant with the same
-                beginning; None but with `history_changed`.
-    """
-
-    index: int
-    cause: str
-    differs_at: int | None = None
-
-
-class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What an engine keeps of a sequence whose request asks for it. Times are `time.monotonic()`, 0.0 before they come.
-
-    entered:               when it came.
-    started:               when it first got blocks.
-    first_token:           when it got its first token.
-    ended:                 when it ended.
-    block_size:            tokens of a block.
-    miss:                  None until it has started.
-    num_memory_tokens:     those cached prompt tokens that came from host memory.
-    num_disk_tokens:       those that came from disk.
-    num_preemptions:       how often it lost its blocks to others.
-    num_recomputed_tokens: tokens computed again, for that reason or because a step failed.
-    num_drafts:            draft tokens that were verified.
-    num_accepted:          those among them that were right.
-    num_steps:             steps that computed something for it.
-    waited_for:            the argument whose limit kept it waiting last; empty when it started in the next step.
-    drafts_off:            why there were no drafts for it at its last step, as a sentence; empty when there might be some.
-    """
-
-    entered: float = 0.0
-    started: float = 0.0
-    first_token: float = 0.0
-    ended: float = 0.0
-    block_size: int = 0
-    miss: CacheMiss | None = None
-    num_memory_tokens: int = 0
-    num_disk_tokens: int = 0
-    num_preemptions: int = 0
-    num_recomputed_tokens: int = 0
-    num_drafts: int = 0
-    num_accepted: int = 0
-    num_steps: int = 0
-    waited_for: str = ""
-    drafts_off: str = ""
 
 
 class Times(msgspec.Struct):

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-MOST_ROWS: Final = 1 << 16
-"""Of any recording."""
 LARGEST: Final = 512
-"""Of a series that nobody has limited."""
+"""The end of the series where no argument limits it."""
 
 
 def graph_sizes(largest: int) -> list[int]:

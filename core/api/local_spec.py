@@ -6,19 +6,19 @@ Called by: `DecoderSpec.local`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import msgspec
 
 from core.api.block_spec import BlockSpec, ExpertsSpec, MLPSpec
+from core.api.decoder_shape import DecoderShape
 from core.api.errors import UserError
 from core.api.model_part import Part, local_mixer, share_of
 
-if TYPE_CHECKING:
-    from core.api.decoder_spec import DecoderSpec
+Shape = TypeVar("Shape", bound=DecoderShape)
 
 
-def local_spec(spec: DecoderSpec, part: Part) -> DecoderSpec:
+def local_spec(spec: Shape, part: Part) -> Shape:
     """The model that a rank sees. Raises UserError where it cannot be divided so."""
     if not 0 <= part.rank < part.size:
         raise UserError(f"rank {part.rank} of {part.size} parts: expected 0 to {part.size - 1}")
@@ -28,7 +28,7 @@ def local_spec(spec: DecoderSpec, part: Part) -> DecoderSpec:
     return spec if part.size == 1 else _divided(spec, part)
 
 
-def _stage(spec: DecoderSpec, start: int, stop: int) -> DecoderSpec:
+def _stage(spec: Shape, start: int, stop: int) -> Shape:
     """Some blocks; the embedding goes with the first one of all, the head with the last."""
     count = len(spec.blocks)
     if not 0 <= start < stop <= count:
@@ -42,7 +42,7 @@ def _stage(spec: DecoderSpec, start: int, stop: int) -> DecoderSpec:
     )
 
 
-def _divided(spec: DecoderSpec, part: Part) -> DecoderSpec:
+def _divided(spec: Shape, part: Part) -> Shape:
     """The rank's part of each layer."""
     _check_divisible(spec, part.size)
     blocks = [_block(block, part) for block in spec.blocks]
@@ -59,7 +59,7 @@ def _divided(spec: DecoderSpec, part: Part) -> DecoderSpec:
     )
 
 
-def _check_divisible(spec: DecoderSpec, size: int) -> None:
+def _check_divisible(spec: DecoderShape, size: int) -> None:
     """Raises UserError for parts of a model that no rank can compute alone."""
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:

@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from core.api.config import ResolvedPlugin
-from core.api.explanation import SequenceRecord
+from core.api.plugin_choices import ResolvedPlugin
 from core.api.pooling import Pooling
 from core.api.sampling_params import SamplingParams
+from core.api.sequence_record import SequenceRecord
 from core.api.structured_outputs import CompiledGrammar
 
 FinishReason = Literal["stop", "length", "abort", "error", "timeout"]

@@ -1,7 +1,7 @@
 """The HTTP server's own settings.
 
-Owns: `ServerConfig` and its parts. Never does: resolve or validate. Called by: `core.api.config`, where everybody takes them
-from.
+Owns: `ServerConfig` and its parts; limits and answers are in files of their own, and are taken from here as well.
+Never does: resolve or validate. Called by: configuration (writes), serving (reads).
 """
 
 from __future__ import annotations
@@ -10,38 +10,17 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.answer_settings import AnswerSettings
+from core.api.server_limits import ServerLimits
 
-class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits on what one client, connection or request may take of the server.
-
-    max_connections:       open at the same time.
-    max_header_size:       bytes of a request's line and headers.
-    max_body_size:         bytes.
-    request_read_timeout:  seconds from a request's first byte to its last.
-    keep_alive_timeout:    seconds that a connection may be silent between requests.
-    max_messages:          of one conversation.
-    max_tools:             of one request.
-    max_tools_size:        bytes of their definitions, as JSON.
-    max_list_length:       entries of each list of a request.
-    max_request_tokens:    output tokens that all choices of one HTTP request may ask for together.
-    max_stored_responses:  of /v1/responses, kept in memory.
-    max_stored_response_bytes: that these take together.
-    stored_response_lifetime: seconds that one of them is not used before it goes.
-    """
-
-    max_connections: int = 2048
-    max_header_size: int = 64 * 1024
-    max_body_size: int = 32 * 1024 * 1024
-    request_read_timeout: float = 60.0
-    keep_alive_timeout: float = 30.0
-    max_messages: int = 8192
-    max_tools: int = 1024
-    max_tools_size: int = 4 * 1024 * 1024
-    max_list_length: int = 1024
-    max_request_tokens: int = 4 * 1024 * 1024
-    max_stored_responses: int = 4096
-    max_stored_response_bytes: int = 256 * 1024 * 1024
-    stored_response_lifetime: float = 24 * 3600.0
+__all__ = [
+    "AnswerSettings",
+    "JournalSettings",
+    "RemoteSettings",
+    "ServerConfig",
+    "ServerLimits",
+    "TraceSettings",
+]
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,22 +36,6 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int = 256 * 1024 * 1024
     lifetime_s: float = 3600.0
     patience_s: float = 60.0
-
-
-class AnswerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How answers are taken apart into reasoning, text and calls.
-
-    enable_auto_tool_choice: whether the model may decide on calls.
-    tool_call_parser, reasoning_parser: name of a format, `auto` or `none`.
-    rows:                    further formats, which come first, as plain values (see `core.formats.response_format`).
-    reasoning_markers:       texts before and after the reasoning, in place of those of the format; None: those.
-    """
-
-    enable_auto_tool_choice: bool = True
-    tool_call_parser: str = "auto"
-    reasoning_parser: str = "auto"
-    rows: tuple[dict[str, Any], ...] = ()
-    reasoning_markers: tuple[str, str] | None = None
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):

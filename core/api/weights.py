@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from core.api.checkpoint import TensorInfo
+from core.api.tensor_info import TensorInfo
 
 PauseMode = Literal["abort", "wait", "keep"]
 """What becomes of requests that run or wait: they end with `abort`, get their last token first, or go on later."""

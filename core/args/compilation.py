@@ -1,11 +1,13 @@
 """Arguments about what is recorded and compiled. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from core.api.graph_sizes import MOST_ROWS
 from core.args.arg import Arg
+
+MOST_ROWS: Final = 1 << 16
+"""Limit of the rows of any recording."""
 
 
 class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):

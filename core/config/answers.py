@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.config import AnswerSettings
+from core.api.answer_settings import AnswerSettings
 from core.api.errors import PluginError, UserError
 from core.args.sources import Merged
 from core.plugin.registry import PluginRegistry

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from core.api.errors import ConfigError, CoreError, PluginError
 from core.config.chosen import Chosen
+from core.config.draft_model import Draft
 from core.config.rules import RULES, Facts, Problem, Stage, Warn, findings
 from core.config.settings import Settings
 from core.plugin.registry import PluginRegistry
-
-if TYPE_CHECKING:
-    from core.config.draft import Draft
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
-from core.config.platform import ChosenPlatform
+from core.config.chosen import ChosenPlatform
 from core.config.settings import Settings
 from core.plugin.hookspecs import Device
 from core.plugin.ranking import Choice

@@ -12,7 +12,7 @@ from core.config import limits
 from core.config.attempt import Attempt
 from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint
-from core.config.platform import ChosenPlatform
+from core.config.chosen import ChosenPlatform
 from core.config.structured_outputs import structured_outputs_config
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.ranking import Choice

@@ -1,13 +1,15 @@
 """The plugins that were chosen, by stage.
 
-Owns: `Chosen` and questions about it. Never does: choose. Called by: the stages, waivers, weights.
+Owns: `Chosen` and questions about it, and `ChosenPlatform`. Never does: choose. Called by: the stages, waivers, weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.api.config import ResolvedPlugin
+from core.plugin.hookspecs import Device
 from core.plugin.kinds import kind_named
 from core.plugin.manifest import Manifest
 from core.plugin.ranking import Choice, Selection
@@ -55,3 +57,17 @@ class Chosen:
     def selections(self) -> list[Selection]:
         """For people."""
         return [choice.selection for choice in self.stages.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenPlatform:
+    """The platform, and what it wants.
+
+    manifest: of the platform.
+    device: on which it runs.
+    wishes: plugins that it prefers, by argument.
+    """
+
+    manifest: Manifest
+    device: Device
+    wishes: Mapping[str, Sequence[str]]

@@ -1,7 +1,7 @@
 """The stage that finds the draft which the core runs for a proposer: its checkpoint, its shape, and who reads and computes it.
 
-Owns: that stage, and what makes a draft impossible. Never does: read a weight, or know a method (its plugin describes the
-draft). Called by: resolve, after the choice of plugins.
+Owns: that stage, and the reasons that make a draft impossible. Never does: read a weight, or know a method (the proposer's
+plugin describes the draft). Called by: resolve, after the choice of plugins.
 """
 
 from __future__ import annotations
@@ -10,25 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
 from core.api.checkpoint import CheckpointManifest
-from core.api.config import DraftConfig, ModelConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.errors import ConfigError, PluginError, UserError
 from core.api.module_spec import ModelSpec
-from core.api.specs import MixerSpec, StateSpec
+from core.api.specs import StateSpec
 from core.args.plugin_arguments import convert_struct
 from core.config.attempt import Attempt
 from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint, find_checkpoint
-from core.config.chosen import Chosen
+from core.config.chosen import Chosen, ChosenPlatform
 from core.config.draft_keys import DraftKeys, read_draft_keys
+from core.config.draft_model import Draft
 from core.config.draft_vocabulary import check_vocabulary
 from core.config.family import find_family
-from core.config.platform import ChosenPlatform
-from core.config.plugin_choices import plugin_choices, speculative_arguments
+from core.config.plugin_choices import speculative_arguments
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
 from core.config.token_tree import token_tree
@@ -37,59 +34,9 @@ from core.plugin.discovery import label
 from core.plugin.hookspecs import DraftContext
 from core.plugin.manifest import Manifest
 from core.plugin.ranking import Choice
-from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
 
 COUNT = "num_speculative_tokens"
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """A draft that was found.
-
-    spec: its shape.
-    decoder: what the core runs of it, as it is loaded; None where the plugin's own heads compute.
-    settings: the main model's, with what the draft has of its own.
-    chosen: the plugins that read and compute it.
-    manifest: of its checkpoint, under canonical names.
-    path: of its checkpoint.
-    in_target: whether that is the main model's.
-    max_model_len: tokens of the longest sequence that it drafts for; None: as many as the main model's.
-    tree: the shape of its drafts; empty: a chain.
-    """
-
-    spec: DraftSpec
-    decoder: DecoderSpec | None
-    settings: Settings
-    chosen: Chosen
-    manifest: CheckpointManifest
-    path: str
-    in_target: bool
-    max_model_len: int | None
-    tree: tuple[int, ...] = ()
-
-    @property
-    def mixers(self) -> tuple[MixerSpec, ...]:
-        """Of its layers, each of which has a place in the cache."""
-        return () if self.decoder is None else self.decoder.mixers
-
-    def config(self, registry: PluginRegistry, target: ModelConfig, problems: list[str]) -> DraftConfig:
-        """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
-        found: list[str] = []
-        plugins = plugin_choices(self.settings, registry, self.chosen, found)
-        problems += [problem for problem in found if problem not in problems]
-        length = min(target.max_model_len, self.max_model_len or target.max_model_len)
-        vocab_size = target.vocab_size if self.decoder is None else self.decoder.vocab_size
-        model = msgspec.structs.replace(
-            target,
-            model=self.path,
-            max_model_len=length,
-            vocab_size=vocab_size,
-            hf_config=self.manifest.config,
-            enforce_eager=self.settings["enforce_eager"],
-            implementation="core",
-        )
-        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +191,10 @@ def _told(
         tensors=list(manifest.tensors),
         has_checkpoint=has_checkpoint,
     )
-    told: DraftSpec | None = plugin.call("core_draft_spec", context=context)
+    told = plugin.call("core_draft_spec", context=context)
+    if told is not None and not isinstance(told, DraftSpec):
+        kind = type(told).__name__
+        raise PluginError(f"{label(plugin.row)}: core_draft_spec answered a {kind}, expected a DraftSpec or None.")
     if told is not None and told.decoder is not None and not told.names and found.decoder is None:
         raise PluginError(
             f"{label(plugin.row)}: core_draft_spec names no tensors, and the checkpoint is no known model's."

@@ -24,8 +24,8 @@ from core.config.acceptance import acceptance_config
 from core.config.checkpoint import Checkpoint, find_tokenizer
 from core.config.chosen import Chosen
 from core.config.compilation import compilation_config
-from core.config.draft import Draft
 from core.config.draft_control import draft_settings
+from core.config.draft_model import Draft
 from core.config.generation import eos_token_ids, generation_defaults, override_name
 from core.config.log_file import log_config
 from core.config.memory import MemoryPlan

@@ -1,36 +1,21 @@
 """The stage that chooses the platform and takes its proposals.
 
-Owns: `ChosenPlatform` and that stage. Never does: open a device. Called by: resolve.
+Owns: that stage. Never does: open a device. Called by: resolve.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from core.args import foreign
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint
+from core.config.chosen import ChosenPlatform
 from core.config.files import host_memory
 from core.config.settings import PREFERENCES
-from core.plugin.hookspecs import Device, PlatformView
-from core.plugin.manifest import Manifest
+from core.plugin.hookspecs import PlatformView
 from core.plugin.selection import select_platform
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenPlatform:
-    """The platform, and what it wants.
-
-    manifest: of the platform.
-    device: on which it runs.
-    wishes: plugins that it prefers, by argument.
-    """
-
-    manifest: Manifest
-    device: Device
-    wishes: Mapping[str, Sequence[str]]
 
 
 def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPlatform:

@@ -12,8 +12,8 @@ import os
 import stat
 from pathlib import Path
 
-from core.api.config import RemoteSettings, ServerConfig
 from core.api.errors import ConfigError, UserError
+from core.api.server_config import RemoteSettings, ServerConfig
 from core.args.sources import Merged
 
 DEFAULT_ADDRESS = "127.0.0.1"

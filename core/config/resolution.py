@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.api.checkpoint import CheckpointManifest
-from core.api.config import EngineConfig, ResolvedPlugin, ServerConfig
+from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import CoreError, PluginError
+from core.api.server_config import ServerConfig
 from core.config.isolation import way_out
 from core.config.memory import MemoryPlan
 from core.config.settings import Row

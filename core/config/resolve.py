@@ -25,13 +25,14 @@ from core.config.answers import answer_settings
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import choose_plugins, choose_proposer
+from core.config.chosen import ChosenPlatform
 from core.config.draft import find_draft
 from core.config.engine import engine_config
 from core.config.family import find_family, text_alone
 from core.config.files import magic_of, own_config
 from core.config.isolation import left_out
 from core.config.numerics import planned_numerics
-from core.config.platform import ChosenPlatform, choose_platform
+from core.config.platform import choose_platform
 from core.config.pooling import find_pooling
 from core.config.resolution import Resolution
 from core.config.rules import Facts

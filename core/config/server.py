@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.config import JournalSettings, ServerConfig, ServerLimits, TraceSettings
 from core.api.errors import ConfigError
+from core.api.server_config import JournalSettings, ServerConfig, TraceSettings
+from core.api.server_limits import ServerLimits
 from core.args.schema import flag_of
 from core.args.sources import Merged
 from core.config.log_file import log_config

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from core.api.explanation import CacheUse, ControlText, Drafts, Explanation, Limit, Miss, SequenceRecord, Times
+from core.api.explanation import CacheUse, ControlText, Drafts, Explanation, Limit, Miss, Times
+from core.api.sequence_record import SequenceRecord
 from core.engine.asked import Asked
 from core.engine.completion_state import CompletionState
 from core.tokens.tokenizer import Tokenizer

@@ -19,10 +19,11 @@ import msgspec
 
 from core.api.config import ModelConfig
 from core.api.errors import RequestError
-from core.api.explanation import Scope, Source
+from core.api.explanation import Source
 from core.api.messages import EngineRequest
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import MAX_SEED, SamplingParams
+from core.api.sequence_record import Scope
 from core.api.structured_outputs import CompiledGrammar
 from core.engine.asked import Asked, LengthLimit, asked_of
 from core.engine.pooling_input import PoolingInput

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from core.api.checkpoint import TokenizerSource
 from core.api.config import ModelConfig
 from core.api.errors import UserError
+from core.api.tokenizer_source import TokenizerSource
 from core.engine.prompt_parser import PromptInput
 from core.tokens.tokenizer import Tokenizer
 

@@ -16,6 +16,7 @@ import torch
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.decoder_spec import DecoderSpec
+from core.api.draft_config import draft_of
 from core.api.module_spec import ModelSpec
 from core.executor.plugin_loading import load_plugin
 from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
@@ -69,10 +70,11 @@ def open_checkpoint(
     if config.model.implementation == "transformers":
         return _open_modules(config, loader, manifest, activation_dtype)
     opened = _open_decoder(config, plugins, loader, manifest, prepared)
-    if config.draft is None:
+    draft = draft_of(config)
+    if draft is None:
         return opened
     assert isinstance(opened.spec, DecoderSpec), "the layers are the engine's own"
-    spec = msgspec.structs.replace(opened.spec, taps=config.draft.spec.taps)
+    spec = msgspec.structs.replace(opened.spec, taps=draft.spec.taps)
     return replace(opened, spec=spec)
 
 

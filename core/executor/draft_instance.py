@@ -10,8 +10,9 @@ import logging
 
 import msgspec
 
-from core.api.config import DraftConfig, EngineConfig
+from core.api.config import EngineConfig
 from core.api.decoder_spec import DecoderSpec
+from core.api.draft_config import DraftConfig, draft_of
 from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.module_spec import ModelSpec
 from core.executor.batch import PersistentBatch
@@ -45,7 +46,7 @@ def own_config(config: EngineConfig) -> EngineConfig:
     Of each sequence it computes a token more than a step: the one that the step has given. Where all drafts come from one
     pass, the unknown ones are computed in it, too.
     """
-    draft = config.draft
+    draft = draft_of(config)
     assert draft is not None, "there is no draft"
     limits = config.scheduler
     more = 1 if draft.spec.parallel_token_id is None else limits.num_speculative_tokens
@@ -128,8 +129,9 @@ def draft_pass(
     sizes = config.compilation.sizes
     recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager, sizes=sizes)
     forward = ForwardPass(model, buffers, recorder, draft.groups)
-    assert config.draft is not None, "there is no draft"
-    shape = config.draft.spec
+    described = draft_of(config)
+    assert described is not None, "there is no draft"
+    shape = described.spec
     states = _states(shape, draft, target, num_slots)
     progress = DraftProgress(
         batch,
@@ -139,7 +141,7 @@ def draft_pass(
         keeps_drafts=states is None and shape.parallel_token_id is None,
         takes_states=states is not None,
     )
-    tree = _tree(config.draft.tree, verifies_trees=verifies_trees)
+    tree = _tree(described.tree, verifies_trees=verifies_trees)
     spread = _spread(draft.model)
     return DraftPass(forward, batch, sampler, progress, states, spread, shape.parallel_token_id, tree)
 
@@ -172,7 +174,8 @@ def heads_pass(
     heads: DraftHeads = load_plugin(
         config, plugins, "speculative", name, options=options, manifest=manifest, facts=facts
     )
-    has_taps = config.draft is not None and bool(config.draft.spec.taps)
+    draft = draft_of(config)
+    has_taps = draft is not None and bool(draft.spec.taps)
     taps = target.model.workspace.buffer("taps") if has_taps else None
     return HeadsPass(heads, name, batch, sampler, taps, sampler.vocab_size)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.api.config import EngineConfig
+from core.api.draft_config import draft_of
 from core.api.step_plan import MOST_FORCED
 from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
@@ -144,9 +145,10 @@ class RunnerBuilder:
     def _drafting(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
         """The passes of the draft or of draft heads; None without either."""
         config = self._config
-        if config.draft is None:
+        described = draft_of(config)
+        if described is None:
             return None
-        if config.draft.spec.decoder is None:
+        if described.spec.decoder is None:
             return heads_pass(config, self._target, self._plugins, batch, sampler)
         _, draft = self._instances
         return draft_pass(
@@ -196,8 +198,9 @@ class RunnerBuilder:
     def _padding(self) -> bool:
         """Whether all attention backends take steps with padded rows and sequences."""
         names = set(self._config.plugins.attention.values())
-        if self._config.draft is not None:
-            names |= set(self._config.draft.plugins.attention.values())
+        draft = draft_of(self._config)
+        if draft is not None:
+            names |= set(draft.plugins.attention.values())
         capabilities = [self._plugins.capabilities("attention", name) for name in names]
         return all(declared.get("padding", False) for declared in capabilities)
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
+from core.api.draft_config import draft_of
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
@@ -68,8 +69,8 @@ class Worker:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
         self.phases: list[tuple[str, float]] = []
-        drafts = () if config.draft is None else config.draft.plugins.table
-        self.plugins = PluginTable(config.plugins.table + drafts)
+        draft = draft_of(config)
+        self.plugins = PluginTable(config.plugins.table + (() if draft is None else draft.plugins.table))
         self.kept_tensors = KeptTensors(config.tensors_file)
         self.spilled = SpilledWeights(config) if config.sleeps else None
         self.ahead: StepsAhead | None = None
@@ -129,9 +130,10 @@ class Worker:
         config = self.config
         own, drafts = stores
         model = build(config, checkpoint, self.device, self.plugins, recorder=recorder, store=own)
-        if config.draft is None or config.draft.spec.decoder is None:
+        draft = draft_of(config)
+        if draft is None or draft.spec.decoder is None:
             return [model]
-        return [model, build_draft(config, config.draft, model, self.device, self.plugins, drafts)]
+        return [model, build_draft(config, draft, model, self.device, self.plugins, drafts)]
 
     def use_models(self, instances: list[ModelInstance]) -> None:
         """Compute with other models of the same shapes from now on, on the cache that is there.

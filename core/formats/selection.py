@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.api.config import AnswerSettings
+from core.api.answer_settings import AnswerSettings
 from core.formats.detection import detect_format
 from core.formats.response_format import Reasoning, ResponseFormat, ToolGuide
 from core.formats.row_files import FormatKind, composed, format_named, names_of, own_rows

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError, nearest
+from core.api.server_limits import ServerLimits
 from core.api.structured_outputs import GrammarKind, GrammarSpec
 from core.formats.tool_spec import ToolSpec
 from core.formats.value_types import property_types

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.api.answer_events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
-from core.api.config import ServerLimits
 from core.api.outputs import AnswerParts, CalledTool, CompletionOutput
+from core.api.server_limits import ServerLimits
 from core.formats.answer_plan import AnswerPlan, check_calls, check_template
 from core.formats.response_parser import ResponseParser
 from core.formats.selection import AnswerFormat

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from core.api.errors import ConfigError
-from core.api.explanation import CacheMiss, Scope
 from core.api.kv_transfer import KVTransfers, Page
+from core.api.sequence_record import CacheMiss, Scope
 from core.api.specs import KVGroup
 from core.kv.block_checks import check_blocks
 from core.kv.block_keys import BlockKeys

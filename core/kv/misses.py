@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.api.explanation import CacheMiss
+from core.api.sequence_record import CacheMiss
 from core.kv.block_keys import BlockKeys
 from core.kv.growth import Growth
 from core.kv.past import PastPrefixes

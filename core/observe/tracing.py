@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from core.api.config import TraceSettings
 from core.api.errors import UserError
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.api.server_config import TraceSettings
 from core.observe.request_span import RequestSpan
 
 if TYPE_CHECKING:

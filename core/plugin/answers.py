@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core.api.draft_spec import DraftSpec
+import msgspec
+
 from core.api.errors import nearest
 from core.api.reason import Reason
 from core.plugin.hookspecs import ManifestHooks, PluginSpec, Probe, Proposal
@@ -41,7 +42,8 @@ def _bytes(answer: Any) -> bool:
 
 
 def _draft(answer: Any) -> bool:
-    return answer is None or isinstance(answer, DraftSpec)
+    """Whether it may be a `DraftSpec`. The configuration, which knows the shapes of models, checks that it is one."""
+    return answer is None or isinstance(answer, msgspec.Struct)
 
 
 def _reasons(answer: Any) -> bool:

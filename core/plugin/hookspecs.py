@@ -16,11 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pluggy
 
-from core.api.checkpoint import CheckpointFacts, CheckpointManifest, FileFacts
+from core.api.checkpoint_facts import CheckpointFacts, FileFacts
 from core.api.config import EngineConfig
-from core.api.decoder_spec import DecoderSpec
-from core.api.draft_spec import DraftSpec
-from core.api.module_spec import ModelSpec
 from core.api.reason import Reason
 from core.api.specs import ACTIVATIONS, AttentionQuery, KernelQuery, StateQuery
 from core.api.structured_outputs import GrammarSpec
@@ -118,7 +115,7 @@ class LoadContext:
     dtype:     a name such as `bfloat16`.
     arguments: the plugin's own arguments (its Struct), or None.
     facts:     of the checkpoint, None for an online quantization.
-    manifest:  the same.
+    manifest:  the same; a `core.api.checkpoint.CheckpointManifest`.
     config:    the resolved configuration, when there is one already.
     kernels:   of the platform (attention, quantization).
     roundings: precisions to which a device gains by having the inputs of packed layers rounded (quantization); what a
@@ -130,7 +127,7 @@ class LoadContext:
     dtype: str = "bfloat16"
     arguments: Any = None
     facts: CheckpointFacts | None = None
-    manifest: CheckpointManifest | None = None
+    manifest: Any = None
     config: EngineConfig | None = None
     kernels: Kernels | None = None
     roundings: Sequence[str] = ACTIVATIONS
@@ -139,22 +136,22 @@ class LoadContext:
 
 @dataclass(frozen=True, slots=True)
 class DraftContext:
-    """The argument of `core_draft_spec`.
+    """The argument of `core_draft_spec`. It carries shapes of models without knowing them.
 
-    target:    the shape of the model that drafts are for.
+    target:    the shape of the model that drafts are for, a `core.api.module_spec.ModelSpec`.
     hf_config: the draft's configuration, in the style of `config.json`; the target's, where no checkpoint was named.
     arguments: the plugin's own, as its Struct (None when it has none).
-    decoder:   the model that the engine's own table of families makes of `hf_config`, None where it knows none, or where no
-               checkpoint was named.
+    decoder:   the model that the engine's own table of families makes of `hf_config`, a `core.api.decoder_spec.DecoderSpec`;
+               None where it knows none, or where no checkpoint was named.
     why_no_decoder: a sentence where that is None although there is a checkpoint.
     tensors:   names of the tensors in that checkpoint.
     has_checkpoint: whether `speculative_config.model` names a checkpoint of the draft's own.
     """
 
-    target: ModelSpec
+    target: Any
     hf_config: Mapping[str, Any]
     arguments: Any = None
-    decoder: DecoderSpec | None = None
+    decoder: Any = None
     why_no_decoder: str = ""
     tensors: Collection[str] = ()
     has_checkpoint: bool = True
@@ -207,8 +204,8 @@ class ManifestHooks:
         """
 
     @hookspec(firstresult=True)
-    def core_draft_spec(self, context: DraftContext) -> DraftSpec | None:
-        """Proposers: describe a draft that the core runs, without torch.
+    def core_draft_spec(self, context: DraftContext) -> Any:
+        """Proposers: describe a draft that the engine runs, a `core.api.draft_spec.DraftSpec`, without torch.
 
         With a decoder in it, there is no need of `core_load`; without one, `core_load` builds `DraftHeads`. None, as without
         this hook: `core_load` builds a `Proposer`. Raise UserError for a checkpoint that cannot draft for the target.

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from core.api.checkpoint import CheckpointFacts, FileFacts
+from core.api.checkpoint_facts import CheckpointFacts, FileFacts
 from core.api.config import ResolvedPlugin
 from core.api.specs import AttentionQuery, KernelQuery, StateQuery
 from core.plugin import patience

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from core.api.explanation import CacheMiss, SequenceRecord
+from core.api.sequence_record import CacheMiss, SequenceRecord
 from core.api.step_plan import StepResult
 from core.kv.manager import KVManager
 from core.kv.prefix import PrefixHit

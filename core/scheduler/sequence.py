@@ -9,9 +9,9 @@ from __future__ import annotations
 from enum import IntEnum
 from math import nan
 
-from core.api.explanation import SequenceRecord
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.policy import Order, WaitingQueue
+from core.api.sequence_record import SequenceRecord
 from core.api.step_plan import SequenceKey, Slot
 from core.kv.sequence import KVSequence
 

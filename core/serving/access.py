@@ -15,8 +15,8 @@ from typing import Literal
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 
-from core.api.config import ServerConfig
 from core.api.errors import RequestError
+from core.api.server_config import ServerConfig
 from core.serving.responses.stored_response import Tenant
 
 Access = Literal["public", "tenant", "operator"]

@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from core.api.checkpoint import TokenizerSource
-from core.api.config import EngineConfig, ServerConfig
+from core.api.config import EngineConfig
+from core.api.server_config import ServerConfig
+from core.api.tokenizer_source import TokenizerSource
 from core.helper_process import HEADER_BYTES, header
 from core.observe.shared_metrics import Family
 

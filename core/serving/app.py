@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, ServerConfig
+from core.api.config import CacheConfig, EngineConfig, ModelConfig
+from core.api.server_config import ServerConfig
 from core.engine.default_params import recommended_values
 from core.formats.selection import served_format
 from core.observe.metrics import ServerMetrics

@@ -7,7 +7,7 @@ Called by: uvicorn, for every connection; the registry of connections.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import unquote
 
 import httptools
@@ -15,10 +15,8 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from core.api.errors import RequestError
+from core.serving.connections import Connections
 from core.serving.errors import error_response
-
-if TYPE_CHECKING:
-    from core.serving.connections import Connections
 
 HEADER_OVERHEAD = 4  # bytes: ": " and the end of the line
 MAX_PIPELINED = 32  # requests that wait behind the one that is answered

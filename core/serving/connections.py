@@ -8,18 +8,35 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
-
-if TYPE_CHECKING:
-    from core.serving.connection import Connection
+from core.api.server_limits import ServerLimits
 
 LINGER_SECONDS = 2.0  # for a refused client to read its answer
 LOG_SECONDS = 60.0  # between two lines about refusals
 
 logger = logging.getLogger("core.serving")
+
+
+class OpenConnection(Protocol):
+    """A connection as the registry sees it; `core.serving.connection.Connection` documents the fields."""
+
+    transport: Any
+    flow: Any
+    silent_since: float
+    reading_since: float | None
+    refused: bool
+    unsent: int
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is under way."""
+        ...
+
+    def refuse(self, error: RequestError) -> None:
+        """Answer with `error` and close."""
+        ...
 
 
 class Connections:
@@ -30,15 +47,15 @@ class Connections:
         self.max_header_size = limits.max_header_size
         self._read_timeout = limits.request_read_timeout
         self._silence = limits.keep_alive_timeout
-        self._open: dict[Connection, None] = {}
-        self._idle: dict[Connection, None] = {}  # the one that has been silent longest comes first
+        self._open: dict[OpenConnection, None] = {}
+        self._idle: dict[OpenConnection, None] = {}  # the one that has been silent longest comes first
         self._refusals: Counter[str] = Counter()
         self._next_line = 0.0
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def admit(self, newcomer: Connection) -> bool:
+    def admit(self, newcomer: OpenConnection) -> bool:
         """Whether there is room, if need be by closing the connection that has been silent longest."""
         if len(self._open) >= self.limit:
             silent = (connection for connection in self._idle if not (connection.busy or connection.unsent))
@@ -51,12 +68,12 @@ class Connections:
         self._idle[newcomer] = None
         return True
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: OpenConnection) -> None:
         """It is gone."""
         self._open.pop(connection, None)
         self._idle.pop(connection, None)
 
-    def settle(self, connection: Connection) -> None:
+    def settle(self, connection: OpenConnection) -> None:
         """It has sent something, or has got its answer: its silence, if it is silent, begins now."""
         self._idle.pop(connection, None)
         if connection in self._open and not connection.busy:
@@ -79,7 +96,7 @@ class Connections:
             self._refusals.clear()
             self._next_line = now + LOG_SECONDS
 
-    def _check_reader(self, connection: Connection, now: float) -> None:
+    def _check_reader(self, connection: OpenConnection, now: float) -> None:
         """Give up an answer whose client does not read it."""
         unsent = connection.transport.get_write_buffer_size()
         if unsent == 0 or unsent != connection.unsent:
@@ -88,7 +105,7 @@ class Connections:
             self.note("answer_not_read")
             connection.transport.abort()
 
-    def _check(self, connection: Connection, now: float) -> None:
+    def _check(self, connection: OpenConnection, now: float) -> None:
         unsent = connection.transport.get_write_buffer_size()
         if unsent != connection.unsent:  # a client that reads its answer slowly is not silent
             connection.unsent, connection.silent_since = unsent, now

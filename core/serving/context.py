@@ -16,7 +16,8 @@ from uuid import uuid4
 from fastapi import Request
 from msgspec import UNSET, UnsetType
 
-from core.api.config import ModelConfig, ServerConfig
+from core.api.config import ModelConfig
+from core.api.server_config import ServerConfig
 from core.observe.metrics import ServerMetrics
 from core.observe.recent_requests import RecentRequests
 from core.serving.body import BodyRoom

@@ -17,7 +17,7 @@ from typing import Any, cast
 import uvicorn
 from fastapi import FastAPI
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.serving.connection import Connection
 from core.serving.connections import Connections
 from core.serving.tls_refresh import TlsRefresh

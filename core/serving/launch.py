@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from core.api.config import JournalSettings
 from core.api.errors import EngineDeadError
+from core.api.server_config import JournalSettings
 from core.config.explained import explained
 from core.observe.logging import SERVER_LIBRARIES, setup_logging
 from core.observe.tracing import check_tracing

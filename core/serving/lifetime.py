@@ -13,8 +13,8 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
-from core.api.config import ServerConfig
 from core.api.errors import CoreError
+from core.api.server_config import ServerConfig
 from core.serving.sockets import url
 from core.serving.stop_signals import StopSignals
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from core.api.config import ServerLimits
 from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling import PoolingConfig
 from core.api.pooling_params import PoolingParams
 from core.api.sampling_params import SamplingParams
+from core.api.server_limits import ServerLimits
 from core.engine.prompt_embeds import PromptEmbeds
 from core.engine.text_pairs import TextPair
 from core.formats.selection import AnswerFormat

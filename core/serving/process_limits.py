@@ -18,8 +18,8 @@ import threading
 
 import msgspec
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.api.server_config import ServerConfig
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.serving.garbage import collect_between_requests
 from core.serving.lifetime import close_engine
 from core.serving.loop_watch import watch_of

@@ -11,7 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from core.api.config import EngineConfig, SchedulerConfig, ServerConfig, ServerLimits
+from core.api.config import EngineConfig, SchedulerConfig
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -10,8 +10,8 @@ import os
 import socket
 from pathlib import Path
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.api.server_config import ServerConfig
 from core.serving.tls_refresh import tls_context
 
 

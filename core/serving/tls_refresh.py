@@ -10,8 +10,8 @@ import logging
 import os
 import ssl
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.api.server_config import ServerConfig
 
 logger = logging.getLogger("core.serving")
 

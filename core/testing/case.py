@@ -24,6 +24,7 @@ from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
+from core.testing.grammar_vocabulary import vocabulary
 
 if TYPE_CHECKING:
     from core.testing.checkpoints import Sample
@@ -121,8 +122,6 @@ class Subject:
         """What `core_load` is given here. Raises Skipped when the device is not in this machine."""
         context = LoadContext(device=self.device, dtype="float32", arguments=dict(self.arguments))
         if self.kind == "grammar":
-            from core.testing.grammar import vocabulary
-
             return replace(context, options={"vocabulary": vocabulary()})
         if self.kind == "speculative" and self.manifest.implements("core_draft_spec"):
             raise Skipped("the core reads the checkpoint of its draft; a test of its own shows it at work")

@@ -1,6 +1,6 @@
 """Checks of grammar backends: masks and tokens agree, nothing is lost when tokens are taken back, and nothing raises.
 
-Owns: those checks, and the small vocabulary that they are made on. Never does: judge how a grammar is read.
+Owns: those checks. Never does: judge how a grammar is read.
 Called by: `core.testing.suite`.
 """
 
@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
-from core.plugin.contracts.grammar import GrammarVocabulary
 from core.testing.case import Failure, Skipped, Subject
+from core.testing.grammar_vocabulary import PADDING, STOP, WORDS
 
-STOP = 256
-PADDING = 258
-WORDS = ("true", "false", '{"', '":', "yes", "no", "maybe", "ab", "ä")
 SAMPLES: tuple[tuple[GrammarSpec, str], ...] = (
     (GrammarSpec("choice", json.dumps(["yes", "no", 'so "so"', "ja, natürlich"])), "ja, natürlich"),
     (GrammarSpec("regex", "(ab|c)+d"), "abccabd"),
@@ -41,14 +38,6 @@ SAMPLES: tuple[tuple[GrammarSpec, str], ...] = (
     ),
 )
 """Of each kind a grammar, and an answer that follows it."""
-
-
-def vocabulary() -> GrammarVocabulary:
-    """All bytes, a token that ends answers, a special one, one that pads, and some words."""
-    tokens = [bytes([byte]) for byte in range(256)]
-    tokens += [b"", b"", b""]
-    tokens += [word.encode() for word in WORDS]
-    return GrammarVocabulary(tokens, {256: "<end>", 257: "<special>"}, [STOP], "of the kit")
 
 
 def serves_something(subject: Subject) -> None:

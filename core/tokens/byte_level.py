@@ -8,8 +8,8 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import decoders, models
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError, nearest
+from core.api.tokenizer_source import Vocabulary
 from core.tokens.merges import merges_from_scores
 from core.tokens.pretokenizers import PRE_TOKENIZERS, PreTokenizer
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 import tokenizers
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 from core.checkpoint_files import MAX_VOCABULARY, inside, read_file
 from core.tokens.files import TokenizerFile, find_tokenizer_file
 from core.tokens.mistral_template import mistral_template

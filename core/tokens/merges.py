@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.api.checkpoint import Vocabulary
+from core.api.tokenizer_source import Vocabulary
 from core.tokens.kinds import NORMAL
 
 MAX_TOKEN_CHARACTERS = 1024

@@ -14,8 +14,8 @@ import math
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 from core.tokens.charsmap import check_charsmap
 from core.tokens.kinds import BYTE
 from core.tokens.merges import merges_from_scores

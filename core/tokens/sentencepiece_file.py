@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 from core.checkpoint_files import MAX_VOCABULARY, read_file
 from core.tokens.kinds import NORMAL, UNKNOWN
 

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken
 
-from core.api.checkpoint import Vocabulary
+from core.api.tokenizer_source import Vocabulary
 from core.tokens.tokenizer_config import NAMED, token_text
 from core.tokens.vocabulary import set_ends
 

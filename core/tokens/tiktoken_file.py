@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from tokenizers import Regex
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 from core.checkpoint_files import MAX_VOCABULARY, read_file, read_json
 from core.tokens.kinds import CONTROL, NORMAL, USER_DEFINED
 from core.tokens.pieces import BYTE_CHARACTERS

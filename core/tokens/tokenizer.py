@@ -15,8 +15,8 @@ import msgspec
 import tokenizers
 from tokenizers import models, normalizers
 
-from core.api.checkpoint import TokenizerSource
 from core.api.errors import CheckpointError, RequestError
+from core.api.tokenizer_source import TokenizerSource
 from core.tokens.pieces import piece_bytes, spelling_of
 from core.tokens.vocabulary import build_tokenizer
 

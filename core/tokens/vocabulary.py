@@ -9,8 +9,8 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import AddedToken, processors
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 from core.tokens.byte_level import build_byte_level
 from core.tokens.kinds import CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 from core.tokens.sentencepiece import SPACE, build_sentencepiece

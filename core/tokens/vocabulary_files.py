@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 from core.checkpoint_files import MAX_VOCABULARY, read_json, read_text
 from core.tokens.kinds import CONTROL, NORMAL
 from core.tokens.tokenizer_config import token_text

@@ -8,8 +8,8 @@ from __future__ import annotations
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from core.api.checkpoint import Vocabulary
 from core.api.errors import CheckpointError
+from core.api.tokenizer_source import Vocabulary
 
 CONTINUES = "##"
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 
 from core.api import messages
-from core.api.explanation import CacheMiss, SequenceRecord
 from core.api.messages import (
     AbortChoices,
     AbortRequests,
@@ -31,6 +30,7 @@ from core.api.messages import (
     UtilityResult,
 )
 from core.api.sampling_params import SamplingParams
+from core.api.sequence_record import CacheMiss, SequenceRecord
 from core.engine import wire
 from core.engine.greeting import MAJOR
 

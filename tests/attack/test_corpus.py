@@ -9,8 +9,9 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from core.api.config import SchedulerConfig, ServerConfig
+from core.api.config import SchedulerConfig
 from core.api.pooling import PoolingConfig
+from core.api.server_config import ServerConfig
 from tests.attack.corpus import ROWS
 from tests.attack.make import nested, with_raw
 from tests.attack.row import KEY, SETUPS, UNANSWERED, Answer, Row, problems

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.cli.main import main
 from tests.serving.conftest import run_server
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.client.app_endpoint import AppEndpoint
 from core.engine.async_engine import AsyncEngine
 from core.serving.app import create_app

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.api.server_config import ServerConfig
 from core.client.app_endpoint import AppEndpoint
 from core.client.chunks import chunks
 from core.client.endpoint import EndpointError, whole

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.cli import serve as command
 from core.cli.main import main
 from core.engine.async_engine import AsyncEngine

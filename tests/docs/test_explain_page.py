@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.api.explanation import MISS_CAUSES
+from core.api.sequence_record import MISS_CAUSES
 
 PAGE = Path(__file__).parents[2] / "docs" / "explain.md"
 

@@ -23,10 +23,10 @@ from core.api.config import (
     ResolvedPlugin,
     RestartConfig,
     SchedulerConfig,
-    ServerConfig,
 )
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
+from core.api.server_config import ServerConfig
 from core.api.step_plan import StepPlan, StepResult
 
 EOS = 256

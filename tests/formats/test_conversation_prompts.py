@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from formats.answers import TOOLS, calls_of, parsed
 
-from core.api.config import AnswerSettings
+from core.api.answer_settings import AnswerSettings
 from core.api.errors import RequestError
 from core.formats.conversation_prompts import ConversationPrompts
 from core.formats.selection import answer_format

@@ -13,7 +13,7 @@ from core.formats.quoted_lark import quoted
 from core.formats.row_files import own_rows
 from core.formats.tool_spec import ToolSpec
 from core.formats.writing import written_calls
-from core.testing.grammar import STOP, vocabulary
+from core.testing.grammar_vocabulary import STOP, vocabulary
 
 pytest.importorskip("llguidance")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.api.config import AnswerSettings
+from core.api.answer_settings import AnswerSettings
 from core.api.errors import ConfigError
 from core.config.resolve import resolve
 from core.formats.row_files import read_rows

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from core.api.config import ServerLimits
+from core.api.server_limits import ServerLimits
 from core.formats.tool_spec import ToolSpec
 from core.formats.tool_use import tool_use
 from core.formats.value_types import argument_types, typed_json

@@ -17,7 +17,8 @@ from urllib.parse import urlsplit
 
 import h11
 
-from core.api.config import ServerConfig, ServerLimits
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 
 KEY = "secret"

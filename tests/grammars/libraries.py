@@ -21,8 +21,8 @@ from core.api.structured_outputs import GrammarSpec
 from core.grammars.honoured import HonouredTable, read_table
 from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary
 from core.plugin.hookspecs import LoadContext
-from core.testing.grammar import STOP
-from core.testing.grammar import vocabulary as bytes_vocabulary
+from core.testing.grammar_vocabulary import STOP
+from core.testing.grammar_vocabulary import vocabulary as bytes_vocabulary
 
 NAMES = ("llguidance", "xgrammar")
 """In the order in which `auto` asks them."""

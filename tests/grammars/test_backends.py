@@ -13,7 +13,7 @@ import pytest
 
 from core.api.structured_outputs import GrammarSpec
 from core.testing import cases
-from core.testing.grammar import STOP, vocabulary
+from core.testing.grammar_vocabulary import STOP, vocabulary
 from tests.grammars.libraries import reasons
 
 SCHEMA = {

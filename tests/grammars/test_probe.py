@@ -14,7 +14,7 @@ from core.grammars.ambiguous import ambiguous_rule
 from core.grammars.keywords import unhonoured_grammar
 from core.grammars.probe import SINGLE_S, STEPS, TRIAL_S, Probe
 from core.plugin.contracts.grammar import GrammarVocabulary
-from core.testing.grammar import STOP, vocabulary
+from core.testing.grammar_vocabulary import STOP, vocabulary
 from tests.grammars.libraries import NAMES, of_bytes, reasons, spec_of
 
 DEEP = 'root ::= "a" s\ns ::= (s s) | (s s s) | [a-z] | ""'

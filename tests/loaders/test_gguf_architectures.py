@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from core_plugins.loaders.gguf.architectures import architectures
 from core_plugins.loaders.gguf.loader import GGUFLoader
 from core_plugins.loaders.gguf.reader import read_architecture
+from core_plugins.loaders.gguf.table import architectures
 from core_plugins.quantization.gguf.blocks import FORMATS
 from tests.checkpoints.gguf.cases import CASES, ENCODERS, IDS
 from tests.families.harness import Harness, Piece

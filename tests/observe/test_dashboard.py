@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.api.config import ServerConfig
 from core.api.messages import SchedulerStats
+from core.api.server_config import ServerConfig
 from core.api.step_sizes import STEP_BOUNDS
 from core.cli.main import main
 from tests.serving.conftest import run_server

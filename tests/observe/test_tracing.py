@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from core.api.config import ServerConfig, TraceSettings
 from core.api.errors import UserError
 from core.api.pooling import PoolingConfig
+from core.api.server_config import ServerConfig, TraceSettings
 from core.observe import tracing
 from tests.serving.conftest import run_server
 from tests.serving.scripted_engine import PoolingClient

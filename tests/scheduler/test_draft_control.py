@@ -11,7 +11,7 @@ from scheduler.drafting_machine import DraftBench, always
 from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, reference
 from scheduler.test_step_cost import MACHINES, Machine
 
-from core.api.explanation import NO_DRAFTS_CAUSES
+from core.api.sequence_record import NO_DRAFTS_CAUSES
 
 CPU = MACHINES["two cores"]
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, run
 
-from core.api.explanation import CacheMiss
 from core.api.messages import EngineRequest
+from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence

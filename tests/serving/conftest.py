@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.engine.async_engine import AsyncEngine
 from core.journal.journal import Journal
 from core.serving.app import create_app

@@ -11,7 +11,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.cli import serve as command
 from core.cli.main import main
 from core.engine.async_engine import AsyncEngine

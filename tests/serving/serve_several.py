@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from core.api.config import RestartConfig, ServerConfig
+from core.api.config import RestartConfig
+from core.api.server_config import ServerConfig
 from core.cli import serve as command
 from core.cli.main import main
 from core.engine.child import EngineProcess

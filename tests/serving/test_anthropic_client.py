@@ -13,7 +13,7 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from core.api.answer_events import CallEnd, CallStart, ReasoningDelta, TextDelta
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.serving.anthropic.answer_blocks import Blocks, arguments_object, whole_blocks
 from core.serving.anthropic.signature import signature
 from core.serving.protocol.anthropic_answer import AnswerText

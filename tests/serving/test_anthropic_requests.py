@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.serving.anthropic import chat as anthropic
 from core.serving.anthropic.signature import signature
 from core.serving.preparation import Preparation

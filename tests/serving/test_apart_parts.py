@@ -16,10 +16,10 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from core.api.config import RemoteSettings
 from core.api.errors import ConfigError, UserError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
+from core.api.server_config import RemoteSettings
 from core.config.remote import is_loopback, read_secret
 from core.config.resolve import resolve
 from core.engine.zmq_client import _check_size, _messages

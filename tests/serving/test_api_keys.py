@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 import pytest
 from starlette.types import Message
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.engine.async_engine import AsyncEngine
 from core.serving.app import create_app
 from core.serving.authentication import Authentication

@@ -10,8 +10,9 @@ from typing import Any
 import openai
 import pytest
 
-from core.api.config import SchedulerConfig, ServerConfig
+from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
+from core.api.server_config import ServerConfig
 from core.engine.queue_limit import QueueLimit
 from tests.serving.conftest import run_server
 

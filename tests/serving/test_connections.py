@@ -13,7 +13,8 @@ from urllib.parse import urlparse
 
 import pytest
 
-from core.api.config import ServerConfig, ServerLimits
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 from core.serving.connection import MAX_PIPELINED
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from core.api.config import AnswerSettings, ServerLimits, StructuredOutputsConfig
+from core.api.answer_settings import AnswerSettings
+from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.api.structured_outputs import StructuredOutputsParams
 from core.formats.selection import answer_format
 from core.formats.tool_use import ToolUse

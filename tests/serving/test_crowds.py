@@ -8,7 +8,7 @@ from typing import Any
 
 import uvloop
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.serving.app import create_app
 from core.serving.http_server import HttpServer
 from core.serving.sockets import bind

@@ -15,8 +15,8 @@ import httpx
 import pytest
 import uvloop
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.api.server_config import ServerConfig
 from core.serving.app import create_app
 from core.serving.own_middleware import load_middleware
 from core.serving.sockets import bind_path, close_listener, url

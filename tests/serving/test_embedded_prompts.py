@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
-from core.api.config import ServerConfig, ServerLimits
 from core.api.messages import EngineRequest
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 from core.serving.protocol.sampling import NOT_SERVED
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.scripted_engine import KeepingClient

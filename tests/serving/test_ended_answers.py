@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.api.config import ServerConfig, ServerLimits
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.pooling import PoolingConfig
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 from core.serving.json_pieces import JsonPieces, encoded64, long_list
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import token_logprobs

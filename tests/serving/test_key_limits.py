@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.api.config import SchedulerConfig, ServerConfig
+from core.api.config import SchedulerConfig
+from core.api.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 
 BODY = {"model": "fake-model", "prompt": "SLOW", "max_tokens": 20}

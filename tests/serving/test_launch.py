@@ -19,8 +19,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
+from core.api.server_config import ServerConfig
 from core.serving.chat_template import read_template
 from core.serving.lifetime import on_loop_error
 from core.serving.sockets import bind, check_tls_files

@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from core.api.config import SchedulerConfig, ServerConfig, ServerLimits
+from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 from core.serving.body import BodyRoom
 from core.serving.preparation_helper import PreparationHelper
 from tests.serving.conftest import RunningServer, run_server

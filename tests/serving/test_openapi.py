@@ -8,7 +8,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from core.api.config import ProfilerConfig, ServerConfig
+from core.api.config import ProfilerConfig
+from core.api.server_config import ServerConfig
 from core.serving.openapi import OPERATIONS, STATUSES
 from tests.serving.conftest import RunningServer, run_server
 

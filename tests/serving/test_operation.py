@@ -13,8 +13,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.api.config import ProfilerConfig, ServerConfig
+from core.api.config import ProfilerConfig
 from core.api.messages import HaltHolder, SchedulerStats
+from core.api.server_config import ServerConfig
 from core.api.step_sizes import STEP_BOUNDS
 from core.version import __version__
 from tests.serving.conftest import RunningServer

@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from starlette.routing import compile_path
 
-from core.api.config import ProfilerConfig, ServerConfig
+from core.api.config import ProfilerConfig
+from core.api.server_config import ServerConfig
 from core.args.sources import merge
 from core.config.server import server_config
 from core.serving.access import ACCESS, operators

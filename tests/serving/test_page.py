@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import httpx
 
-from core.api.config import ServerConfig
+from core.api.server_config import ServerConfig
 from core.serving.page import __name__ as PAGE
 from core.serving.routes.page import FILES
 from tests.serving.conftest import RunningServer, run_server

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from core.api.config import ServerConfig
 from core.api.errors import RequestError
+from core.api.server_config import ServerConfig
 from core.helper_process import spawn_helper
 from core.serving.preparation import Preparation
 from core.serving.preparation_apart import ApartPreparation

@@ -20,9 +20,10 @@ import httpx
 import psutil
 import pytest
 
-from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig, ServerConfig
+from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady
+from core.api.server_config import ServerConfig
 from core.engine.connection import EngineConnection
 from core.engine.zmq_client import ZmqClient
 from core.observe.shared_metrics import Family, Sample, merged, page

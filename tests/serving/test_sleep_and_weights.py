@@ -19,8 +19,9 @@ from engine.mortal import MortalSource, mortal_engine
 from engine.sleeping import SleepingExecutor
 
 from core import SharedTensors
-from core.api.config import ServerConfig, WeightTransferConfig
+from core.api.config import WeightTransferConfig
 from core.api.errors import RequestError
+from core.api.server_config import ServerConfig
 from core.api.weights import WeightUpdate
 from core.config.resolve import resolve
 from core.engine.async_engine import AsyncEngine

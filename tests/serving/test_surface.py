@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from scheduler.fake_model import make_scheduler
 
-from core.api.config import EngineConfig, ServerConfig
+from core.api.config import EngineConfig
 from core.api.errors import ConfigError
 from core.api.messages import EngineOutputs, EngineRequest
+from core.api.server_config import ServerConfig
 from core.config.names_file import MAX_NAMES, read_names
 from core.serving import served_names
 from core.tokens.tokenizer import Tokenizer

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from core.api.config import ServerConfig
 from core.api.errors import UserError
 from core.api.messages import EngineRequest
+from core.api.server_config import ServerConfig
 from core.serving.app import create_app
 from core.serving.tenants import tenant_name
 from tests.serving.conftest import RunningServer, run_server

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from core import LLM, SamplingParams
-from core.api.config import ServerConfig
 from core.api.errors import ConfigError, RequestError
+from core.api.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import answer_ids, make_tokenizer
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from core.api.checkpoint import TokenizerSource
-from core.api.config import ServerConfig
 from core.api.errors import CoreError, UserError
+from core.api.server_config import ServerConfig
 from core.engine.async_engine import AsyncEngine
 from core.engine.revival import OwnedEngineSource
 from core.engine.zmq_client import ZmqClient

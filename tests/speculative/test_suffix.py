@@ -10,7 +10,7 @@ import pytest
 from core.plugin.contracts import KnowsRequests, Proposer, ProposerInput, RequestFacts
 from core.plugin.hookspecs import LoadContext
 from core_plugins.speculative.suffix import manifest, text_index
-from core_plugins.speculative.suffix.manifest import SuffixArguments
+from core_plugins.speculative.suffix.arguments import SuffixArguments
 from core_plugins.speculative.suffix.proposer import context_lengths, most_drafts
 
 PHRASE = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]

@@ -15,9 +15,10 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
-from core.api.config import AnswerSettings, ServerLimits
+from core.api.answer_settings import AnswerSettings
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
+from core.api.server_limits import ServerLimits
 from core.config.rerankers import RERANKERS
 from core.engine.text_pairs import TextPairs
 from core.formats.row_files import own_rows

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from core.api.config import EngineConfig
+from core.api.draft_config import draft_of
 
 NUM_SAMPLES = 64
 SAMPLE_BYTES = 4096
@@ -35,8 +36,9 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table],
         "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
     }
-    if config.draft is not None:
-        settled["draft"] = [config.draft.model.model, config.draft.spec]
+    draft = draft_of(config)
+    if draft is not None:
+        settled["draft"] = [draft.model.model, draft.spec]
     if config.weights.number:
         settled["weights"] = [config.weights.version, config.weights.sources]
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))

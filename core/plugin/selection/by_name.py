@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.api.checkpoint import CheckpointFacts
+from core.api.checkpoint_facts import CheckpointFacts
 from core.api.config import ResolvedPlugin
 from core.plugin.manifest import Manifest
 from core.plugin.ranking import Candidate, Choice, Selection, explicit, order_of, ranked

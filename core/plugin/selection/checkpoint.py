@@ -5,7 +5,7 @@ Owns: those two stages, and what a claim is. Never does: read a file. Called by:
 
 from __future__ import annotations
 
-from core.api.checkpoint import CheckpointFacts, FileFacts
+from core.api.checkpoint_facts import CheckpointFacts, FileFacts
 from core.api.errors import UserError
 from core.plugin.manifest import Manifest
 from core.plugin.ranking import Choice, explicit, losses, ranked

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from core.api.checkpoint import CheckpointFacts
+from core.api.checkpoint_facts import CheckpointFacts
 from core.api.errors import UserError
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest

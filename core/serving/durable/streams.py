@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from core.api.config import JournalSettings, ModelConfig, ServerConfig
+from core.api.config import ModelConfig
 from core.api.errors import RequestError
+from core.api.server_config import JournalSettings, ServerConfig
 from core.journal.journal import EntryLog, Journal, now
 from core.journal.reader import Entry
 from core.journal.records import Accepted, Ended, EntryKind

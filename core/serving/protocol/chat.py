@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.explanation import Explanation
 from core.api.sampling_params import SamplingParams
+from core.api.server_limits import ServerLimits
 from core.formats.tool_use import ToolUse
 from core.serving.protocol.messages import Conversation, Message
 from core.serving.protocol.sampling import GenerationRequest, Int32

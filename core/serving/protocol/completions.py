@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.explanation import Explanation
 from core.api.sampling_params import SamplingParams
+from core.api.server_limits import ServerLimits
 from core.serving.protocol.sampling import GenerationRequest, Int32
 from core.serving.protocol.timings import Timings
 from core.serving.protocol.usage import Usage

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.formats.tool_use import ToolUse, tool_use
 from core.tokens.message_forms import REASONING_NAMES
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.serving.protocol.sampling import Int32
 
 REFUSED: Mapping[str, str] = MappingProxyType(

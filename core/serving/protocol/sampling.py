@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.api.server_limits import ServerLimits
 from core.api.structured_outputs import StructuredOutputsParams
 from core.serving.protocol.structured import FORMAT, GUIDED, OPTIONS, structured_outputs
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.formats.tool_use import ToolUse
 from core.serving.protocol.messages import Conversation, Message
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from core.api.checkpoint import TokenizerSource
 from core.api.config import EngineConfig
+from core.api.tokenizer_source import TokenizerSource
 from core.args.reach import is_for_engines
 from core.args.schema import flag_of, schema
 from core.config.explained import explained

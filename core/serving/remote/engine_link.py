@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from core.api.config import RemoteSettings
 from core.api.decoding import UNREADABLE
+from core.api.server_config import RemoteSettings
 from core.engine.greeting import greeting_problem
 from core.serving.api_messages import Alive, EngineAt, EngineDied, Explained, News
 from core.serving.lifetime import LinkError

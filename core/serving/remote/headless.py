@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from core.api.config import RemoteSettings
 from core.api.errors import CoreError, EngineDeadError
+from core.api.server_config import RemoteSettings
 from core.observe.logging import setup_logging
 from core.serving.api_messages import News
 from core.serving.lifetime import LinkError, close_engine, listen

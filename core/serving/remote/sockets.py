@@ -22,8 +22,8 @@ from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from core.api.config import RemoteSettings
 from core.api.errors import UserError
+from core.api.server_config import RemoteSettings
 from core.config.remote import read_secret
 
 MOST_BYTES: Final = 1 << 30

@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.serving.responses.items import KeptItem
 from core.serving.responses.shelf import Shelf
 from core.serving.responses.stored_response import StoredResponse, Tenant

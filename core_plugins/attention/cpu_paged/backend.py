@@ -29,6 +29,7 @@ from core.plugin.contracts import AttentionParams, BatchView
 from core_plugins.attention.checks import check_cache, check_tables
 from core_plugins.attention.cpu_paged.latent import LatentLayer, attend_latent, bind_latent, write_latent
 from core_plugins.attention.cpu_paged.limits import ELEMENTS, VERSION, unsupported, unsupported_state
+from core_plugins.attention.cpu_paged.metadata import Metadata
 from core_plugins.attention.cpu_paged.moves import BlockLayout
 from core_plugins.attention.cpu_paged.states import StateLayer
 from core_plugins.platforms.cpu.checks import check_heads, check_rows, check_same
@@ -36,21 +37,6 @@ from core_plugins.platforms.cpu.extension import kernels_or_reason
 
 EVERY_KEY = 1 << 40
 """More than any sequence has."""
-
-
-class Metadata(NamedTuple):
-    """One step's sequences, as pointers.
-
-    view: the batch; it keeps the tensors alive.
-    tables: arguments of the native attention, in its order.
-    slots: address of the slot mapping.
-    tails: the last arguments of the native attention: address of the tails and their depth, 0 without.
-    """
-
-    view: BatchView
-    tables: tuple[int, int, int, int, int]
-    slots: int
-    tails: tuple[int, int] = (0, 0)
 
 
 class Layer(NamedTuple):

@@ -10,17 +10,15 @@ in it. A span of keys is read once for all heads.
 from __future__ import annotations
 
 from types import ModuleType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from core.api.specs import KV_TYPES, LatentSpec
 from core.plugin.contracts import AttentionParams
 from core_plugins.attention.cpu_paged.limits import ELEMENTS
+from core_plugins.attention.cpu_paged.metadata import Metadata
 from core_plugins.platforms.cpu.checks import check_heads, check_rows
-
-if TYPE_CHECKING:
-    from core_plugins.attention.cpu_paged.backend import Metadata
 
 
 class LatentLayer(NamedTuple):

@@ -24,8 +24,8 @@ from core.api.structured_outputs import GrammarKind, GrammarSpec
 from core.grammars.honoured import read_table
 from core.grammars.lowering import lowered
 from core.plugin.contracts.grammar import GrammarVocabulary
+from core_plugins.grammars.llguidance.honoured import TABLE
 from core_plugins.grammars.llguidance.json_text import NEEDED_ESCAPES
-from core_plugins.grammars.llguidance.manifest import TABLE
 from core_plugins.grammars.llguidance.tags import Tags
 
 ANY_OBJECT = '{"type":"object"}'

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from core.api.reason import Reason
 from core.api.structured_outputs import GrammarSpec
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.grammars.llguidance.honoured import TABLE
 
 CONTRACT = 1
-TABLE = Path(__file__).with_name("honoured.toml")
 
 
 @hookimpl

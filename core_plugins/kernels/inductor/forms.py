@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from core_plugins.kernels.inductor.manifest import OPERATIONS
+from core_plugins.kernels.inductor.limits import OPERATIONS
 
 BY_ROWS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     {

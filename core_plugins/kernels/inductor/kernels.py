@@ -18,7 +18,7 @@ from core.api.specs import KernelQuery
 from core.layers.reference import ReferenceKernels
 from core_plugins.kernels.inductor.compiler import Compiler
 from core_plugins.kernels.inductor.forms import Form, form_of
-from core_plugins.kernels.inductor.manifest import lacking
+from core_plugins.kernels.inductor.limits import lacking
 
 
 class CompiledKernels(ReferenceKernels):

@@ -11,21 +11,9 @@ from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin.contracts import Kernels
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.kernels.inductor.limits import DEVICES, OPERATIONS, lacking
 
 CONTRACT = 1
-OPERATIONS = ("rms_norm", "gated", "rotary")
-DEVICES = ("cpu", "cuda", "rocm", "xpu")
-
-
-def lacking(query: KernelQuery) -> list[Reason]:
-    """Why an operation is not served; empty: it is."""
-    reasons = []
-    device = query.device.partition(":")[0]
-    if device not in DEVICES:
-        reasons.append(Reason("device", " or ".join(DEVICES), device))
-    if query.op not in OPERATIONS:
-        reasons.append(Reason("op", ", ".join(OPERATIONS), query.op))
-    return reasons
 
 
 @hookimpl

@@ -23,8 +23,8 @@ from core_plugins.kernels.triton import activation as activations
 from core_plugins.kernels.triton import elementwise, logprobs, norm, portable, race, rotary
 from core_plugins.kernels.triton.experts import TritonExperts
 from core_plugins.kernels.triton.heads import TritonHeads
+from core_plugins.kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
 from core_plugins.kernels.triton.linear import TritonLinear, linear_of
-from core_plugins.kernels.triton.manifest import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, core_numerics
 from core_plugins.kernels.triton.packed import NARROWEST
 from core_plugins.kernels.triton.product_tiles import Tiles, tiles_with
 from core_plugins.kernels.triton.route import choose_experts
@@ -38,7 +38,7 @@ class TritonKernels:
 
     name = "triton"
     capturable = True
-    numerics = core_numerics()
+    numerics = numerics_name()
     features = frozenset(
         {*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"}
     )

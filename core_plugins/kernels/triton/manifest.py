@@ -5,9 +5,8 @@ Owns: what the kernels claim to support before they are loaded. Called by: `core
 
 from __future__ import annotations
 
-import importlib.metadata
 from importlib.util import find_spec
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 
@@ -15,40 +14,9 @@ from core.api.reason import Reason
 from core.api.specs import KernelQuery
 from core.plugin.contracts import Kernels
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.kernels.triton.limits import DEVICES, FORMATS, OPERATIONS, numerics_name
 
 CONTRACT = 1
-VERSION = 2  # grows when a kernel's results change
-DEVICES: Final = ("cuda", "rocm", "xpu")
-ACTIVATIONS: Final = ("none", "bf16", "int8", "int8_row")
-OPERATIONS: Final = frozenset(
-    {
-        "linear",
-        "grouped_experts",
-        "heads",
-        "route",
-        "rms_norm",
-        "rms_norm_heads",
-        "layer_norm",
-        "layer_norm_heads",
-        "rotary",
-        "gated",
-        "activate",
-        "add",
-        "add_rms_norm",
-        "open_gate",
-        "scale",
-        "soft_cap",
-        "take_rows",
-        "race",
-        "logprobs",
-    }
-)
-FORMATS: Final = (
-    *("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel"),
-    *("fp8_e4m3", "fp8_e5m2", "nf4", "fp4", "mxfp4", "nvfp4"),
-    *("int2_super", "int3_super", "int4_super", "int5_super", "int6_super"),
-    *("iq4_super", "iq3_s_super", "iq3_super", "iq2_super", "iq1_super"),
-)
 
 
 class KernelArguments(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +65,7 @@ def core_supports(query: KernelQuery) -> list[Reason]:
 @hookimpl
 def core_numerics() -> str:
     """The version of the arithmetic, and of the compiler."""
-    return f"triton-{VERSION}:{importlib.metadata.version('triton')}"
+    return numerics_name()
 
 
 @hookimpl

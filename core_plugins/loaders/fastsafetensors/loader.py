@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from core.api.checkpoint import CheckpointManifest, TensorInfo
 from core.api.errors import CheckpointError
 from core_plugins.loaders.extras import require
-from core_plugins.loaders.fastsafetensors.manifest import FastArguments
+from core_plugins.loaders.fastsafetensors.arguments import FastArguments
 from core_plugins.loaders.reads import wanted_of
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 

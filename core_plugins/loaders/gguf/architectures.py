@@ -1,7 +1,7 @@
 """The architectures of GGUF files: how each differs from the common names and keys, as data.
 
-Owns: the vocabulary of rows and the table that joins them. Never does: read a file; guess a name that the tables lack.
-Called by: `core_plugins.loaders.gguf.translate`, `placement` and `loader`.
+Owns: the vocabulary of rows. Never does: read a file; guess a name that the tables lack.
+Called by: the rows, `translate` and `loader`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,3 @@ class Architecture:
     def names_in(self, source: Source) -> Names:
         """The own names of tensors in one file."""
         return self.names(source) if callable(self.names) else self.names
-
-
-def architectures() -> dict[str, Architecture]:
-    """Name in `general.architecture` → row."""
-    from core_plugins.loaders.gguf.rows import early, encoders, llamas, mixtures, states, windows
-
-    decoders = {**llamas.ROWS, **windows.ROWS, **early.ROWS, **mixtures.ROWS, **states.ROWS}
-    return {**decoders, **encoders.ROWS}

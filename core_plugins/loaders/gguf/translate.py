@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from core.api.errors import CheckpointError, nearest
-from core_plugins.loaders.gguf.architectures import Architecture, architectures
+from core_plugins.loaders.gguf.architectures import Architecture
 from core_plugins.loaders.gguf.keys import (
     LONGEST,
     MAX_EXTENT,
@@ -24,6 +24,7 @@ from core_plugins.loaders.gguf.names import IN_LAYER
 from core_plugins.loaders.gguf.pooling import pooling_of
 from core_plugins.loaders.gguf.rotary import rotary_scaling
 from core_plugins.loaders.gguf.source import Source
+from core_plugins.loaders.gguf.table import architectures
 from core_plugins.loaders.gguf.unread import check_unread
 
 

@@ -18,7 +18,7 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError, CoreError
 from core_plugins.loaders.directory import read_directory, read_json
 from core_plugins.loaders.mapped import view
-from core_plugins.loaders.object_store.manifest import ObjectStoreArguments
+from core_plugins.loaders.object_store.arguments import ObjectStoreArguments
 from core_plugins.loaders.object_store.store import Bucket, Place, StoredObject, failure, open_bucket, place_of
 from core_plugins.loaders.object_store.stream import spans_of, stream
 from core_plugins.loaders.reads import wanted_of

@@ -15,7 +15,7 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.errors import CheckpointError
 from core_plugins.loaders.extras import require
 from core_plugins.loaders.reads import names_by_source, wanted_of
-from core_plugins.loaders.runai_streamer.manifest import StreamerArguments
+from core_plugins.loaders.runai_streamer.arguments import StreamerArguments
 from core_plugins.loaders.safetensors.loader import SafetensorsLoader
 
 if TYPE_CHECKING:

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
-
-from core.models.shards import DEFAULT
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_plugins.loaders.runai_streamer.arguments import ShardedArguments, StreamerArguments
 
 CONTRACT = 1
-
-
-class StreamerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--model-loader-extra-config`."""
-
-    concurrency: Annotated[
-        Annotated[int, msgspec.Meta(ge=1, le=1024)] | None,
-        msgspec.Meta(description="Threads that read. Unset: the streamer's own default."),
-    ] = None
-    memory_limit: Annotated[
-        Annotated[int, msgspec.Meta(ge=-1)] | None,
-        msgspec.Meta(
-            description="Bytes of the buffer: 0 for the largest tensor, -1 for no limit. Unset: the streamer's own default."
-        ),
-    ] = None
 
 
 @hookimpl
@@ -43,14 +26,6 @@ def core_load(context: LoadContext) -> Any:
     from core_plugins.loaders.runai_streamer.loader import RunaiStreamerLoader
 
     return RunaiStreamerLoader(context.arguments or StreamerArguments())
-
-
-class ShardedArguments(StreamerArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The same, for files of `core save-sharded`."""
-
-    pattern: Annotated[
-        str, msgspec.Meta(description="Names of the files, with {part} and, if it is there, {rank}.")
-    ] = DEFAULT
 
 
 class ShardedManifest:

@@ -16,8 +16,8 @@ from core.checkpoint_files import inside
 from core_plugins.loaders.directory import read_directory
 from core_plugins.loaders.extras import require
 from core_plugins.loaders.reads import names_by_source, wanted_of
+from core_plugins.loaders.tensorizer.arguments import TensorizerArguments
 from core_plugins.loaders.tensorizer.index import read_index
-from core_plugins.loaders.tensorizer.manifest import TensorizerArguments
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -31,7 +31,7 @@ from core_plugins.platforms.cpu.checks import (
 )
 from core_plugins.platforms.cpu.experts import NativeExperts, choose
 from core_plugins.platforms.cpu.extension import kernels_or_reason
-from core_plugins.platforms.cpu.kernels_manifest import NUMERICS, OPERATIONS
+from core_plugins.platforms.cpu.kernels_limits import NUMERICS, OPERATIONS
 from core_plugins.platforms.cpu.native_linear import (
     FEATURES,
     NativeLinear,

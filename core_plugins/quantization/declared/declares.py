@@ -33,6 +33,7 @@ def refusals(read: Callable[[Any], object], declaration: Any) -> list[Reason]:
 
 def declaring(context: LoadContext, method: str) -> CheckpointManifest:
     """The checkpoint that a method is loaded for. Raises UserError where there is none."""
-    if context.manifest is None:
+    manifest: CheckpointManifest | None = context.manifest
+    if manifest is None:
         raise UserError(f"quantization '{method}' was given no checkpoint; leave --quantization out.")
-    return context.manifest
+    return manifest

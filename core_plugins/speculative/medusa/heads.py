@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
+from core.api.checkpoint import CheckpointManifest
 from core.api.errors import UserError
 from core.plugin.contracts import DraftView, LinearKernel
 from core.plugin.hookspecs import LoadContext
@@ -65,7 +66,8 @@ class MedusaHeads:
 
 def _tokens(context: LoadContext, shape: MedusaShape) -> int | None:
     """Tokens that the heads know, None for all."""
-    if shape.token_map is None or context.manifest is None:
+    manifest: CheckpointManifest | None = context.manifest
+    if shape.token_map is None or manifest is None:
         return None
-    (count,) = context.manifest.tensors[shape.token_map].shape
+    (count,) = manifest.tensors[shape.token_map].shape
     return count

@@ -16,7 +16,7 @@ from typing import Final
 
 from core.plugin.contracts import ProposerInput, RequestFacts
 from core_plugins.speculative.suffix.answers import EarlierAnswers
-from core_plugins.speculative.suffix.manifest import SuffixArguments
+from core_plugins.speculative.suffix.arguments import SuffixArguments
 from core_plugins.speculative.suffix.text_index import TextIndex
 
 Key = tuple[str, int]

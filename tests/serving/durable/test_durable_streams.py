@@ -12,7 +12,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from core.api.config import JournalSettings, ModelConfig, ServerConfig
+from core.api.config import ModelConfig
+from core.api.server_config import JournalSettings, ServerConfig
 from core.journal import segments as segment_files
 from core.journal.journal import Journal
 from core.serving.durable.key_digests import KeyDigests

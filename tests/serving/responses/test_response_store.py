@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from core.api.config import ServerLimits
 from core.api.errors import RequestError
+from core.api.server_limits import ServerLimits
 from core.serving.protocol.response_objects import MessageItem, OutputText, ResponseObject
 from core.serving.responses.event_log import EventLog
 from core.serving.responses.items import KeptItem

@@ -14,7 +14,8 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from core.api.config import ServerConfig, ServerLimits
+from core.api.server_config import ServerConfig
+from core.api.server_limits import ServerLimits
 from core.serving.responses.reasoning import sealed
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer
