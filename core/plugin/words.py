@@ -66,7 +66,7 @@ def called(rows: Sequence[ResolvedPlugin], name: str) -> list[ResolvedPlugin]:
 def matching(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
     """The rows that a word for a plugin names, in every kind unless it says one."""
     owner, colon, rest = word.rpartition(":")
-    kind, _, name = rest.rpartition(".")
+    kind, _, name = rest.partition(".")  # names of commands may have a dot, too
     kinds = {known.name for known in KINDS}
     if kind not in kinds:
         return called(rows, word)
