@@ -12,6 +12,7 @@ import pytest
 import core.api
 from core.plugin import moved
 from core.plugin.manifest import ManifestError, load_manifest
+from core.plugin.words import read_words
 from core_plugins.compat.moved import MOVED, MovedFinder
 
 ROWS = (
@@ -69,6 +70,15 @@ def test_loading_a_plugin_of_another_package_keeps_old_names(make_plugin, monkey
     monkeypatch.setattr("core_plugins.compat.moved.MOVED", ROWS)
     moved.keep_moved_names.cache_clear()
     assert load_manifest(row).spec.name == "old"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_file_that_plugins_names_may_use_old_names(make_plugin, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr("core_plugins.compat.moved.MOVED", ROWS)
+    file = make_plugin("attention", "old", BODY).target.removeprefix("file:")
+    (row,) = read_words(file, []).added
+    assert row.name == "old"
 
 
 def test_without_the_compat_package_the_sentence_names_it(make_plugin, monkeypatch: pytest.MonkeyPatch) -> None:
