@@ -28,7 +28,7 @@ def claim() -> None:
 def main() -> int:
     """The command `core`. Returns its exit code."""
     claim()
-    from core.cli.main import main as command
+    from core.commands.main import main as command
 
     return command()
 

@@ -1,39 +1,14 @@
 """The engine's front door: `from core import LLM, SamplingParams`.
 
-Owns: the names that users import, each loaded on first use, so that importing the package imports neither torch nor the
-engine. Called by: users.
+Owns: the names that users import, each loaded on first use, so that importing the package imports nothing else of it. Never
+does: import a distribution other than its own, except the one that offers a name, once that is asked for.
+Called by: users.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from core.aliases import install
-
-if TYPE_CHECKING:
-    from core.api.outputs import CompletionOutput, RequestOutput
-    from core.api.pooling_outputs import (
-        ClassificationOutput,
-        ClassificationRequestOutput,
-        EmbeddingOutput,
-        EmbeddingRequestOutput,
-        PoolingOutput,
-        PoolingRequestOutput,
-        ScoringOutput,
-        ScoringRequestOutput,
-    )
-    from core.api.pooling_params import PoolingParams
-    from core.api.sampling_params import SamplingParams
-    from core.api.structured_outputs import StructuredOutputsParams
-    from core.library.async_llm import AsyncLLM, AsyncLLMEngine
-    from core.library.beam_search import BeamSearchParams
-    from core.library.engine_args import AsyncEngineArgs, EngineArgs
-    from core.library.inputs import PromptType, TextPrompt, TokensPrompt
-    from core.library.llm_engine import LLMEngine
-    from core.library.shared_tensors import SharedTensors
-    from core.llm import LLM
-    from core.version import __version__
+from typing import Any, Final
 
 __all__ = [
     "LLM",
@@ -63,48 +38,50 @@ __all__ = [
     "__version__",
 ]
 
-
-NOT_SERVED = {
-    "ModelRegistry": "models are plugins, see docs/plugins",
-    "initialize_ray_cluster": "nothing is started with Ray",
+_OWN: Final = {
+    "SamplingParams": "core.api.sampling_params",
+    "PoolingParams": "core.api.pooling_params",
+    "ClassificationOutput": "core.api.pooling_outputs",
+    "EmbeddingOutput": "core.api.pooling_outputs",
+    "PoolingOutput": "core.api.pooling_outputs",
+    "ScoringOutput": "core.api.pooling_outputs",
+    "ClassificationRequestOutput": "core.api.pooling_outputs",
+    "EmbeddingRequestOutput": "core.api.pooling_outputs",
+    "PoolingRequestOutput": "core.api.pooling_outputs",
+    "ScoringRequestOutput": "core.api.pooling_outputs",
+    "StructuredOutputsParams": "core.api.structured_outputs",
+    "RequestOutput": "core.api.outputs",
+    "CompletionOutput": "core.api.outputs",
+    "__version__": "core.version",
 }
-"""Names that vLLM's package has, and why no script can use them here."""
+"""Module of each name that this distribution has itself."""
+
+_FRONTEND: Final = "core-engine"
+_COMPAT: Final = "core-engine"
+_OFFERED: Final = {
+    "LLM": _FRONTEND,
+    "LLMEngine": _COMPAT,
+    "AsyncLLM": _COMPAT,
+    "AsyncLLMEngine": _COMPAT,
+    "EngineArgs": _COMPAT,
+    "AsyncEngineArgs": _COMPAT,
+    "BeamSearchParams": _COMPAT,
+    "SharedTensors": _COMPAT,
+    "TextPrompt": _COMPAT,
+    "TokensPrompt": _COMPAT,
+    "PromptType": _COMPAT,
+}
+"""Distribution of each name that is an entry point of group `core.names`."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used."""
-    homes = {
-        "LLM": "core.llm",
-        "LLMEngine": "core.library.llm_engine",
-        "AsyncLLM": "core.library.async_llm",
-        "AsyncLLMEngine": "core.library.async_llm",
-        "EngineArgs": "core.library.engine_args",
-        "AsyncEngineArgs": "core.library.engine_args",
-        "SamplingParams": "core.api.sampling_params",
-        "BeamSearchParams": "core.library.beam_search",
-        "PoolingParams": "core.api.pooling_params",
-        "ClassificationOutput": "core.api.pooling_outputs",
-        "EmbeddingOutput": "core.api.pooling_outputs",
-        "PoolingOutput": "core.api.pooling_outputs",
-        "ScoringOutput": "core.api.pooling_outputs",
-        "ClassificationRequestOutput": "core.api.pooling_outputs",
-        "EmbeddingRequestOutput": "core.api.pooling_outputs",
-        "PoolingRequestOutput": "core.api.pooling_outputs",
-        "ScoringRequestOutput": "core.api.pooling_outputs",
-        "SharedTensors": "core.library.shared_tensors",
-        "StructuredOutputsParams": "core.api.structured_outputs",
-        "TextPrompt": "core.library.inputs",
-        "TokensPrompt": "core.library.inputs",
-        "PromptType": "core.library.inputs",
-        "RequestOutput": "core.api.outputs",
-        "CompletionOutput": "core.api.outputs",
-        "__version__": "core.version",
-    }
-    if name in NOT_SERVED:
-        raise ImportError(f"There is no core.{name}: {NOT_SERVED[name]}.")
-    if name not in homes:
+    """Import a public name when it is first used. Raises ImportError when its distribution is not installed."""
+    if name in _OWN:
+        value = getattr(import_module(_OWN[name]), name)
+    elif name in _OFFERED:
+        value = _offered(name)
+    else:
         raise AttributeError(f"module 'core' has no attribute {name!r}; it offers {', '.join(__all__)}")
-    value = getattr(import_module(homes[name]), name)
     globals()[name] = value
     return value
 
@@ -113,4 +90,11 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-install()
+def _offered(name: str) -> Any:
+    from core.plugin.entry_points import named, target_of
+
+    distribution = _OFFERED[name]
+    target = target_of("core.names", name, distribution)
+    if not target:
+        raise ImportError(f"core.{name} comes with {distribution}: pip install {distribution}.", name=__name__)
+    return named(target)

@@ -2,7 +2,7 @@
 
 import sys
 
-from core.cli.main import main
+from core.commands.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,7 +15,7 @@ import msgspec
 from core.api.errors import UserError
 from core.args.own_files import own_path, write_whole
 from core.bench.figures import TITLES
-from core.observe.printable import safe
+from core.commands.printable import safe
 
 WIDTH = 60
 DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "request_errors")

@@ -1,6 +1,6 @@
 """`core bench serve|latency|throughput|startup|sweep|plot`.
 
-Owns: the table of these commands, what they print. Never does: measure itself. Called by: main.
+Owns: the table of these commands, what they print. Never does: measure itself. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from core.bench.dataset_options import DatasetOptions
 from core.bench.offline_options import LatencyOptions, OfflineOptions, StartupOptions, ThroughputOptions
 from core.bench.serve_options import REFUSED_FLAGS, ServeOptions
 from core.bench.sweep_options import PlotOptions, SweepOptions
-from core.cli.options import parse_engine_arguments, take_help
+from core.cli.options import parse_engine_arguments
 from core.cli.own_options import option_section, own_flags, refuse_rest, take_options
-from core.cli.tables import print_json
+from core.commands.tables import print_json
+from core.commands.words import take_help
 
 USAGE = "core bench COMMAND [ARGUMENTS]"
 SUMMARY = "Measure servers and engines. Names of arguments and of fields in results are vLLM's."

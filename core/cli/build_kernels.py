@@ -1,7 +1,7 @@
 """`core build-kernels [PLATFORM]`: compile a platform's native kernels again.
 
 Owns: finding the build function that a platform declares as its capability `build`. Never does: compile.
-Called by: main.
+Called by: the frame.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 
 from core.api.errors import PluginError, UserError
 from core.args.show import Section, show
-from core.cli.options import take_help
+from core.commands.words import take_help
 from core.plugin.registry import PluginRegistry
 
 

@@ -1,6 +1,6 @@
 """`core chat [MODEL]` and `core complete [MODEL]`: a model in a terminal.
 
-Owns: the arguments of both. Never does: talk itself. Called by: main.
+Owns: the arguments of both. Never does: talk itself. Called by: the frame.
 """
 
 import os
@@ -14,8 +14,9 @@ import msgspec
 from core.api.errors import UserError
 from core.args.arg import Arg
 from core.args.own_files import own_path
-from core.cli.options import parse_engine_arguments, take_help
+from core.cli.options import parse_engine_arguments
 from core.cli.own_options import option_section, own_flags, take_options
+from core.commands.words import take_help
 
 if TYPE_CHECKING:
     from core.terminal.chat import Chat

@@ -1,7 +1,7 @@
 """`core collect-env`: what a report about a problem needs to say about this machine.
 
 Owns: the list of facts and where each is read. Never does: send anything, or show what `private` hides.
-Called by: main.
+Called by: the frame.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from core.api.errors import UserError
 from core.args.show import Section, show
-from core.cli.options import take_help, take_switch
 from core.cli.private import hidden_value, without_names
-from core.cli.tables import print_json
+from core.commands.tables import print_json
+from core.commands.words import take_help, take_switch
 from core.config.memory import human_bytes
 from core.version import __version__
 

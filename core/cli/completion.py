@@ -1,20 +1,22 @@
 """`core completion bash|zsh|fish`: a script that completes commands, flags, choices and plugin names.
 
 Owns: the three scripts; each is static, so that completing starts no Python. Never does: write a shell's start-up file.
-Called by: main. Plugin names are those installed when the script is made.
+Called by: the frame. Plugin names are those installed when the script is made.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from core.api.errors import UserError, nearest
 from core.args.schema import Field, schema
 from core.args.show import Section, show
-from core.cli.own_options import command_structs, own_fields
+from core.cli.own_options import own_fields
 from core.cli.plugin_help import own_arguments, usable_manifests
+from core.commands.finding import own_commands
+from core.commands.overview import overview
 from core.plugin.kinds import RESERVED_NAMES
 from core.plugin.registry import PluginRegistry
 
@@ -44,8 +46,8 @@ class Words:
     flags: tuple[Flag, ...]
 
 
-def completion(words: list[str], overview: Section) -> int:
-    """Print the script of one shell; returns the exit code. overview: the table of commands."""
+def completion(words: list[str]) -> int:
+    """Print the script of one shell; returns the exit code."""
     if not words or words[0] in ("-h", "--help"):
         show("core completion bash|zsh|fish", "Print a completion script.", [Section("Use", _INSTALL)])
         return 0 if words else 2
@@ -53,14 +55,14 @@ def completion(words: list[str], overview: Section) -> int:
     if words[0] not in shells or len(words) > 1:
         wrong = words[1] if words[0] in shells else words[0]
         raise UserError(f"core completion {wrong}: expected one of {', '.join(shells)}.{nearest(wrong, shells)}")
-    print(shells[words[0]](collect(overview)), end="")
+    print(shells[words[0]](collect(overview())), end="")
     return 0
 
 
-def collect(overview: Section) -> Words:
-    """Commands, flags and values as they are here and now."""
+def collect(sections: Sequence[Section]) -> Words:
+    """Commands, flags and values as they are here and now. sections: the help about all commands."""
     commands: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for usage, text in overview.rows:
+    for usage, text in [row for section in sections for row in section.rows]:
         head, *rest = usage.split()
         if head.startswith("-"):
             continue
@@ -76,9 +78,10 @@ def collect(overview: Section) -> Words:
         for name, kind, text in own_arguments(manifest):
             values = ("true", "false") if kind == "bool" else tuple(set_of(kind))
             flags.append(Flag(name, text, values, True))
-    for struct in command_structs():
-        for field in own_fields(struct):
-            flags += _flags(field, registry)
+    for command in own_commands().values():
+        for struct in command.options():
+            for field in own_fields(struct):
+                flags += _flags(field, registry)
     groups = tuple(schema().titles)
     flags.append(Flag("--help", "Help, or a part of it.", ("all", "listgroup", "page", *groups), False))
     return Words(commands, tuple(flags))

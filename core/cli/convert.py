@@ -1,6 +1,6 @@
 """`core convert MODEL OUT`: a model's prepared kernels in a directory that starts without packing.
 
-Owns: the command's arguments and output. Never does: prepare or write a kernel itself. Called by: main.
+Owns: the command's arguments and output. Never does: prepare or write a kernel itself. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 import sys
 
 from core.args.show import Section, show
-from core.cli.options import parse_engine_arguments, take_help
+from core.cli.options import parse_engine_arguments
 from core.cli.save_sharded import take_places
+from core.commands.words import take_help
 from core.config.memory import human_bytes
 from core.config.resolve import resolve
 

@@ -1,6 +1,6 @@
 """`core dashboard`: print the Grafana dashboard.
 
-Owns: the command. Never does: make the dashboard. Called by: main.
+Owns: the command. Never does: make the dashboard. Called by: the frame.
 """
 
 from __future__ import annotations

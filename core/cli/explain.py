@@ -12,7 +12,7 @@ import msgspec
 
 from core.api.errors import UserError
 from core.api.specs import KVGroup
-from core.cli.tables import print_table
+from core.commands.tables import print_table
 from core.config.explained import explained, hidden
 from core.config.memory import MemoryPlan, human_bytes
 from core.config.resolve import Resolution

@@ -2,7 +2,7 @@
 `core kernels tune MODEL`: measure how a model's products are computed best on this machine's GPU.
 
 Owns: the commands' arguments and output, and which chips are in this machine. Never does: compile, measure.
-Called by: main.
+Called by: the frame.
 """
 
 import importlib
@@ -16,8 +16,8 @@ import msgspec
 from core.api.errors import PluginError, UserError, nearest
 from core.args.arg import Arg
 from core.args.show import Section, show
-from core.cli.options import take_help
 from core.cli.own_options import option_section, refuse_rest, take_options
+from core.commands.words import take_help
 from core.plugin.contracts.ahead import CompiledAhead, Run
 from core.plugin.hookspecs import Probe
 from core.plugin.registry import PluginRegistry

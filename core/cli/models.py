@@ -1,6 +1,6 @@
 """`core models [list] | explain PATH`: what can be served, and what is made of one checkpoint.
 
-Owns: the output of these commands, as text and as JSON. Never does: import torch, read a weight. Called by: main.
+Owns: the output of these commands, as text and as JSON. Never does: import torch, read a weight. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any
 
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
-from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch, take_value
-from core.cli.tables import print_json, print_table
+from core.cli.options import parse_engine_arguments, show_engine_help
+from core.commands.tables import print_json, print_table
+from core.commands.words import take_help, take_switch, take_value
 from core.config.memory import human_bytes
 from core.config.model_report import ModelReport, model_report
 from core.config.tensor_groups import TensorGroup

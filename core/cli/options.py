@@ -1,6 +1,6 @@
-"""Switches of the commands themselves, taken out before the engine arguments are read.
+"""The engine's arguments on a command line: reading them, and help about them.
 
-Owns: `--help[=WORD]` and `--json`. Never does: read engine arguments. Called by: the commands.
+Owns: `--help=WORD`, and the parser with a command's own flags as hints. Never does: resolve. Called by: the commands.
 """
 
 from __future__ import annotations
@@ -17,23 +17,6 @@ _WORDS = (
     "This; or all arguments (all; page: in a pager), a group, an argument, a word in the help, KIND.NAME (a plugin's own), "
     "listgroup."
 )
-
-
-def take_switch(words: list[str], *names: str) -> bool:
-    """Remove a switch from `words`; whether it was there."""
-    found = [word for word in words if word in names]
-    words[:] = [word for word in words if word not in names]
-    return bool(found)
-
-
-def take_help(words: list[str]) -> str | None:
-    """None without `--help`; else the word after `--help=`, or an empty string."""
-    for word in words:
-        if word in ("-h", "--help"):
-            return ""
-        if word.startswith("--help="):
-            return word.removeprefix("--help=")
-    return None
 
 
 def show_engine_help(usage: str, intro: str, word: str) -> None:
@@ -72,16 +55,3 @@ def _narrowed(word: str) -> list[Section]:
 def parse_engine_arguments(words: list[str], also: Sequence[str] = ("--json",)) -> Parsed:
     """Engine arguments of a command line, with every problem. also: the command's own flags, for hints."""
     return Parser(also=("--help", *also)).parse(words)
-
-
-def take_value(words: list[str], flag: str) -> str | None:
-    """Remove `flag VALUE` or `flag=VALUE`."""
-    for index, word in enumerate(words):
-        if word == flag:
-            if index + 1 >= len(words):
-                raise UserError(f"{flag}: a value is missing.")
-            del words[index]
-            return words.pop(index)
-        if word.startswith(flag + "="):
-            return words.pop(index).partition("=")[2]
-    return None

@@ -5,7 +5,6 @@ Owns: that reading, and the help about them. Never does: know an option. Called 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,20 +19,6 @@ from core.args.show import Section
 
 T = TypeVar("T", bound=msgspec.Struct)
 GROUP = "command"
-
-STRUCTS = (
-    "core.cli.chat:ChatOptions",
-    "core.cli.chat:CompleteOptions",
-    "core.bench.serve_options:ServeOptions",
-    "core.bench.offline_options:LatencyOptions",
-    "core.bench.offline_options:ThroughputOptions",
-    "core.bench.offline_options:StartupOptions",
-    "core.bench.sweep_options:SweepOptions",
-    "core.bench.sweep_options:PlotOptions",
-    "core.cli.run_batch:RunBatchOptions",
-    "core.cli.kernels:KernelsOptions",
-)
-"""The options of all commands, as MODULE:NAME, for completion."""
 
 
 def take_options(struct: type[T], words: list[str]) -> T:
@@ -107,15 +92,6 @@ def own_flags(struct: type[msgspec.Struct]) -> list[str]:
 def own_fields(struct: type[msgspec.Struct]) -> list[Field]:
     """The options of `struct`."""
     return list(fields_of(struct, GROUP).values())
-
-
-def command_structs() -> list[type[msgspec.Struct]]:
-    """The options of all commands."""
-    found: list[type[msgspec.Struct]] = []
-    for row in STRUCTS:
-        module, _, name = row.partition(":")
-        found.append(getattr(importlib.import_module(module), name))
-    return found
 
 
 def _spellings(struct: type[msgspec.Struct]) -> Mapping[str, Field]:

@@ -18,8 +18,8 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
-from core.cli.options import take_help, take_switch, take_value
-from core.cli.tables import print_json
+from core.commands.tables import print_json
+from core.commands.words import take_help, take_switch, take_value
 from core.plugin.discovery import origin
 from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, of_distribution, unknown

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.api.errors import UserError, nearest
 from core.args.show import Section, show
-from core.cli.options import take_help, take_value
+from core.commands.words import take_help, take_value
 from core.testing.skeleton import FORMS, add_to_package, kinds, plain_kind, write_package
 
 

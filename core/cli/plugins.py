@@ -1,7 +1,6 @@
-"""`core plugins list | show NAME | explain [MODEL] | check NAME | new KIND NAME`.
+"""`core plugins show NAME | explain [MODEL]`.
 
-Owns: the output of these commands, as text and as JSON. Never does: load a plugin's implementation.
-Called by: main. `check` and `new` have files of their own.
+Owns: the output of both commands, as text and as JSON. Never does: load a plugin's implementation. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -10,90 +9,38 @@ import os
 from pathlib import Path
 from typing import Any
 
-from core.api.errors import UserError, nearest
-from core.args.show import Section, show
-from core.cli.options import parse_engine_arguments, show_engine_help, take_help, take_switch, take_value
+from core.api.errors import UserError
+from core.args.show import show
+from core.cli.options import parse_engine_arguments, show_engine_help
 from core.cli.plugin_help import own_arguments
-from core.cli.tables import print_json, print_table
-from core.plugin.kinds import KINDS
+from core.commands.plugins_list import as_row
+from core.commands.tables import print_json
+from core.commands.words import refuse_words, take_help, take_switch, take_value
 from core.plugin.listing import Listed, listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.words import matching, unknown
 
-LONGEST_REASON = 160
-COMMANDS = ("list", "show", "explain", "check", "new")
 ARGUMENT = ("flag", "type", "help")
+SHOW = "core plugins show [KIND.]NAME [--json] [--plugins WORDS]"
 EXPLAIN = "core plugins explain [MODEL] [ARGUMENTS] [--json]"
 
 
-def plugins(words: list[str]) -> int:
-    """Dispatch; returns the exit code."""
-    command = words[0] if words else ""
-    rest = words[1:]
-    if command == "explain":
-        return _explain(rest)
-    if command == "check":
-        from core.cli.plugin_check import check
-
-        return check(rest)
-    if command == "new":
-        from core.cli.plugin_new import new
-
-        return new(rest)
-    if command in ("", "-h", "--help") or take_help(rest) is not None:
-        rows = (
-            ("list [--kind=KIND] [--json]", "Every plugin that is installed, and whether it can be used."),
-            ("show [KIND.]NAME [--json]", "One plugin: what it is, what it takes, why it is broken."),
-            ("explain [MODEL] [ARGUMENTS] [--json]", "What `core serve` would use with these arguments, and why."),
-            ("check NAME... [--json]", "Try whether plugins, or all plugins of a package, keep their promises."),
-            (
-                "new KIND NAME [--path DIR | --into PACKAGE]",
-                "Write a plugin that works as written, or add one to a package.",
-            ),
-            ("--plugins WORDS", "As for `core serve`: NAME, KIND.NAME, PACKAGE, no:..., ./file.py, module:object."),
-        )
-        show("core plugins COMMAND", "Look at plugins, check them, write one.", [Section("Commands", rows)])
-        return 0 if command else 2
-    if command == "list":
-        return _list(rest)
-    if command == "show":
-        return _show(rest)
-    raise UserError(f"core plugins {command}: unknown; known: {', '.join(COMMANDS)}.{nearest(command, COMMANDS)}")
-
-
-def _list(words: list[str]) -> int:
-    as_json = take_switch(words, "--json")
-    kind = take_value(words, "--kind")
-    registry = PluginRegistry(words=take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
-    _no_more("core plugins list", words, ("--json", "--kind", "--plugins"))
-    kinds = [known.name for known in KINDS]
-    if kind is not None and kind not in kinds:
-        raise UserError(f"--kind {kind}: no such kind; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
-    listed = [_row(item) for item in listing(registry) if kind in (None, item.row.kind)]
-    if as_json:
-        print_json(listed)
+def plugins_show(words: list[str]) -> int:
+    """Run `core plugins show`; returns the exit code."""
+    if take_help(words) is not None:
+        show(SHOW, "One plugin: what it is, what it takes, why it is broken.", [])
         return 0
-    heads = ("kind", "name", "distribution", "version", "status", "reason")
-    rows = []
-    for row in listed:
-        row["reason"] = _first_line(row["reason"])
-        rows.append([str(row[head] or "") for head in heads])
-    print_table(heads, rows, colour="status", num_names=2)
-    return 0
-
-
-def _show(words: list[str]) -> int:
     as_json = take_switch(words, "--json")
     registry = PluginRegistry(words=take_value(words, "--plugins") or os.environ.get("CORE_PLUGINS"))
     if not words:
         raise UserError("core plugins show: name a plugin, such as cpu or attention.torch_sdpa.")
     name = words.pop(0)
-    _no_more("core plugins show", words, ("--json", "--plugins"))
+    refuse_words("core plugins show", words, ("--json", "--plugins"))
     rows = matching(registry.rows(), name)
     if not rows:
         raise UserError(f"core plugins show {name}: {unknown(registry.rows(), name)}")
     found = [item for item in listing(registry) if item.row in rows]
-    details = [_row(item) | _details(item) for item in found]
+    details = [as_row(item) | _details(item) for item in found]
     if as_json:
         print_json(details)
         return 0
@@ -104,17 +51,14 @@ def _show(words: list[str]) -> int:
     return 0
 
 
-def _first_line(text: str | None) -> str:
-    return text.splitlines()[0][:LONGEST_REASON] if text else ""
-
-
 def _print_detail(detail: dict[str, Any]) -> None:
     for key, value in detail.items():
         if value not in (None, "", [], {}):
             _print_entry(key, value)
 
 
-def _explain(words: list[str]) -> int:
+def plugins_explain(words: list[str]) -> int:
+    """Run `core plugins explain`; returns the exit code."""
     wanted = take_help(words)
     if wanted is not None:
         show_engine_help(EXPLAIN, "What `core serve` would use with these arguments, and why.", wanted)
@@ -131,19 +75,6 @@ def _explain(words: list[str]) -> int:
     else:
         print_explanation(resolution)
     return 0
-
-
-def _row(item: Listed) -> dict[str, Any]:
-    row = item.row
-    return {
-        "kind": row.kind,
-        "name": row.name,
-        "distribution": row.distribution,
-        "version": row.version,
-        "contract": item.contract,
-        "status": item.status,
-        "reason": item.reason,
-    }
 
 
 def _details(item: Listed) -> dict[str, Any]:
@@ -179,8 +110,3 @@ def _print_entry(key: str, value: Any) -> None:
         print(f"{key}:\n  " + str(value).rstrip().replace("\n", "\n  "))
     else:
         print(f"{key}: {value}")
-
-
-def _no_more(command: str, words: list[str], valid: tuple[str, ...]) -> None:
-    if words:
-        raise UserError(f"{command} {words[0]}: unexpected argument.{nearest(words[0], valid)}")

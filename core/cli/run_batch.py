@@ -1,6 +1,6 @@
 """`core run-batch -i IN -o OUT [MODEL]`: every request of a file, by an engine of its own or a server.
 
-Owns: the command's arguments and its last line. Never does: run a request itself. Called by: main.
+Owns: the command's arguments and its last line. Never does: run a request itself. Called by: the frame.
 """
 
 import os
@@ -15,9 +15,10 @@ from core.args.arg import Arg
 from core.args.own_files import own_path
 from core.args.parser import Parsed
 from core.args.sources import merge
-from core.cli.options import parse_engine_arguments, take_help
+from core.cli.options import parse_engine_arguments
 from core.cli.own_options import option_section, own_flags, take_options
-from core.observe.printable import safe
+from core.commands.printable import safe
+from core.commands.words import take_help
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -1,6 +1,6 @@
 """`core save-sharded MODEL OUT`: a model's tensors in files that `--load-format sharded_state` reads.
 
-Owns: the command's arguments and output. Never does: write a tensor itself. Called by: main.
+Owns: the command's arguments and output. Never does: write a tensor itself. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 from core.api.errors import UserError
 from core.args.numbers import human_int
 from core.args.show import Section, show
-from core.cli.options import parse_engine_arguments, take_help, take_value
+from core.cli.options import parse_engine_arguments
+from core.commands.words import take_help, take_value
 from core.config.located import locate
 from core.models.shards import DEFAULT
 

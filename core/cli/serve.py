@@ -1,6 +1,6 @@
 """`core serve [MODEL] [ARGUMENTS]`.
 
-Owns: the way from words to the server. Never does: resolve or serve itself. Called by: main.
+Owns: the way from words to the server. Never does: resolve or serve itself. Called by: the frame.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ INTRO = (
 def serve(words: list[str]) -> int:
     """Run the server until it is stopped; returns the exit code."""
     with StopSignals() as signals:  # before anything that takes time to import
-        from core.cli.options import show_engine_help, take_help
+        from core.cli.options import show_engine_help
+        from core.commands.words import take_help
         from core.observe.output import best_effort_output
         from core.serving.process_limits import raise_limits
 

@@ -2,14 +2,13 @@
 
 Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: choose what is written, or raise into
 the caller: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never an answer.
-Called by: `core serve` for the whole life of its process; `open_standard_streams` by every command. (The engine process
-needs none of this: its output is a pipe that this process always reads.)
+Called by: `core serve` for the whole life of its process. (The engine process needs none of this: its output is a pipe that
+this process always reads.)
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import os
 import select
@@ -153,16 +152,3 @@ def _best_effort(stream: TextIO) -> TextIO:
         return BestEffortStream(stream.fileno())  # type: ignore[return-value]
     except io.UnsupportedOperation:  # it is no file: somebody collects the output in memory
         return stream
-
-
-def open_standard_streams() -> None:
-    """Have the null device stand in for standard streams that were closed, so that no other file gets their number."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError as error:
-            if error.errno != errno.EBADF:
-                raise
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is this one
-    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
-    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115

@@ -7,7 +7,6 @@ a plugin's failure reach anyone as anything but `PluginError`. Called by: regist
 from __future__ import annotations
 
 import hashlib
-import importlib
 import importlib.util
 import sys
 import time
@@ -23,10 +22,12 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.plugin.answers import expectation, hook_mistakes
 from core.plugin.capabilities import constraint_mistakes
-from core.plugin.discovery import label
+from core.plugin.discovery import ENGINE, label
 from core.plugin.editable import stale
+from core.plugin.entry_points import named
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec
 from core.plugin.kinds import RESERVED_NAMES, normalize
+from core.plugin.moved import keep_moved_names, way_out
 
 ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
 
@@ -105,6 +106,8 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
     had_torch = "torch" in sys.modules
     begin = time.perf_counter()
     try:
+        if row.distribution != ENGINE:
+            keep_moved_names()
         module = _import(row)
     except KeyboardInterrupt:
         raise
@@ -147,12 +150,9 @@ def _import(row: ResolvedPlugin) -> Any:
     """The object that a target names."""
     if row.target.startswith("file:"):
         return import_file(Path(row.target.removeprefix("file:")))
-    name, _, attribute = row.target.partition(":")
-    named: Any = importlib.import_module(name.strip())
-    for part in attribute.strip().split("."):
-        if part:
-            named = getattr(named, part)
-    return named
+    found = named(row.target)
+    is_row = hasattr(type(found), "as_manifest")  # of the class: any attribute of a manifest object may raise
+    return found.as_manifest() if is_row else found
 
 
 def import_file(path: Path) -> ModuleType:
@@ -248,6 +248,8 @@ def _way_out(row: ResolvedPlugin, error: BaseException) -> str:
     missing, _, _ = (error.name or "").partition(".")
     if not missing:
         return ""
+    if missing == "core":
+        return f"; {way_out(str(error.name))}"
     if missing != own:
         return f"; install '{missing}' in the environment of {sys.executable}"
     why = stale(row.distribution)

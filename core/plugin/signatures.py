@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from core.api.command import Command
 from core.api.policy import SchedulingPolicy
 from core.plugin import contracts
 from core.plugin.capabilities import layer_kinds
@@ -26,6 +27,7 @@ CONTRACTS: dict[str, type] = {
     "grammar": contracts.GrammarBackend,
     "response_format": contracts.ResponseFormats,
     "logits_processor": contracts.LogitsProcessor,
+    "command": Command,
 }
 OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contracts.StateBackend}
 """Contracts of attention backends for layer kinds that have one of their own."""

@@ -18,6 +18,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import ConfigError, UserError, nearest
 from core.plugin.kinds import KINDS, kind_named, normalize
 from core.plugin.manifest import import_file, sha256_of, source_file
+from core.plugin.moved import keep_moved_names
 
 
 @dataclass(slots=True)
@@ -66,7 +67,7 @@ def called(rows: Sequence[ResolvedPlugin], name: str) -> list[ResolvedPlugin]:
 def matching(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
     """The rows that a word for a plugin names, in every kind unless it says one."""
     owner, colon, rest = word.rpartition(":")
-    kind, _, name = rest.rpartition(".")
+    kind, _, name = rest.partition(".")  # names of commands may have a dot, too
     kinds = {known.name for known in KINDS}
     if kind not in kinds:
         return called(rows, word)
@@ -138,6 +139,7 @@ def _object_row(word: str) -> ResolvedPlugin:
 def _constant_row(target: str, load: Callable[[], Any]) -> ResolvedPlugin:
     """A row made from the manifest's own `KIND` and from the name in its spec."""
     try:
+        keep_moved_names()
         module = load()
         kind = kind_named(module.KIND).name
         name = normalize(module.core_spec().name)

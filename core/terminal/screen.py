@@ -10,7 +10,7 @@ import os
 import sys
 
 from core.client.chunks import Piece
-from core.observe.printable import safe
+from core.commands.printable import safe
 
 DIM, BOLD, RESET = "\033[2m", "\033[1m", "\033[0m"
 

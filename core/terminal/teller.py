@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.api.errors import CoreError
-from core.observe.printable import safe
+from core.commands.printable import safe
 from core.terminal.echo import no_echo
 from core.terminal.generation import Counts, generate
 from core.terminal.screen import Screen

@@ -18,7 +18,7 @@ from core.bench.plot import lines_of, marks, read_rows, svg
 from core.bench.sweep import combinations, name_of, sweep
 from core.bench.sweep_options import SweepOptions
 from core.bench.sweep_runs import SweepError, words_of
-from core.cli.main import main
+from core.commands.main import main
 
 BENCH = """
 import json, os, sys

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from core.cli.main import main
+from core.commands.main import main
 
 
 @pytest.fixture

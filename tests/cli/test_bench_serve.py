@@ -8,7 +8,7 @@ import re
 import pytest
 
 from core.api.server_config import ServerConfig
-from core.cli.main import main
+from core.commands.main import main
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import ANSWERS
 

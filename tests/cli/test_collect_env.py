@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from core.cli.main import main
 from core.cli.private import hidden_value
+from core.commands.main import main
 
 
 def test_facts_are_those_of_the_system(monkeypatch, capsys):
@@ -69,7 +69,7 @@ def test_a_user_without_a_home_has_an_environment_too(monkeypatch, capsys):
 
 
 def test_it_imports_no_torch():
-    code = "import sys; from core.cli.main import main; main(['collect-env']); sys.exit('torch' in sys.modules)"
+    code = "import sys; from core.commands.main import main; main(['collect-env']); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from core.args.schema import schema
-from core.cli.main import main
+from core.commands.main import main
 
 SHELLS = ("bash", "zsh", "fish")
 

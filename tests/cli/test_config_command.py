@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from core.cli.main import main
+from core.commands.main import main
 
 
 def run(capsys, *words):
@@ -142,7 +142,7 @@ def test_all_problems_come_together(capsys):
 
 def test_commands_import_no_torch(tiny_llama):
     code = (
-        "import sys; from core.cli.main import main; "
+        "import sys; from core.commands.main import main; "
         f"codes = [main(['config', *words]) for words in (['explain', {str(tiny_llama)!r}], ['show'], ['schema'])]; "
         "print(codes, 'torch' in sys.modules, file=sys.stderr)"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from core.args.help import COMMON
 from core.args.schema import schema
-from core.cli.main import main
+from core.commands.main import main
 
 
 def text_of(word, capsys):

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from core.cli.main import main
+from core.commands.main import main
 from core.executor import instance
 from core.plugin.contracts.ahead import CompiledAhead
 from core.plugin.hookspecs import Device, Probe

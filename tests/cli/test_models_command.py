@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.cli.main import main
+from core.commands.main import main
 from core.models.families import families
 from tests.tiny_models import SHAPE
 
@@ -30,7 +30,7 @@ def test_every_row_is_listed(capsys):
 
 def test_a_checkpoint_is_explained_without_torch(tiny_llama):
     words = ["models", "explain", str(tiny_llama)]
-    code = f"import sys; from core.cli.main import main; assert main({words!r}) == 0; assert 'torch' not in sys.modules"
+    code = f"import sys; from core.commands.main import main; assert main({words!r}) == 0; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     for words in ("the row 'llama'", "3 with full attention and an MLP", "rms_norm_eps", "Nothing is refused."):

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from core.api.server_config import ServerConfig
-from core.cli.main import main
+from core.commands.main import main
 from tests.serving.conftest import run_server
 
 COMMAND = [sys.executable, "-P", "-m", "core", "run-batch"]

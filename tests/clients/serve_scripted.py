@@ -21,7 +21,7 @@ from typing import Any
 
 from core.api.server_config import ServerConfig
 from core.cli import serve as command
-from core.cli.main import main
+from core.commands.main import main
 from core.engine.async_engine import AsyncEngine
 from core.engine.child import EngineProcess
 from core.serving.preparer import Preparer

@@ -88,7 +88,7 @@ def _experts(folder: Path, stand_ins: StandIns) -> None:
 
 
 def _sharded(folder: Path, stand_ins: StandIns) -> None:
-    from core.cli.main import main
+    from core.commands.main import main
 
     if main(["save-sharded", stand_ins.path(""), str(folder)]):
         raise RuntimeError("the stand-in of a sharded state could not be written")

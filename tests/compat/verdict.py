@@ -13,7 +13,7 @@ from typing import Literal
 Outcome = Literal["ran", "refused", "needs", "failed"]
 
 OURS = re.compile(
-    r"core\.api\.errors\.\w+: |There is no (core\.|VllmConfig)|core\.\S+ has no |: not served yet|is not served|"
+    r"core\.api\.errors\.\w+: |There is no (core[._]|VllmConfig)|core\.\S+ has no |: not served yet|is not served|"
     r"this engine does not serve it yet"
 )
 """In the last line of a refusal by name: our own sentences."""
@@ -21,7 +21,7 @@ OURS = re.compile(
 TOPICS: tuple[tuple[str, str], ...] = (
     (r"lora|adapter", "adapters"),
     (r"kv.?transfer|kv_connector|lmcache|nixl|mooncake|ec.?transfer", "KV transfer"),
-    (r"multi.?modal|media|image|audio|video|core\.assets", "media"),
+    (r"multi.?modal|media|image|audio|video|(core|compat)\.assets", "media"),
     (r"parallel|one rank|one node|one engine|ray|torchrun|distributed", "several devices"),
     (r"prompt.?embeds", "prompt embeddings"),
     (r"logits.?processor", "logits processors"),
@@ -29,9 +29,9 @@ TOPICS: tuple[tuple[str, str], ...] = (
     (r"pooling|classif|reward|embed|score|token_embed", "pooling"),
     (r"routed_experts", "choice of experts in outputs"),
     (r"compil|cudagraph", "compilation"),
-    (r"model_executor|core\.config|core\.attention|core\.v1\.worker|worker_cls|scheduler_cls", "the engine's inside"),
+    (r"model_executor|(core|compat)\.(config|attention|v1\.worker)|worker_cls|scheduler_cls", "the engine's inside"),
     (r"max_position_embeddings|params\.json|speculative-config|config\.json", "a checkpoint of its own"),
-    (r"vllmconfig|core\.platforms|core\.benchmarks|trace_replay", "the engine's inside"),
+    (r"vllmconfig|(core|compat)\.(platforms|benchmarks)|trace_replay", "the engine's inside"),
     (r"quantization|checkpoint|tokenizer|hf_overrides|architecture|load_format", "a checkpoint of its own"),
 )
 """Patterns of an error's last line in lower case, and what the script asks for."""

@@ -9,7 +9,7 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import ConfigError
-from core.cli.main import main
+from core.commands.main import main
 from core.config.resolve import resolve
 from core.executor.worker import Worker
 from core.models.logit_rows import logit_rows

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from core.cli.main import main
+from core.commands.main import main
 from core.config.resolve import Resolution, resolve
 
 TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa"}

@@ -15,8 +15,8 @@ from core.args.parser import Parser
 from core.args.reach import means_nothing_to_llm
 from core.args.schema import schema
 from core.args.sources import merge
+from core.commands.argument_schema import DIALECT, json_schema
 from core.config.document import as_yaml
-from core.config.json_schema import DIALECT, json_schema
 from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
 

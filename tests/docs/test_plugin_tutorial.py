@@ -24,7 +24,7 @@ def environment(tmp_path_factory):
     python = folder / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
     (site / "parent.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    programs = {"core": "from core.cli.main import main", "pip": "", "pytest": ""}
+    programs = {"core": "from core.commands.main import main", "pip": "", "pytest": ""}
     for name, start in programs.items():
         code = f"{start}\nimport sys\nsys.exit(main())" if start else ""
         script = f"#!{python} -P\n{code}\n" if start else f'#!/bin/sh\nexec {python} -P -m {name} "$@"\n'

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from core.v1.sample.logits_processor import (  # type: ignore[import-not-found]
+from core_plugins.compat.v1.sample.logits_processor import (  # type: ignore[import-not-found]
     AdapterLogitsProcessor,
     BatchUpdate,
     LogitsProcessor,

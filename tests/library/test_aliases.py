@@ -1,4 +1,4 @@
-"""Module paths of scripts: every row leads to what it names, nothing real is hidden, and nothing is imported early."""
+"""vLLM's module paths: every row leads to what it names, nothing real is hidden, and nothing is imported early."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from importlib import import_module
 import pytest
 
 import core
-from core.aliases import NOT_SERVED, OFFERED
+import core_plugins.compat as compat
+from core.aliases import NAMES_NOT_SERVED, NOT_SERVED, OFFERED, PACKAGES, WHOLE
 from core.args.sources import merge
 from core.library.chores import print_embeddings
 
 
-@pytest.mark.parametrize("module", sorted({row[0] for row in OFFERED}))
-def test_every_name_of_a_row_can_be_imported(module: str) -> None:
-    found = import_module(module)
+@pytest.mark.parametrize("package", PACKAGES)
+@pytest.mark.parametrize("module", sorted({row[0] for row in OFFERED if row[2] != WHOLE}))
+def test_every_name_of_a_row_can_be_imported(package: str, module: str) -> None:
+    found = import_module(package + module)
     for path, home, names in OFFERED:
         if path == module:
             for name in names.split():
@@ -27,7 +29,40 @@ def test_every_name_of_a_row_can_be_imported(module: str) -> None:
 
 def test_names_of_the_package_can_be_imported() -> None:
     for name in core.__all__:
-        assert getattr(core, name) is not None
+        assert getattr(compat, name) is getattr(core, name) is not None
+    for name, reason in NAMES_NOT_SERVED.items():
+        with pytest.raises(ImportError, match=re.escape(reason)):
+            getattr(compat, name)
+    with pytest.raises(AttributeError, match="has no attribute 'LMM'; it offers LLM"):
+        _ = compat.LMM
+
+
+def test_a_module_that_is_there_as_a_whole_is_asked_for_every_name() -> None:
+    exec(
+        "from core_plugins.compat.config import PoolerConfig as a; from core.config import PoolerConfig as b; assert a is b",
+        {},
+    )
+    exec(
+        "from core_plugins.compat.version import __version__ as a; from core import __version__ as b; assert a == b", {}
+    )
+    with pytest.raises(ImportError, match="SchedulerConfig: its keys are arguments of their own here"):
+        exec("from core_plugins.compat.config import SchedulerConfig", {})
+
+
+def test_importing_core_alone_makes_no_module_path() -> None:
+    program = (
+        "import importlib, sys\n"
+        "before = [*sys.meta_path]\n"
+        "import core\n"
+        "assert core.SamplingParams and sys.meta_path == before\n"
+        "try:\n    import core.sampling_params\nexcept ModuleNotFoundError as error:\n    print(error)\n"
+        "import core_plugins.compat\n"
+        "assert len(sys.meta_path) == len(before) + 1\n"
+        "import core.sampling_params\n"
+        "assert core.sampling_params.SamplingParams is core.SamplingParams\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "No module named 'core.sampling_params'\n", done.stderr
 
 
 def test_what_is_not_there_is_told() -> None:
@@ -38,8 +73,11 @@ def test_what_is_not_there_is_told() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'core.no_such_thing'"):
         import_module("core.no_such_thing")
     for module, reason in NOT_SERVED.items():
-        with pytest.raises(ModuleNotFoundError, match=re.escape(reason)):
-            import_module(f"{module}.part")
+        for package in PACKAGES:
+            with pytest.raises(
+                ModuleNotFoundError, match=re.escape(f"There is no {package}{module}") + ".*" + re.escape(reason)
+            ):
+                import_module(f"{package}{module}.part")
     for statement in ("import core.utils.gpu_sync_debug", "from core.distributed import get_world_group"):
         with pytest.raises(ModuleNotFoundError, match=r"There is no core\.\S+: docs/scripts\.md says which"):
             exec(statement, {})
@@ -49,7 +87,7 @@ def test_what_is_not_there_is_told() -> None:
 
 def test_an_alias_imports_nothing_before_it_is_asked() -> None:
     program = (
-        "import sys, core, core.entrypoints.llm, core.sampling_params\n"
+        "import sys, core, core_plugins.compat, core.entrypoints.llm, core.sampling_params\n"
         "from core.sampling_params import SamplingParams\n"
         "assert SamplingParams is core.SamplingParams\n"
         "print(sorted(set(sys.modules) & {'torch', 'transformers', 'core.llm', 'core.args'}))\n"

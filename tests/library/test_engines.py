@@ -133,7 +133,7 @@ def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> Non
 
 
 def test_metrics_have_the_names_that_scripts_compare(fakes: list[dict[str, Any]]) -> None:
-    from core.v1.metrics.reader import Counter, Gauge, Vector  # type: ignore[import-not-found]
+    from core_plugins.compat.v1.metrics.reader import Counter, Gauge, Vector  # type: ignore[import-not-found]
 
     with LLM() as llm:
         llm.generate(["x" * 30, "x" * 30 + "y"], SamplingParams(max_tokens=2), use_tqdm=False)

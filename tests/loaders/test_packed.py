@@ -16,7 +16,7 @@ from gguf import GGMLQuantizationType
 from core import LLM, SamplingParams
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, CoreError
-from core.cli.main import main
+from core.commands.main import main
 from core.config.resolve import resolve
 from core.executor.checkpoint import open_checkpoint
 from core.executor.plugin_loading import open_runtime

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from core import LLM, SamplingParams
 from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, ConfigError, UserError
-from core.cli.main import main
+from core.commands.main import main
 from core.config.resolve import resolve
 from core.executor.plugin_loading import load_plugin
 from core.plugin.registry import PluginRegistry

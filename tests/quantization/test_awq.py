@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from core.api.checkpoint import CheckpointFacts
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
-from core.cli.main import main
+from core.commands.main import main
 from core_plugins.quantization.auto_round import manifest as auto_round
 from core_plugins.quantization.auto_round.declaration import Declaration as AutoRoundDeclaration
 from core_plugins.quantization.awq import manifest as awq

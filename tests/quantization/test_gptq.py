@@ -17,7 +17,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.errors import CheckpointError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
-from core.cli.main import main
+from core.commands.main import main
 from core.llm import LLM
 from core_plugins.quantization.declared.refusal import Refusal
 from core_plugins.quantization.gptq import manifest as hooks

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
-from core.cli.main import main
+from core.commands.main import main
 from core.llm import LLM
 from core.weights.formats import Codebook
 from core_plugins.quantization.modelopt import manifest as hooks

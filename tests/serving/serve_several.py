@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from core.api.config import RestartConfig
 from core.api.server_config import ServerConfig
 from core.cli import serve as command
-from core.cli.main import main
+from core.commands.main import main
 from core.engine.child import EngineProcess
 from core.engine.shared_file import SharedFiles
 from core.serving import supervisor

@@ -116,7 +116,7 @@ def test_a_second_signal_ends_running_streams_with_an_error(start: Start) -> Non
 AT_THE_SENDING = """
 import asyncio, os, sys
 from unittest.mock import MagicMock
-from core.cli.main import main
+from core.commands.main import main
 from core.engine.child import EngineProcess
 from core.engine.owned_engine import OwnedEngine
 

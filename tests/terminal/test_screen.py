@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.cli.main import main
 from core.client.chunks import Piece
-from core.observe.printable import safe
+from core.commands.main import main
+from core.commands.printable import safe
 from core.terminal.screen import Screen
 
 

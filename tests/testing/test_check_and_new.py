@@ -13,7 +13,7 @@ import pytest
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import UserError
-from core.cli.main import main
+from core.commands.main import main
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import load_manifest
 from core.plugin.table import load_plugin

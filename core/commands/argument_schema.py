@@ -5,7 +5,8 @@ Owns: the translation of declarations. Never does: resolve. Called by: `core con
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 
@@ -13,17 +14,21 @@ from core.args.arg import Arg
 from core.args.foreign import table
 from core.args.plain import loose
 from core.args.schema import Field, schema
-from core.config.draft_schema import draft_schema
+from core.plugin.entry_points import named, offers
 from core.plugin.kinds import KINDS, Kind
 from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.version import __version__
 
+GROUP: Final = "core.argument_schemas"
+"""Entry points named after arguments: functions that describe the keys which are no plugin's own. See `Describe`."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 Node = dict[str, Any]
+Describe = Callable[[dict[str, Node], Node], Node]
+"""Takes references to the arguments of each plugin, and the definitions, which it may add to; returns the argument's value."""
 
 
 def json_schema(registry: PluginRegistry) -> Node:
@@ -32,6 +37,7 @@ def json_schema(registry: PluginRegistry) -> Node:
     properties = {name: _argument(field) for name, field in fields.items()}
     definitions: Node = {}
     manifests = _with_arguments(registry)
+    described = {offer.name: offer.target for offer in offers(GROUP)}
     for kind in KINDS:
         if kind.config_argument is None:
             continue
@@ -42,7 +48,8 @@ def json_schema(registry: PluginRegistry) -> Node:
         node = properties[kind.config_argument]
         if "anyOf" in node:
             node = node["anyOf"][0]
-        node |= _own_arguments(kind, plugins, definitions)
+        describe = described.get(kind.config_argument)
+        node |= _own_arguments(kind, plugins, definitions, named(describe) if describe else None)
     for name, field in fields.items():
         for alias in field.arg.aliases:
             properties[alias] = {"$ref": f"#/properties/{name}"}
@@ -145,12 +152,15 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
     return node
 
 
-def _own_arguments(kind: Kind, plugins: dict[str, Node], definitions: Node) -> Node:
-    """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen."""
+def _own_arguments(kind: Kind, plugins: dict[str, Node], definitions: Node, describe: Describe | None) -> Node:
+    """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen.
+
+    describe: makes the whole value, for an argument with keys that are no plugin's own.
+    """
     if kind.by_name:
         return {"properties": plugins}
-    if kind.name == "speculative":
-        return draft_schema(plugins, definitions)
+    if describe is not None:
+        return describe(plugins, definitions)
     nothing: Node = {"maxProperties": 0}
     if not plugins:
         return nothing

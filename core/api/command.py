@@ -1,0 +1,39 @@
+"""The contract of a command: what a plugin of kind `command` builds for `core NAME ...`.
+
+Owns: `Command` and `HasOptions`. Never does: run a command. Called by: `core.commands`, plugins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import msgspec
+
+
+@runtime_checkable
+class Command(Protocol):
+    """One command of `core`, named by its entry point: `hello` is `core hello`, `plugins.list` is `core plugins list`.
+
+    usages: pairs of the words after the command's name and a sentence about them, for `core --help`.
+    """
+
+    usages: Sequence[tuple[str, str]]
+
+    def run(self, words: list[str]) -> int:
+        """Run the command and return its exit code: 0 done, 1 failed, 2 a mistake of the user.
+
+        words: what the user typed after the command's name; may be changed. `--help` among them asks for help.
+        Raises UserError for a mistake of the user: it is printed as a sentence, and the exit code is 2.
+        """
+        ...
+
+
+@runtime_checkable
+class HasOptions(Protocol):
+    """A command whose own options are declared as Structs, so that shells complete them."""
+
+    def options(self) -> Sequence[type[msgspec.Struct]]:
+        """Structs with fields `Annotated[type, Arg(...)]`."""
+        ...

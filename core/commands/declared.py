@@ -1,0 +1,43 @@
+"""A command declared in one row of a table: what help says about it, and the function that is imported when it is run.
+
+Owns: `DeclaredCommand`. Never does: find a command, or import the plugin framework before it asks for a manifest: `core
+--help` reads these rows alone. Called by: tables of commands, which entry points name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from core.plugin.entry_points import named
+
+
+class DeclaredCommand:
+    """A command; an entry point of group `core.commands` may name it in the place of a manifest.
+
+    name:    the entry point's name: `run-batch`, or `plugins.list` for a command of two words.
+    target:  `MODULE:FUNCTION`; the function takes the words after the name and returns the exit code.
+    usages:  see `core.api.command.Command`.
+    options: `MODULE:STRUCT` of the command's own options, for completion.
+    """
+
+    def __init__(self, name: str, target: str, *usages: tuple[str, str], options: Sequence[str] = ()) -> None:
+        self.name = name
+        self.usages: Sequence[tuple[str, str]] = usages
+        self._target = target
+        self._options = tuple(options)
+
+    def as_manifest(self) -> Any:
+        """Make the manifest that describes this command to the plugin framework."""
+        from core.commands.manifest import CommandManifest
+
+        return CommandManifest(self)
+
+    def run(self, words: list[str]) -> int:
+        """Import the function and call it."""
+        function: Callable[[list[str]], int] = named(self._target)
+        return function(words)
+
+    def options(self) -> list[Any]:
+        """Import the Structs of the command's own options."""
+        return [named(target) for target in self._options]

@@ -1,0 +1,32 @@
+"""The manifest of a declared command.
+
+Owns: its hooks. Never does: import the command's function. Called by: `core.commands.declared`, when plugins are listed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+if TYPE_CHECKING:
+    from core.commands.declared import DeclaredCommand
+
+
+class CommandManifest:
+    """Manifest of one `DeclaredCommand`."""
+
+    CONTRACT: Final = 1
+
+    def __init__(self, command: DeclaredCommand) -> None:
+        self._command = command
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say what the plugin is."""
+        return PluginSpec(name=self._command.name, summary=self._command.usages[0][1])
+
+    @hookimpl
+    def core_load(self, context: LoadContext) -> DeclaredCommand:
+        """Return the command."""
+        return self._command

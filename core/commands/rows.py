@@ -1,0 +1,19 @@
+"""The two commands that the minimal core brings itself.
+
+Owns: these rows. Never does: import what they run. Called by: discovery, through entry points.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from core.commands.declared import DeclaredCommand
+
+PLUGINS_LIST: Final = DeclaredCommand(
+    "plugins.list",
+    "core.commands.plugins_list:plugins_list",
+    ("", "Every plugin that is installed, and whether it can be used."),
+)
+CONFIG_SCHEMA: Final = DeclaredCommand(
+    "config.schema", "core.commands.config_schema:config_schema", ("", "JSON Schema of all arguments.")
+)
