@@ -12,7 +12,6 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.cache_config import CacheConfig, KVEventsConfig
-from core.api.draft_spec import DraftSpec
 from core.api.model_config import ModelConfig
 from core.api.plugin_choices import PluginChoices, ResolvedPlugin
 from core.api.scheduler_config import SchedulerConfig
@@ -97,7 +96,7 @@ class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
 class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The draft that the core runs for a proposer.
 
-    spec:          its shape; where it has no decoder, the plugin's own heads compute.
+    spec:          its shape, as plain values: the `core.api.draft_spec` of the executor reads them (`shape_of`).
     model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
                    lie in the target's own checkpoint, `model` is that one.
     plugins:       what reads and computes it, beside the target's.
@@ -105,7 +104,7 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
     """
 
-    spec: DraftSpec
+    spec: dict[str, Any]
     model: ModelConfig
     plugins: PluginChoices
     in_target: bool = False

@@ -14,11 +14,12 @@ from typing import Literal
 
 import msgspec
 
+from core.api.config import DraftConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.draft_input import DraftInput
 from core.api.module_spec import ModelSpec
 
-__all__ = ["BEHIND_NORM", "DraftInput", "DraftSpec", "draft_decoder"]
+__all__ = ["BEHIND_NORM", "DraftInput", "DraftSpec", "draft_decoder", "shape_of"]
 
 BEHIND_NORM = -1
 """A tap behind the target's last norm: the hidden state that its head sees."""
@@ -60,6 +61,11 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
     parallel_token_id: int | None = None
     names: tuple[tuple[str, str], ...] = ()
     num_drafts: int = 0
+
+
+def shape_of(draft: DraftConfig) -> DraftSpec:
+    """The shape of a configured draft. Where it has no decoder, the plugin's own heads compute."""
+    return msgspec.convert(draft.spec, DraftSpec)
 
 
 def draft_decoder(draft: DraftSpec, target: ModelSpec) -> DecoderSpec:

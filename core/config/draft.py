@@ -29,6 +29,7 @@ from core.config.draft_vocabulary import check_vocabulary
 from core.config.family import find_family
 from core.config.platform import ChosenPlatform
 from core.config.plugin_choices import plugin_choices, speculative_arguments
+from core.config.quantization_names import METHOD_NAMES
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
 from core.config.token_tree import token_tree
@@ -89,7 +90,8 @@ class Draft:
             enforce_eager=self.settings["enforce_eager"],
             implementation="core",
         )
-        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
+        shape = msgspec.to_builtins(self.spec)
+        return DraftConfig(spec=shape, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     in_target = keys.model is None
     decoder, manifest = _loaded(shape, found, spec, in_target=in_target)
     chosen = _chosen_with(attempt.chosen, found, shape)
-    chosen.stages["quantization"] = select_quantization(attempt.plugins, keys.quantization, manifest.facts())
+    chosen.stages["quantization"] = select_quantization(
+        attempt.plugins, keys.quantization, manifest.facts(), METHOD_NAMES
+    )
     length = keys.max_model_len
     if decoder is not None:
         chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
@@ -244,12 +248,20 @@ def _told(
         tensors=list(manifest.tensors),
         has_checkpoint=has_checkpoint,
     )
-    told: DraftSpec | None = plugin.call("core_draft_spec", context=context)
-    if told is not None and told.decoder is not None and not told.names and found.decoder is None:
+    shape = draft_shape(plugin, context)
+    if shape is not None and shape.decoder is not None and not shape.names and found.decoder is None:
         raise PluginError(
             f"{label(plugin.row)}: core_draft_spec names no tensors, and the checkpoint is no known model's."
         )
-    return told
+    return shape
+
+
+def draft_shape(plugin: Manifest, context: DraftContext) -> DraftSpec | None:
+    """The answer of a plugin's `core_draft_spec`. Raises PluginError for one of another type."""
+    answer = plugin.call("core_draft_spec", context=context)
+    if answer is None or isinstance(answer, DraftSpec):
+        return answer
+    raise plugin.unexpected("core_draft_spec", answer)
 
 
 def _check(shape: DraftSpec, target: ModelSpec, where: str) -> None:

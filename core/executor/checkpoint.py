@@ -16,6 +16,7 @@ import torch
 from core.api.checkpoint import CheckpointManifest
 from core.api.config import EngineConfig
 from core.api.decoder_spec import DecoderSpec
+from core.api.draft_spec import shape_of
 from core.api.module_spec import ModelSpec
 from core.executor.plugin_loading import load_plugin
 from core.models.families import decoder_spec, plugin_names, plugin_spec, weight_map, without_head
@@ -72,7 +73,7 @@ def open_checkpoint(
     if config.draft is None:
         return opened
     assert isinstance(opened.spec, DecoderSpec), "the layers are the engine's own"
-    spec = msgspec.structs.replace(opened.spec, taps=config.draft.spec.taps)
+    spec = msgspec.structs.replace(opened.spec, taps=shape_of(config.draft).taps)
     return replace(opened, spec=spec)
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from core.api.config import DraftConfig, EngineConfig
 from core.api.decoder_spec import DecoderSpec
-from core.api.draft_spec import DraftSpec, draft_decoder
+from core.api.draft_spec import DraftSpec, draft_decoder, shape_of
 from core.api.module_spec import ModelSpec
 from core.executor.batch import PersistentBatch
 from core.executor.checkpoint import Checkpoint, open_checkpoint
@@ -48,7 +48,7 @@ def own_config(config: EngineConfig) -> EngineConfig:
     draft = config.draft
     assert draft is not None, "there is no draft"
     limits = config.scheduler
-    more = 1 if draft.spec.parallel_token_id is None else limits.num_speculative_tokens
+    more = 1 if shape_of(draft).parallel_token_id is None else limits.num_speculative_tokens
     most_tokens = limits.max_num_batched_tokens + limits.max_num_seqs * more
     return msgspec.structs.replace(
         config,
@@ -70,7 +70,8 @@ def build_draft(
 ) -> ModelInstance:
     """Read the draft's weights and make its model. config: of the main model, which `target` is. store: see `build`."""
     own = own_config(config)
-    if draft.spec.names:
+    drafts = shape_of(draft)
+    if drafts.names:
         checkpoint = _open_named(own, draft, target.spec, plugins)
     else:
         checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
@@ -80,7 +81,7 @@ def build_draft(
         shape, held = target.spec, target.model.weights
         if not isinstance(shape, DecoderSpec) or not isinstance(held, DecoderWeights):
             return spec, weights
-        return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
+        return borrowing_spec(spec, shape, drafts), borrow(weights, held, drafts)
 
     return build(own, checkpoint, device, plugins, is_draft=True, finish=finish, store=store)
 
@@ -90,8 +91,9 @@ def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugin
     loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
     manifest = loader.resolve(own.model.model)
     manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
-    spec = draft_decoder(draft.spec, target)
-    names = draft_weight_map(manifest, draft.spec, spec, in_target=draft.in_target)
+    shape = shape_of(draft)
+    spec = draft_decoder(shape, target)
+    names = draft_weight_map(manifest, shape, spec, in_target=draft.in_target)
     return Checkpoint(names.loader(loader), names.manifest, spec)
 
 
@@ -129,7 +131,7 @@ def draft_pass(
     recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager, sizes=sizes)
     forward = ForwardPass(model, buffers, recorder, draft.groups)
     assert config.draft is not None, "there is no draft"
-    shape = config.draft.spec
+    shape = shape_of(config.draft)
     states = _states(shape, draft, target, num_slots)
     progress = DraftProgress(
         batch,
@@ -172,7 +174,7 @@ def heads_pass(
     heads: DraftHeads = load_plugin(
         config, plugins, "speculative", name, options=options, manifest=manifest, facts=facts
     )
-    has_taps = config.draft is not None and bool(config.draft.spec.taps)
+    has_taps = config.draft is not None and bool(shape_of(config.draft).taps)
     taps = target.model.workspace.buffer("taps") if has_taps else None
     return HeadsPass(heads, name, batch, sampler, taps, sampler.vocab_size)
 

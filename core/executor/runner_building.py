@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.api.config import EngineConfig
+from core.api.draft_spec import shape_of
 from core.api.step_plan import MOST_FORCED
 from core.executor.batch import PersistentBatch
 from core.executor.checked_proposer import CheckedProposer
@@ -146,7 +147,7 @@ class RunnerBuilder:
         config = self._config
         if config.draft is None:
             return None
-        if config.draft.spec.decoder is None:
+        if shape_of(config.draft).decoder is None:
             return heads_pass(config, self._target, self._plugins, batch, sampler)
         _, draft = self._instances
         return draft_pass(

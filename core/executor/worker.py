@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from core.api.config import EngineConfig
+from core.api.draft_spec import shape_of
 from core.api.kv_transfer import Page
 from core.api.module_spec import ModelSpec
 from core.api.specs import KVGroup
@@ -129,7 +130,7 @@ class Worker:
         config = self.config
         own, drafts = stores
         model = build(config, checkpoint, self.device, self.plugins, recorder=recorder, store=own)
-        if config.draft is None or config.draft.spec.decoder is None:
+        if config.draft is None or shape_of(config.draft).decoder is None:
             return [model]
         return [model, build_draft(config, config.draft, model, self.device, self.plugins, drafts)]
 

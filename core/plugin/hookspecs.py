@@ -11,22 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pluggy
 
 from core.api.checkpoint import CheckpointFacts, CheckpointManifest, FileFacts
 from core.api.config import EngineConfig
-from core.api.decoder_spec import DecoderSpec
-from core.api.draft_spec import DraftSpec
-from core.api.module_spec import ModelSpec
 from core.api.reason import Reason
 from core.api.specs import ACTIVATIONS, AttentionQuery, KernelQuery, StateQuery
 from core.api.structured_outputs import GrammarSpec
-
-if TYPE_CHECKING:
-    from core.plugin.contracts import Kernels
 
 CONTRACT = 1
 hookspec = pluggy.HookspecMarker("core")
@@ -120,7 +114,7 @@ class LoadContext:
     facts:     of the checkpoint, None for an online quantization.
     manifest:  the same.
     config:    the resolved configuration, when there is one already.
-    kernels:   of the platform (attention, quantization).
+    kernels:   of the platform (attention, quantization): a `Kernels`.
     roundings: precisions to which a device gains by having the inputs of packed layers rounded (quantization); what a
                method's `auto` chooses among.
     options:   kind-specific extras.
@@ -132,7 +126,7 @@ class LoadContext:
     facts: CheckpointFacts | None = None
     manifest: CheckpointManifest | None = None
     config: EngineConfig | None = None
-    kernels: Kernels | None = None
+    kernels: Any = None
     roundings: Sequence[str] = ACTIVATIONS
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -141,20 +135,20 @@ class LoadContext:
 class DraftContext:
     """The argument of `core_draft_spec`.
 
-    target:    the shape of the model that drafts are for.
+    target:    the shape of the model that drafts are for: a `core.api.module_spec.ModelSpec`.
     hf_config: the draft's configuration, in the style of `config.json`; the target's, where no checkpoint was named.
     arguments: the plugin's own, as its Struct (None when it has none).
-    decoder:   the model that the engine's own table of families makes of `hf_config`, None where it knows none, or where no
-               checkpoint was named.
+    decoder:   the `core.api.decoder_spec.DecoderSpec` that the engine's own table of families makes of `hf_config`; None where
+               it knows none, or where no checkpoint was named.
     why_no_decoder: a sentence where that is None although there is a checkpoint.
     tensors:   names of the tensors in that checkpoint.
     has_checkpoint: whether `speculative_config.model` names a checkpoint of the draft's own.
     """
 
-    target: ModelSpec
+    target: Any
     hf_config: Mapping[str, Any]
     arguments: Any = None
-    decoder: DecoderSpec | None = None
+    decoder: Any = None
     why_no_decoder: str = ""
     tensors: Collection[str] = ()
     has_checkpoint: bool = True
@@ -207,8 +201,8 @@ class ManifestHooks:
         """
 
     @hookspec(firstresult=True)
-    def core_draft_spec(self, context: DraftContext) -> DraftSpec | None:
-        """Proposers: describe a draft that the core runs, without torch.
+    def core_draft_spec(self, context: DraftContext) -> Any:
+        """Proposers: describe a draft that the core runs, without torch: a `core.api.draft_spec.DraftSpec`.
 
         With a decoder in it, there is no need of `core_load`; without one, `core_load` builds `DraftHeads`. None, as without
         this hook: `core_load` builds a `Proposer`. Raise UserError for a checkpoint that cannot draft for the target.
@@ -216,4 +210,4 @@ class ManifestHooks:
 
     @hookspec(firstresult=True)
     def core_load(self, context: LoadContext) -> Any:
-        """Build the object of this kind's contract (see `core.plugin.contracts`). The only hook that may import torch."""
+        """Build the object of this kind's contract (see `core.plugin.kinds`). The only hook that may import torch."""

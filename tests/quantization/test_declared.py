@@ -14,7 +14,9 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.declaration import find_declaration
 from core.api.errors import UserError
 from core.api.specs import ACTIVATIONS
+from core.config.quantization_names import ALIASES, METHOD_NAMES
 from core.plugin.capabilities import roundings_of
+from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
 from core_plugins.loaders.directory import read_directory
@@ -68,13 +70,19 @@ def facts(method: str) -> CheckpointFacts:
 
 def test_other_names_are_told_and_followed() -> None:
     registry = PluginRegistry()
-    choice = select_quantization(registry, "ptpc_fp8", CheckpointFacts("x", "safetensors", "llama"))
+    choice = select_quantization(registry, "ptpc_fp8", CheckpointFacts("x", "safetensors", "llama"), METHOD_NAMES)
     assert choice.selection.chosen == ("fp8",)
     assert choice.selection.why == "--quantization ptpc_fp8, another name of fp8"
     with pytest.raises(UserError, match=r"declares 'QQQ': .*serve the GPTQ checkpoint"):
-        select_quantization(registry, None, facts("QQQ"))
+        select_quantization(registry, None, facts("QQQ"), METHOD_NAMES)
     with pytest.raises(UserError, match="declares 'fbgemm_fp8', another name of fp8; leave the argument out"):
-        select_quantization(registry, "nf4", facts("fbgemm_fp8"))
+        select_quantization(registry, "nf4", facts("fbgemm_fp8"), METHOD_NAMES)
+
+
+@pytest.mark.parametrize(("other", "own"), ALIASES.items())
+def test_a_checkpoint_may_declare_another_name(other: str, own: str) -> None:
+    choice = select_quantization(PluginRegistry(), None, facts(other), METHOD_NAMES)
+    assert choice.selection.chosen == (normalize(own),)
 
 
 @pytest.mark.parametrize(
