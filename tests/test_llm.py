@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from engine import fakes
 from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 
 import core
@@ -45,13 +46,10 @@ class Maker:
             self.executors.append(FakeExecutor(config))
             return self.executors[-1]
 
-        for name, offered in (
-            ("core.config.resolve", {"resolve": resolve}),
-            ("core.executor.uniproc", {"UniprocExecutor": executor}),
-        ):
-            module = ModuleType(name)
-            vars(module).update(offered)
-            self._monkeypatch.setitem(sys.modules, name, module)
+        module = ModuleType("core.config.resolve")
+        vars(module)["resolve"] = resolve
+        self._monkeypatch.setitem(sys.modules, "core.config.resolve", module)
+        self._monkeypatch.setattr(fakes, "FakeExecutor", executor)
         return LLM("some/model", max_num_seqs=3)
 
 

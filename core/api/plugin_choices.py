@@ -33,6 +33,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     model:     family that reads the configuration; None: the engine's own table.
     grammars:  backends of structured outputs, in the order in which they are asked.
     logits_processors: in the order in which they run: names of plugins, and import paths (`module:Class`).
+    executor:  what computes the steps; empty in choices that no engine is built from by themselves.
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
     table:     every plugin named above.
     """
@@ -48,3 +49,4 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     table: tuple[ResolvedPlugin, ...] = ()
     grammars: tuple[str, ...] = ()
     logits_processors: tuple[str, ...] = ()
+    executor: str = ""

@@ -22,3 +22,12 @@ class PluginsArgs(msgspec.Struct, frozen=True, kw_only=True):
         str, Arg("Platform to run on, such as cpu or cuda:0; auto takes the best that answers.", plugin="platform")
     ] = "auto"
     platform_config: Annotated[dict[str, Any], Arg("The platform's own arguments.")] = {}
+    executor: Annotated[
+        str,
+        Arg(
+            "What computes the steps: torch, or the name of another executor; auto takes the best that serves the model on "
+            "the device.",
+            plugin="executor",
+        ),
+    ] = "auto"
+    executor_config: Annotated[dict[str, Any], Arg("The executor's own arguments.")] = {}

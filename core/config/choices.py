@@ -1,4 +1,4 @@
-"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, policy, logits processors.
+"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, executor, policy, logits processors.
 
 Owns: which argument and which facts feed which choice. Never does: rank candidates (`core.plugin.selection` does).
 Called by: resolve.
@@ -13,10 +13,12 @@ from core.config.attempt import Attempt
 from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint
 from core.config.chosen import ChosenPlatform
+from core.config.quantization_names import METHOD_NAMES
 from core.config.structured_outputs import structured_outputs_config
 from core.plugin.capabilities import dtype_reasons
 from core.plugin.ranking import Choice
 from core.plugin.selection import (
+    select_executor,
     select_grammars,
     select_kernels,
     select_logits_processors,
@@ -44,6 +46,7 @@ def choose_plugins(
     _choose_kernels(attempt, platform)
     _choose_attention(attempt, mixers, platform)
     choose_proposer(attempt, checkpoint)
+    _choose_executor(attempt, checkpoint.manifest.facts(), platform)
     _choose_policy(attempt)
     _choose_grammars(attempt)
     _choose_logits_processors(attempt)
@@ -72,7 +75,7 @@ def choose_quantization(attempt: Attempt, facts: CheckpointFacts) -> None:
     named = attempt.settings["quantization"]
     if named is not None and named.lower() == "auto":
         named = None
-    choice = attempt.answer_of(lambda: select_quantization(attempt.plugins, named, facts))
+    choice = attempt.answer_of(lambda: select_quantization(attempt.plugins, named, facts, METHOD_NAMES))
     if choice is not None:
         attempt.chosen.stages["quantization"] = choice
         name = attempt.chosen.name("quantization")
@@ -103,6 +106,17 @@ def _choose_attention(attempt: Attempt, mixers: list[MixerSpec], platform: Chose
             names.append(f"{kind}={backend}")
         first = next(iter(found.values()))
         settings.derive("attention_backend", ",".join(names), first.selection.why)
+
+
+def _choose_executor(attempt: Attempt, facts: CheckpointFacts, platform: ChosenPlatform) -> None:
+    named = attempt.settings["executor"]
+    if named.lower() == "auto":
+        named = None
+    device = platform.device.name
+    choice = attempt.answer_of(lambda: select_executor(attempt.plugins, named, device, facts))
+    if choice is not None:
+        attempt.chosen.stages["executor"] = choice
+        attempt.settings.derive("executor", attempt.chosen.name("executor"), choice.selection.why)
 
 
 def _choose_policy(attempt: Attempt) -> None:

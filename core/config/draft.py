@@ -26,6 +26,7 @@ from core.config.draft_model import Draft
 from core.config.draft_vocabulary import check_vocabulary
 from core.config.family import find_family
 from core.config.plugin_choices import speculative_arguments
+from core.config.quantization_names import METHOD_NAMES
 from core.config.rules import Facts
 from core.config.settings import Settings, underscored
 from core.config.token_tree import token_tree
@@ -85,7 +86,9 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
     in_target = keys.model is None
     decoder, manifest = _loaded(shape, found, spec, in_target=in_target)
     chosen = _chosen_with(attempt.chosen, found, shape)
-    chosen.stages["quantization"] = select_quantization(attempt.plugins, keys.quantization, manifest.facts())
+    chosen.stages["quantization"] = select_quantization(
+        attempt.plugins, keys.quantization, manifest.facts(), METHOD_NAMES
+    )
     length = keys.max_model_len
     if decoder is not None:
         chosen.stages.update(choose_attention(settings, attempt.plugins, decoder.mixers, platform))
@@ -191,15 +194,20 @@ def _told(
         tensors=list(manifest.tensors),
         has_checkpoint=has_checkpoint,
     )
-    told = plugin.call("core_draft_spec", context=context)
-    if told is not None and not isinstance(told, DraftSpec):
-        kind = type(told).__name__
-        raise PluginError(f"{label(plugin.row)}: core_draft_spec answered a {kind}, expected a DraftSpec or None.")
-    if told is not None and told.decoder is not None and not told.names and found.decoder is None:
+    shape = draft_shape(plugin, context)
+    if shape is not None and shape.decoder is not None and not shape.names and found.decoder is None:
         raise PluginError(
             f"{label(plugin.row)}: core_draft_spec names no tensors, and the checkpoint is no known model's."
         )
-    return told
+    return shape
+
+
+def draft_shape(plugin: Manifest, context: DraftContext) -> DraftSpec | None:
+    """The answer of a plugin's `core_draft_spec`. Raises PluginError for one of another type."""
+    answer = plugin.call("core_draft_spec", context=context)
+    if answer is None or isinstance(answer, DraftSpec):
+        return answer
+    raise plugin.unexpected("core_draft_spec", answer)
 
 
 def _check(shape: DraftSpec, target: ModelSpec, where: str) -> None:

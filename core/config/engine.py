@@ -34,7 +34,7 @@ from core.config.profiler import profiler_config
 from core.config.settings import Settings, underscored
 from core.config.structured_outputs import structured_outputs_config
 from core.config.weight_transfer import weight_transfer_config
-from core.plugin.discovery import ENGINE
+from core.plugin.distributions import is_own
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
@@ -149,7 +149,7 @@ def _embedding_size(settings: Settings, spec: ModelSpec, pooling: PoolingConfig 
 
 def _reads_extra_args(plugins: PluginChoices) -> bool:
     """Whether requests may have arguments of plugins: for a logits processor, or for a policy that is not the engine's own."""
-    foreign_policies = [row for row in plugins.table if row.kind == "policy" and row.distribution != ENGINE]
+    foreign_policies = [row for row in plugins.table if row.kind == "policy" and not is_own(row.distribution)]
     return bool(plugins.logits_processors or foreign_policies)
 
 

@@ -53,6 +53,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         table=tuple(manifest.row for manifest in chosen.manifests()),
         grammars=grammars.selection.chosen if grammars is not None else (),
         logits_processors=processors.selection.chosen if processors is not None else (),
+        executor=chosen.name("executor") or "",
     )
 
 

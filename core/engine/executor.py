@@ -1,8 +1,8 @@
-"""What the engine needs of whoever computes its steps.
+"""The contract of the part that computes an engine's steps.
 
-Owns: the contract of an executor, and its optional parts. Never does: compute. Called by: the step queue (asks for steps),
-held requests (have grammars prepared), the lifecycle (has memory given back and weights replaced), the engine process (builds
-one).
+Owns: the contract of an executor, its optional parts, and what builds one. Never does: compute. Called by: the step queue (asks
+for steps), held requests (have grammars prepared), the lifecycle (has memory given back and weights replaced),
+`core.engine.executors` (builds one); plugins of kind `executor` implement it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from core.api.config import EngineConfig
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
@@ -43,6 +44,17 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Give memory and threads back."""
+        ...
+
+
+class ExecutorMaker(Protocol):
+    """Kind `executor`: the object that `core_load` answers. It holds nothing of a device; the executor that it builds does."""
+
+    def build(self, config: EngineConfig) -> Executor:
+        """Open the device, read the weights and return an executor that is ready for its first step.
+
+        Raises UserError for a configuration that cannot be served.
+        """
         ...
 
 

@@ -14,17 +14,16 @@ from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.engine.core import EngineCore
 from core.engine.executor import Executor
+from core.engine.executors import build_executor
 from core.engine.ledger import Ledger
 
 
 class InprocClient:
-    """An engine core that runs when `step` is called. executor: None builds the one of `core.executor`."""
+    """An engine core that runs when `step` is called. executor: None: the one that the configuration chose."""
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         if executor is None:
-            from core.executor.uniproc import UniprocExecutor
-
-            executor = UniprocExecutor(config)
+            executor = build_executor(config)
         self.core = EngineCore(config, executor)
         self._ledger = Ledger(self.core.epoch)
         self._closed = False

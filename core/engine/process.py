@@ -10,13 +10,10 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import gc
-import importlib
 import os
 import shutil
 import sys
-import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -31,18 +28,17 @@ from core.engine import lasting, wire
 from core.engine.breadcrumbs import Breadcrumbs
 from core.engine.clients import Clients
 from core.engine.core import EngineCore
-from core.engine.executor import Executor
+from core.engine.executors import ExecutorFactory, import_executor
 from core.engine.loop import EngineLoop
 from core.engine.step_trace import StepTrace
 from core.observe.logging import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 
-DEFAULT_EXECUTOR = "core.executor.uniproc:UniprocExecutor"
 
-
-def serve(socket: zmq.Socket[bytes], executor_target: str, crumbs: int | None = None) -> int:
+def serve(socket: zmq.Socket[bytes], executor_target: str | None, crumbs: int | None = None) -> int:
     """Wait for the owner, build, loop. Returns the exit code; failures are reported to all clients.
 
+    executor_target: MODULE:CLASS of an executor that is no plugin; None: the plugin that the configuration chose.
     crumbs: descriptor of the file that is told of steps; None: there is none.
     """
     epoch = 0
@@ -91,17 +87,6 @@ def await_owner(clients: Clients) -> wire.StartEngine:
             return msgspec.msgpack.decode(received[1][0], type=wire.StartEngine)
 
 
-ExecutorFactory = Callable[[EngineConfig], Executor]
-
-
-def import_executor(target: str) -> tuple[ExecutorFactory, float]:
-    """The class that MODULE:CLASS names, and the seconds that it took to import."""
-    begin = time.perf_counter()
-    module, _, name = target.partition(":")
-    factory: ExecutorFactory = getattr(importlib.import_module(module), name)
-    return factory, time.perf_counter() - begin
-
-
 def build(
     config: EngineConfig, epoch: int, factory: ExecutorFactory, import_s: float, trace: StepTrace | None = None
 ) -> tuple[EngineCore, list[tuple[str, float]]]:
@@ -128,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
     faulthandler.enable()  # a crash, and the signal that ends a step without end, leave the stacks in the log
     parser = argparse.ArgumentParser(prog="core.engine.process", description="One engine; started by its client.")
     parser.add_argument("--address", required=True)
-    parser.add_argument("--executor", default=DEFAULT_EXECUTOR, help="MODULE:CLASS of the executor")
+    parser.add_argument("--executor", help="MODULE:CLASS of an executor that is no plugin, for tests")
     parser.add_argument("--breadcrumbs", type=int, help="descriptor of the file that is told of steps")
     options = parser.parse_args(arguments)
     context: zmq.Context[Any] = zmq.Context()

@@ -71,7 +71,8 @@ def build_draft(
 ) -> ModelInstance:
     """Read the draft's weights and make its model. config: of the main model, which `target` is. store: see `build`."""
     own = own_config(config)
-    if draft.spec.names:
+    drafts = draft.spec
+    if drafts.names:
         checkpoint = _open_named(own, draft, target.spec, plugins)
     else:
         checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
@@ -81,7 +82,7 @@ def build_draft(
         shape, held = target.spec, target.model.weights
         if not isinstance(shape, DecoderSpec) or not isinstance(held, DecoderWeights):
             return spec, weights
-        return borrowing_spec(spec, shape, draft.spec), borrow(weights, held, draft.spec)
+        return borrowing_spec(spec, shape, drafts), borrow(weights, held, drafts)
 
     return build(own, checkpoint, device, plugins, is_draft=True, finish=finish, store=store)
 
@@ -91,8 +92,9 @@ def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugin
     loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
     manifest = loader.resolve(own.model.model)
     manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
-    spec = draft_decoder(draft.spec, target)
-    names = draft_weight_map(manifest, draft.spec, spec, in_target=draft.in_target)
+    shape = draft.spec
+    spec = draft_decoder(shape, target)
+    names = draft_weight_map(manifest, shape, spec, in_target=draft.in_target)
     return Checkpoint(names.loader(loader), names.manifest, spec)
 
 

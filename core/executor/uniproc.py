@@ -1,6 +1,6 @@
 """The executor for one device: the worker runs in the engine's own process and thread.
 
-Owns: one worker. Never does: cross a process border. Called by: the engine core.
+Owns: one worker, and building it. Never does: cross a process border. Called by: the engine core; the manifest.
 """
 
 from __future__ import annotations
@@ -65,3 +65,11 @@ class UniprocExecutor:
     def close(self) -> None:
         """Give the device back."""
         self.worker.close()
+
+
+class UniprocMaker:
+    """Implements `core.engine.executor.ExecutorMaker`."""
+
+    def build(self, config: EngineConfig) -> UniprocExecutor:
+        """Open the device and read the weights."""
+        return UniprocExecutor(config)

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
-from importlib_metadata import Distribution, distributions
+from importlib_metadata import Distribution, PackageNotFoundError, distributions
+from importlib_metadata import distribution as find_distribution
 
 from core.api.config import ResolvedPlugin
 from core.plugin.kinds import KINDS, normalize
@@ -40,6 +41,14 @@ def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
         return order[row.kind], row.name, row.distribution
 
     return tuple(sorted(rows, key=place))
+
+
+def plugins_of(distribution: str) -> list[ResolvedPlugin]:
+    """The plugins of one distribution, found by its name; none when it is not installed."""
+    try:
+        return list(_rows(cast(Distribution, find_distribution(distribution))))
+    except PackageNotFoundError:
+        return []
 
 
 def _rows(distribution: Distribution) -> Iterator[ResolvedPlugin]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pluggy
@@ -21,9 +21,6 @@ from core.api.config import EngineConfig
 from core.api.reason import Reason
 from core.api.specs import ACTIVATIONS, AttentionQuery, KernelQuery, StateQuery
 from core.api.structured_outputs import GrammarSpec
-
-if TYPE_CHECKING:
-    from core.plugin.contracts import Kernels
 
 CONTRACT = 1
 hookspec = pluggy.HookspecMarker("core")
@@ -117,7 +114,7 @@ class LoadContext:
     facts:     of the checkpoint, None for an online quantization.
     manifest:  the same; a `core.api.checkpoint.CheckpointManifest`.
     config:    the resolved configuration, when there is one already.
-    kernels:   of the platform (attention, quantization).
+    kernels:   of the platform (attention, quantization): a `Kernels`.
     roundings: precisions to which a device gains by having the inputs of packed layers rounded (quantization); what a
                method's `auto` chooses among.
     options:   kind-specific extras.
@@ -129,7 +126,7 @@ class LoadContext:
     facts: CheckpointFacts | None = None
     manifest: Any = None
     config: EngineConfig | None = None
-    kernels: Kernels | None = None
+    kernels: Any = None
     roundings: Sequence[str] = ACTIVATIONS
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -213,4 +210,4 @@ class ManifestHooks:
 
     @hookspec(firstresult=True)
     def core_load(self, context: LoadContext) -> Any:
-        """Build the object of this kind's contract (see `core.plugin.contracts`). The only hook that may import torch."""
+        """Build the object of this kind's contract (see `core.plugin.kinds`). The only hook that may import torch."""

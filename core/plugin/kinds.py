@@ -18,8 +18,12 @@ class Kind:
     config_argument: engine argument that carries the chosen plugin's own arguments, or None.
     by_name:         whether that argument has a mapping for each plugin, by its name: several are chosen.
     count:           how many are chosen, for people.
-    replaceable:     whether another one, or the reference operations, can do the same work: one that fails although nobody
-                     named it is left out, and the rest is resolved again.
+    contract:        `module:name` of the Protocol of the object that `core_load` builds. It is a name, not an import: contracts
+                     lie with those who use the objects, and this table imports none of them.
+    alternatives:    further contracts, one of which an object may have in place of `contract`.
+    layer_contracts: (layer kind, contract) pairs where the layers that a plugin declares decide on its contract.
+    replaceable:     whether another plugin, or the reference operations, can do the same work. A replaceable plugin that fails
+                     is left out unless the user named it, and the rest is resolved again.
     """
 
     name: str
@@ -29,10 +33,20 @@ class Kind:
     count: str
     replaceable: bool = False
     by_name: bool = False
+    contract: str = ""
+    alternatives: tuple[str, ...] = ()
+    layer_contracts: tuple[tuple[str, str], ...] = ()
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("quantization", "core.quantization", "quantization", "quantization_config", "one or none"),
+    Kind(
+        "quantization",
+        "core.quantization",
+        "quantization",
+        "quantization_config",
+        "one or none",
+        contract="core.plugin.contracts:QuantizationMethod",
+    ),
     Kind(
         "attention",
         "core.attention",
@@ -41,17 +55,91 @@ KINDS: tuple[Kind, ...] = (
         "one for each layer kind",
         replaceable=True,
         by_name=True,
+        contract="core.plugin.contracts:AttentionBackend",
+        layer_contracts=(
+            ("latent", "core.plugin.contracts:LatentBackend"),
+            ("state", "core.plugin.contracts:StateBackend"),
+        ),
     ),
-    Kind("platform", "core.platforms", "device", "platform_config", "one", replaceable=True),
-    Kind("loader", "core.loaders", "load_format", "model_loader_extra_config", "one"),
-    Kind("speculative", "core.speculative", "speculative_config", "speculative_config", "one or none"),
-    Kind("kernels", "core.kernels", "kernels", "kernels_config", "many", replaceable=True, by_name=True),
-    Kind("policy", "core.policies", "scheduling_policy", None, "one"),
-    Kind("model", "core.models", None, None, "one or none"),
-    Kind("grammar", "core.grammars", None, None, "many, one for each request"),
-    Kind("response_format", "core.response_formats", None, None, "many"),
-    Kind("logits_processor", "core.logits_processors", "logits_processors", None, "many"),
-    Kind("command", "core.commands", None, None, "one for each command line"),
+    Kind(
+        "platform",
+        "core.platforms",
+        "device",
+        "platform_config",
+        "one",
+        replaceable=True,
+        contract="core.plugin.contracts:Platform",
+    ),
+    Kind(
+        "loader",
+        "core.loaders",
+        "load_format",
+        "model_loader_extra_config",
+        "one",
+        contract="core.plugin.contracts:Loader",
+    ),
+    Kind(
+        "speculative",
+        "core.speculative",
+        "speculative_config",
+        "speculative_config",
+        "one or none",
+        contract="core.plugin.contracts:Proposer",
+        alternatives=("core.plugin.contracts:DraftHeads",),
+    ),
+    Kind(
+        "kernels",
+        "core.kernels",
+        "kernels",
+        "kernels_config",
+        "many",
+        replaceable=True,
+        by_name=True,
+        contract="core.plugin.contracts:Kernels",
+    ),
+    Kind("policy", "core.policies", "scheduling_policy", None, "one", contract="core.api.policy:SchedulingPolicy"),
+    Kind(
+        "executor",
+        "core.executors",
+        "executor",
+        "executor_config",
+        "one",
+        contract="core.engine.executor:ExecutorMaker",
+    ),
+    Kind(
+        "model",
+        "core.models",
+        None,
+        None,
+        "one or none",
+        contract="core.plugin.contracts:ModelFamily",
+        alternatives=("core.plugin.contracts:HasRow",),
+    ),
+    Kind(
+        "grammar",
+        "core.grammars",
+        None,
+        None,
+        "many, one for each request",
+        contract="core.plugin.contracts:GrammarBackend",
+    ),
+    Kind(
+        "response_format",
+        "core.response_formats",
+        None,
+        None,
+        "many",
+        contract="core.plugin.contracts:ResponseFormats",
+    ),
+    Kind(
+        "logits_processor",
+        "core.logits_processors",
+        "logits_processors",
+        None,
+        "many",
+        contract="core.plugin.contracts:LogitsProcessor",
+    ),
+    Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

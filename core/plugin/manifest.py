@@ -20,7 +20,7 @@ import pluggy
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
-from core.plugin.answers import expectation, hook_mistakes
+from core.plugin.answers import expectation, hook_mistakes, is_right
 from core.plugin.capabilities import constraint_mistakes
 from core.plugin.discovery import ENGINE, label
 from core.plugin.editable import stale
@@ -95,10 +95,13 @@ class Manifest:
             raise
         except BaseException as error:
             raise _failure(self.row, f"{hook} failed", error) from error
-        expected = expectation(hook, answer)
-        if expected:
-            raise ManifestError(self.row, f"{hook} answered {_shown(answer)}, expected {expected}.")
+        if not is_right(hook, answer):
+            raise self.unexpected(hook, answer)
         return answer
+
+    def unexpected(self, hook: str, answer: Any) -> ManifestError:
+        """The error of an answer that is not what `hook` asks for."""
+        return ManifestError(self.row, f"{hook} answered {_shown(answer)}, expected {expectation(hook)}.")
 
 
 def load_manifest(row: ResolvedPlugin) -> Manifest:

@@ -15,6 +15,7 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
 from core.plugin.discovery import label as plugin_label
 from core.plugin.discovery import origin
+from core.plugin.distributions import absent
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
@@ -279,7 +280,11 @@ def _reasons(check: Check, manifest: Manifest) -> tuple[str, ...]:
 
 
 def losses(selection: Selection) -> str:
-    """A sentence for each candidate that was refused, with a space behind it."""
+    """A sentence for each candidate that was refused, with a space after it; without candidates, what to install."""
+    if not selection.candidates:
+        kind, _, _ = selection.kind.partition(".")
+        nothing = absent(kind)
+        return f"{nothing} " if nothing else ""
     sentences = ""
     for candidate in selection.candidates:
         if candidate.verdict == "refused":

@@ -12,7 +12,8 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
 from core.plugin import rehearsal
 from core.plugin.blame import blamed
-from core.plugin.discovery import ENGINE, discover, duplicates, origin
+from core.plugin.discovery import discover, duplicates, origin
+from core.plugin.distributions import is_own, mismatch, missing
 from core.plugin.hookspecs import Probe
 from core.plugin.kinds import kind_named, normalize
 from core.plugin.manifest import Manifest, ManifestError, load_manifest
@@ -34,7 +35,7 @@ class PluginRegistry:
             rows = discover()
         self._rows: list[ResolvedPlugin] = list(rows)
         self._wanted: set[ResolvedPlugin] = set()
-        self._blocked: dict[ResolvedPlugin, str] = {}
+        self._blocked: dict[ResolvedPlugin, str] = _of_other_versions(self._rows)
         self._loaded: dict[ResolvedPlugin, Manifest | ManifestError] = {}
         self._probes: dict[ResolvedPlugin, Probe | PluginError] = {}
         self._probing: Rehearsal | None = None
@@ -62,7 +63,7 @@ class PluginRegistry:
 
     def own(self, row: ResolvedPlugin) -> bool:
         """Whether `row` may serve because it is there: it comes with the engine, or `--plugins` names it."""
-        return row.distribution == ENGINE or self.named(row)
+        return is_own(row.distribution) or self.named(row)
 
     def blamed(self, error: Exception) -> Exception:
         """A PluginError that names the plugin whose loaded object raised `error`, else `error` itself."""
@@ -203,6 +204,9 @@ class PluginRegistry:
         rows = self.rows(kind)
         found = _meant(self, called(rows, name))
         if not found:
+            absent = missing(kind, name)
+            if absent:
+                raise UserError(f"{kind} '{name}': {absent}")
             raise UserError(f"{kind} '{name}': {_why_unserved(kind, name)}{unknown(rows, name)}")
         if len(found) > 1:
             offers = [f"{origin(row)} (write {row.distribution}:{row.name})" for row in found]
@@ -219,6 +223,12 @@ class PluginRegistry:
         for row in self._rows:
             if row.kind in restricted and not self.named(row):
                 self._blocked.setdefault(row, f"left out by --plugins {words}")
+
+
+def _of_other_versions(rows: Iterable[ResolvedPlugin]) -> dict[ResolvedPlugin, str]:
+    """Plugins of ours whose distribution has another version than the engine, and why they must not be used."""
+    whys = {row: mismatch(row.distribution, row.version) for row in rows}
+    return {row: why for row, why in whys.items() if why}
 
 
 def _meant(registry: PluginRegistry, rows: list[ResolvedPlugin]) -> list[ResolvedPlugin]:

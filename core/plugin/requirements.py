@@ -1,7 +1,7 @@
 """Whether an installed package of plugins was made for this engine.
 
-Owns: the comparison of its requirement with the engine's version. Never does: look at other requirements, or install.
-Called by: the listing, `core.testing`.
+Owns: the comparison of its requirement with the engine's version; a distribution of ours needs that very version.
+Never does: look at other requirements, or install. Called by: the listing, `core.testing`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 import importlib.metadata
 
 from core.plugin.discovery import ENGINE
+from core.plugin.distributions import mismatch
 from core.plugin.kinds import normalize
 from core.version import __version__
 
 
 def unmet(distribution: str) -> str:
-    """A sentence when the package asks for another version of the engine, else an empty string."""
+    """A sentence when the package does not fit this version of the engine, else an empty string."""
     if not distribution or distribution == ENGINE:
         return ""
     try:
+        other = mismatch(distribution, importlib.metadata.version(distribution))
+        if other:
+            return other
         asked = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return ""

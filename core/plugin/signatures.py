@@ -1,54 +1,46 @@
-"""Whether the object that a plugin built has its kind's contract: every part there, every method callable as the core calls it.
+"""Whether the object that a plugin built has its kind's contract: all parts present, all methods callable as the core does.
 
-Owns: which Protocol belongs to which kind, and the comparison. Never does: call a method. Called by: the table,
+Owns: the comparison. Never does: call a method, or know a contract: the table of kinds names them. Called by: the table,
 `core.testing`.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from core.api.command import Command
-from core.api.policy import SchedulingPolicy
-from core.plugin import contracts
 from core.plugin.capabilities import layer_kinds
-
-CONTRACTS: dict[str, type] = {
-    "loader": contracts.Loader,
-    "quantization": contracts.QuantizationMethod,
-    "kernels": contracts.Kernels,
-    "attention": contracts.AttentionBackend,
-    "platform": contracts.Platform,
-    "speculative": contracts.Proposer,
-    "policy": SchedulingPolicy,
-    "model": contracts.ModelFamily,
-    "grammar": contracts.GrammarBackend,
-    "response_format": contracts.ResponseFormats,
-    "logits_processor": contracts.LogitsProcessor,
-    "command": Command,
-}
-OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contracts.StateBackend}
-"""Contracts of attention backends for layer kinds that have one of their own."""
+from core.plugin.kinds import Kind, kind_named
 
 
-def contracts_of(kind: str, capabilities: Mapping[str, Any], loaded: Any) -> list[type]:
-    """The Protocols that an object must have: one, or for attention one for each sort of layers that it declares."""
-    has_row = isinstance(loaded, contracts.HasRow) and not isinstance(loaded, contracts.ModelFamily)
-    if kind == "model" and has_row:
-        return [contracts.HasRow]
-    has_heads = isinstance(loaded, contracts.DraftHeads) and not isinstance(loaded, contracts.Proposer)
-    if kind == "speculative" and has_heads:
-        return [contracts.DraftHeads]
-    if kind != "attention":
-        return [CONTRACTS[kind]]
-    wanted: list[type] = []
-    for layers in layer_kinds(capabilities):
-        contract = OF_LAYERS.get(layers, CONTRACTS[kind])
-        if contract not in wanted:
-            wanted.append(contract)
-    return wanted
+def contracts_of(kind: str, capabilities: Mapping[str, Any], loaded: Any) -> dict[str, type]:
+    """The Protocols that an object must have, by their `module:name`.
+
+    There is one, except for attention: there is one for each sort of layers that the plugin declares.
+    """
+    row = kind_named(kind)
+    for name in row.alternatives:
+        alternative = protocol(name)
+        if isinstance(loaded, alternative) and not isinstance(loaded, protocol(row.contract)):
+            return {name: alternative}
+    return {name: protocol(name) for name in _wanted(row, capabilities)}
+
+
+def _wanted(row: Kind, capabilities: Mapping[str, Any]) -> dict[str, None]:
+    """Names of the contracts that a plugin's declarations ask for, in order, each once."""
+    if not row.layer_contracts:
+        return {row.contract: None}
+    by_layers = dict(row.layer_contracts)
+    return dict.fromkeys(by_layers.get(layers, row.contract) for layers in layer_kinds(capabilities))
+
+
+def protocol(name: str) -> type:
+    """The Protocol that `module:name` names."""
+    module, _, attribute = name.partition(":")
+    found: type = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
@@ -60,7 +52,7 @@ def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
     return methods
 
 
-def missing_parts(contracts: Sequence[type], loaded: Any) -> list[str]:
+def missing_parts(contracts: Iterable[type], loaded: Any) -> list[str]:
     """Names that the contracts ask for and `loaded` does not have."""
     names: dict[str, None] = {}  # a set that keeps the contracts' order
     for contract in contracts:
@@ -69,7 +61,7 @@ def missing_parts(contracts: Sequence[type], loaded: Any) -> list[str]:
     return [name for name in names if not hasattr(loaded, name)]
 
 
-def wrong_signatures(contracts: Sequence[type], loaded: Any) -> list[str]:
+def wrong_signatures(contracts: Iterable[type], loaded: Any) -> list[str]:
     """A sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
     wanted: dict[str, Callable[..., Any]] = {}
     for contract in contracts:
@@ -86,11 +78,11 @@ def wrong_signatures(contracts: Sequence[type], loaded: Any) -> list[str]:
 def _mistake(name: str, wanted: Callable[..., Any], given: Any) -> str:
     """Why a method cannot be called as the contract's, or an empty string."""
     if not callable(given):
-        return ""  # a part that is missing is told elsewhere
+        return ""  # `missing_parts` reports it
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):
-        return ""  # compiled code that does not tell
+        return ""  # compiled code has no signature
     positional: list[str] = []
     named: list[str] = []
     num_required = 0

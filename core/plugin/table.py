@@ -80,8 +80,9 @@ def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
         context = dataclasses.replace(context, arguments=values)
     loaded = manifest.call("core_load", context=context)
     manifest.found_in(type(loaded).__module__)
-    contracts = contracts_of(row.kind, manifest.spec.capabilities, loaded)
-    see = " and ".join(f"core.plugin.contracts.{contract.__name__}" for contract in contracts)
+    wanted = contracts_of(row.kind, manifest.spec.capabilities, loaded)
+    contracts = wanted.values()
+    see = " and ".join(name.replace(":", ".") for name in wanted)
     lacking = missing_parts(contracts, loaded)
     if lacking:
         answered = f"core_load answered a {type(loaded).__name__} without {', '.join(lacking)}"

@@ -25,7 +25,7 @@ ALIKE = 0.85
 """A capability spelled as nearly as this like a known one is a misspelling."""
 HOOKS = {
     "core_claim": ("quantization", "loader", "model"),
-    "core_supports": ("attention", "kernels", "quantization", "speculative", "grammar"),
+    "core_supports": ("attention", "kernels", "quantization", "speculative", "grammar", "executor"),
     "core_probe": ("platform",),
     "core_propose": ("platform",),
     "core_numerics": ("kernels", "attention"),

@@ -14,6 +14,7 @@ import torch
 
 from core.api.errors import UserError
 from core.args.plugin_arguments import convert_struct
+from core.config.draft import draft_shape
 from core.models.families import decoder_spec
 from core.plugin.contracts import ProposerInput
 from core.plugin.hookspecs import DraftContext
@@ -131,8 +132,8 @@ def describes_its_draft(subject: Subject) -> None:
         tensors=list(manifest.tensors),
     )
     try:
-        first = subject.manifest.call("core_draft_spec", context=context)
-        second = subject.manifest.call("core_draft_spec", context=context)
+        first = draft_shape(subject.manifest, context)
+        second = draft_shape(subject.manifest, context)
     except UserError as refusal:
         raise Skipped(f"it refuses the kit's plain checkpoint ({refusal}); give one of its own with --model") from None
     if first != second:

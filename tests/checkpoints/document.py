@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.specs import PartPlan
-from core.plugin.quantization_names import ALIASES, REFUSED
+from core.config.quantization_names import ALIASES, REFUSED
 from core_plugins.quantization.gguf.blocks import FORMATS
 from tests.quantization.packed import KEPT, Packed
 

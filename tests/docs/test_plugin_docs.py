@@ -11,17 +11,20 @@ import msgspec
 import pytest
 
 from core.api import checkpoint, specs
+from core.engine import executor
 from core.plugin import contracts, hookspecs
 from core.plugin.capabilities import BOOLEANS, LISTS
 from core.plugin.kinds import KINDS
 from core.plugin.manifest import ACCEPTED_CONTRACTS
-from core.plugin.signatures import CONTRACTS, contract_methods
+from core.plugin.signatures import contract_methods, protocol
 from core.testing.skeleton import TEMPLATES, kinds
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugins"
 README = (DOCS / "README.md").read_text(encoding="utf-8")
 HOOKS = [name for name in vars(hookspecs.ManifestHooks) if name.startswith("core_")]
+CONTRACTS = {kind.name: protocol(kind.contract) for kind in KINDS}
 FURTHER = {
+    "executor": [executor.Executor],
     "platform": [
         contracts.Runtime,
         contracts.Captures,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from core.api.checkpoint import TokenizerSource, Vocabulary
@@ -28,6 +29,7 @@ from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.server_config import ServerConfig
 from core.api.step_plan import StepPlan, StepResult
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 EOS = 256
 VOCAB_SIZE = 257
@@ -45,6 +47,15 @@ FAIL = 202
 """A prompt token: the sequence alone fails."""
 
 
+OPTIONS = msgspec.defstruct(
+    "Options",
+    [
+        *((name, Any, None) for name in ("script", "num_blocks", "delay_s", "start_s")),
+        *((name, Any, None) for name in ("refuse", "break", "exit", "always_fail")),
+    ],
+    frozen=True,
+    kw_only=True,
+)
 POLICIES = tuple(
     ResolvedPlugin(kind="policy", name=name, target=f"core_plugins.policies.{name}.manifest")
     for name in ("fcfs", "priority", "fair")
@@ -98,7 +109,8 @@ def make_config(
         stall_timeout_s=stall_timeout_s,
         restarts=restarts,
         plugins=PluginChoices(
-            loader="none", platform="none", arguments={"executor.fake": options or {}}, table=POLICIES,
+            loader="none", platform="none", executor="fake", arguments={"executor.fake": options or {}},
+            table=(*POLICIES, ResolvedPlugin(kind="executor", name="fake", target=f"{__name__}:FakeManifest")),
         ),
     )  # fmt: skip
 
@@ -211,6 +223,22 @@ class FakeExecutor:
             return next_token(sequence.token_ids)
         spelled = [*script.encode(), EOS]
         return spelled[min(len(sequence.token_ids) - len(sequence.request.prompt_token_ids), len(spelled) - 1)]
+
+
+class FakeManifest:
+    """The plugin of the fake executor, for engines that take theirs from the table."""
+
+    CONTRACT = 1
+
+    @staticmethod
+    @hookimpl
+    def core_spec() -> PluginSpec:
+        return PluginSpec(name="fake", arguments=OPTIONS)
+
+    @staticmethod
+    @hookimpl
+    def core_load(context: LoadContext) -> Any:
+        return SimpleNamespace(build=lambda config: FakeExecutor(config))
 
 
 def entry(token: int, count: int) -> TokenLogprobs:

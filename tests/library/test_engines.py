@@ -47,13 +47,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         slow = {"delay_s": 0.02} if context == "serve" else {}
         return fake_resolution(**slow)
 
-    for name, offered in (
-        ("core.config.resolve", {"resolve": resolve}),
-        ("core.executor.uniproc", {"UniprocExecutor": FakeExecutor}),
-    ):
-        module = ModuleType(name)
-        vars(module).update(offered)
-        monkeypatch.setitem(sys.modules, name, module)
+    module = ModuleType("core.config.resolve")
+    vars(module)["resolve"] = resolve
+    monkeypatch.setitem(sys.modules, "core.config.resolve", module)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the engine's process
     monkeypatch.setattr(async_module, "resolve", resolve)
     monkeypatch.setattr(AsyncEngine, "start", partial(AsyncEngine.start, executor=TARGET))

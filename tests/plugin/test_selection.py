@@ -158,8 +158,8 @@ def test_quantization_explicit_then_declared_then_claimed(make_plugin):
     assert chosen(select_quantization(registry, "too", facts("two"))) == ("two",)
     with pytest.raises(UserError, match="the checkpoint declares 'two'"):
         select_quantization(registry, "one", facts("two"))
-    with pytest.raises(UserError, match=r"the checkpoint declares 'gptq'.*no such plugin"):
-        select_quantization(registry, None, facts("gptq"))
+    with pytest.raises(UserError, match=r"the checkpoint declares 'three'.*no such plugin"):
+        select_quantization(registry, None, facts("three"))
     assert chosen(select_quantization(PluginRegistry(rows[1:]), None, facts())) == ()
 
 

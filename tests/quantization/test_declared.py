@@ -14,6 +14,7 @@ from core.api.checkpoint import CheckpointFacts
 from core.api.declaration import find_declaration
 from core.api.errors import UserError
 from core.api.specs import ACTIVATIONS
+from core.config.quantization_names import ALIASES, METHOD_NAMES
 from core.plugin.capabilities import roundings_of
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
@@ -68,13 +69,23 @@ def facts(method: str) -> CheckpointFacts:
 
 def test_other_names_are_told_and_followed() -> None:
     registry = PluginRegistry()
-    choice = select_quantization(registry, "ptpc_fp8", CheckpointFacts("x", "safetensors", "llama"))
+    choice = select_quantization(registry, "ptpc_fp8", CheckpointFacts("x", "safetensors", "llama"), METHOD_NAMES)
     assert choice.selection.chosen == ("fp8",)
     assert choice.selection.why == "--quantization ptpc_fp8, another name of fp8"
     with pytest.raises(UserError, match=r"declares 'QQQ': .*serve the GPTQ checkpoint"):
-        select_quantization(registry, None, facts("QQQ"))
+        select_quantization(registry, None, facts("QQQ"), METHOD_NAMES)
     with pytest.raises(UserError, match="declares 'fbgemm_fp8', another name of fp8; leave the argument out"):
-        select_quantization(registry, "nf4", facts("fbgemm_fp8"))
+        select_quantization(registry, "nf4", facts("fbgemm_fp8"), METHOD_NAMES)
+
+
+BY_WORD = {other: own for other, own in ALIASES.items() if own in ("fp8", "int8", "modelopt")}
+"""Other names of methods that look at no more than the word in the declaration."""
+
+
+@pytest.mark.parametrize(("other", "own"), BY_WORD.items())
+def test_a_checkpoint_may_declare_another_name(other: str, own: str) -> None:
+    choice = select_quantization(PluginRegistry(), None, facts(other), METHOD_NAMES)
+    assert choice.selection.chosen == (own,)
 
 
 @pytest.mark.parametrize(

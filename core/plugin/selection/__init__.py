@@ -10,16 +10,24 @@ that installing a package changes nothing that works without it.
 """
 
 from core.plugin.selection.attention import select_attention
-from core.plugin.selection.by_name import select_grammars, select_logits_processors, select_policy, select_speculative
+from core.plugin.selection.by_name import (
+    select_executor,
+    select_grammars,
+    select_logits_processors,
+    select_policy,
+    select_speculative,
+)
 from core.plugin.selection.checkpoint import select_loader, select_model
 from core.plugin.selection.kernels import KERNEL_CALLS, kernel_reasons, select_kernels
 from core.plugin.selection.platform import select_platform
-from core.plugin.selection.quantization import select_quantization
+from core.plugin.selection.quantization import OtherNames, select_quantization
 
 __all__ = [
     "KERNEL_CALLS",
+    "OtherNames",
     "kernel_reasons",
     "select_attention",
+    "select_executor",
     "select_grammars",
     "select_kernels",
     "select_loader",

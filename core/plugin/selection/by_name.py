@@ -1,4 +1,4 @@
-"""Plugins that serve because an argument names them: proposer, policy, grammar backends, logits processors.
+"""Plugins that an argument names: proposer, executor, policy, grammar backends, logits processors.
 
 Owns: those stages. Never does: load one. Called by: the configuration.
 """
@@ -9,9 +9,12 @@ from collections.abc import Sequence
 
 from core.api.checkpoint_facts import CheckpointFacts
 from core.api.config import ResolvedPlugin
+from core.api.errors import UserError
+from core.plugin.capabilities import device_reasons
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Candidate, Choice, Selection, explicit, order_of, ranked
+from core.plugin.ranking import Candidate, Choice, Selection, explicit, losses, order_of, ranked
 from core.plugin.registry import PluginRegistry
+from core.plugin.rehearsal import Call
 from core.plugin.words import called
 
 
@@ -24,6 +27,27 @@ def select_speculative(registry: PluginRegistry, method: str | None, facts: Chec
         return list(manifest.call("core_supports", query=facts))
 
     return explicit(registry, "speculative", "speculative", method, check, f"--speculative-config.method {method}")
+
+
+def select_executor(registry: PluginRegistry, name: str | None, device: str, facts: CheckpointFacts) -> Choice:
+    """The executor named by `--executor`, else the best one that serves this checkpoint on this device."""
+
+    def check(manifest: Manifest) -> Sequence[object]:
+        return device_reasons(manifest.spec, device) or manifest.call("core_supports", query=facts)
+
+    if name is not None:
+        return explicit(registry, "executor", "executor", name, check, f"--executor {name}")
+    choice = ranked(
+        registry,
+        "executor",
+        "executor",
+        check,
+        lambda found: "highest priority that fits",
+        calls=[Call.of("core_supports", query=facts)],
+    )
+    if not choice.manifests:
+        raise UserError(f"--executor auto: no executor can serve this model. {losses(choice.selection)}")
+    return choice
 
 
 def select_policy(registry: PluginRegistry, name: str) -> Choice:

@@ -1,25 +1,55 @@
 """Which method unpacks, or packs, the weights of a checkpoint.
 
-Owns: that stage, and other names of methods. Never does: pack. Called by: the configuration, for the model and for its draft.
+Owns: that stage. Never does: pack, or know the name of a method: the caller brings the other names that methods have.
+Called by: the configuration, for the model and for its draft.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from core.api.checkpoint_facts import CheckpointFacts
 from core.api.errors import UserError
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
-from core.plugin.quantization_names import own_name, why_refused
 from core.plugin.ranking import Choice, explicit, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
 from core.plugin.selection.checkpoint import unclaimed
 
 PLAIN_DTYPES: Final = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
-"""Of checkpoints that need no quantization method; the last two are buffers that nobody reads."""
+"""Types of checkpoints that need no quantization method; the last two are buffers that no layer reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherNames:
+    """Names of methods that are not those of plugins. An installed plugin of that very name comes first.
+
+    aliases: another name of a method that is served, and that method's own.
+    refused: methods that cannot be served, and what to do instead.
+    """
+
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def own_name(self, name: str) -> str:
+        """The method's own name of an alias; every other name as it is."""
+        return _looked_up(self.aliases, name) or name
+
+    def why_refused(self, name: str) -> str | None:
+        """Why a method of this name cannot be served, None for all others."""
+        return _looked_up(self.refused, name)
+
+
+def _looked_up(table: Mapping[str, str], name: str) -> str | None:
+    """The entry of a name, without regard to case and to `-` or `_`."""
+    wanted = normalize(name)
+    for key, value in table.items():
+        if normalize(key) == wanted:
+            return value
+    return None
 
 
 class _Method(NamedTuple):
@@ -33,17 +63,24 @@ class _Method(NamedTuple):
     said: str
 
 
-def select_quantization(registry: PluginRegistry, name: str | None, facts: CheckpointFacts) -> Choice:
-    """The method named, else the one declared, else one that claims the checkpoint, else none."""
+def select_quantization(
+    registry: PluginRegistry, name: str | None, facts: CheckpointFacts, others: OtherNames | None = None
+) -> Choice:
+    """The method named, else the one declared, else one that claims the checkpoint, else none.
+
+    others: names that stand for a method's own; None: there are none.
+    """
+    if others is None:
+        others = OtherNames()
 
     def check(manifest: Manifest) -> Sequence[object]:
         return list(manifest.call("core_supports", query=facts))
 
     declared = None
     if facts.quantization is not None:
-        declared = _method(registry, facts.quantization, "the checkpoint declares")
+        declared = _method(registry, facts.quantization, "the checkpoint declares", others)
     if name is not None:
-        asked = _method(registry, name, "--quantization")
+        asked = _method(registry, name, "--quantization", others)
         if declared is not None and not _same_method(registry, asked.own, declared.own):
             raise UserError(f"--quantization {name}: {declared.said}; leave the argument out.")
         return explicit(registry, "quantization", "quantization", asked.own, check, asked.said)
@@ -67,15 +104,15 @@ def select_quantization(registry: PluginRegistry, name: str | None, facts: Check
     )
 
 
-def _method(registry: PluginRegistry, name: str, told_by: str) -> _Method:
-    """A method's own name for one that somebody uses. Raises UserError for one that cannot be served."""
+def _method(registry: PluginRegistry, name: str, told_by: str, others: OtherNames) -> _Method:
+    """The method that a name stands for. Raises UserError for one that cannot be served."""
     said = f"{told_by} '{name}'" if " " in told_by else f"{told_by} {name}"
     if registry.find("quantization", name) is not None:
         return _Method(name, said)
-    why = why_refused(name)
+    why = others.why_refused(name)
     if why is not None:
         raise UserError(f"{said}: {why}.")
-    own = own_name(name)
+    own = others.own_name(name)
     return _Method(own, said if own == name else f"{said}, another name of {own}")
 
 

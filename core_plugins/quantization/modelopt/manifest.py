@@ -7,10 +7,12 @@ from typing import Any
 from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core.plugin.quantization_names import own_name
+from core.plugin.kinds import normalize
 from core_plugins.quantization.declared.arguments import DeclaredArguments
 
 CONTRACT = 1
+DECLARED = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
+"""The words for this method in checkpoints' declarations."""
 
 
 @hookimpl
@@ -26,7 +28,7 @@ def core_spec() -> PluginSpec:
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
     """Only checkpoints that declare it."""
-    if query.quantization is not None and own_name(query.quantization) == "modelopt":
+    if query.quantization is not None and normalize(query.quantization) in DECLARED:
         return []
     return [Reason("checkpoint", "a declaration of modelopt", str(query.quantization), "leave --quantization out")]
 

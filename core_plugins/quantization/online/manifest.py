@@ -14,7 +14,7 @@ from core.api.errors import UserError
 from core.api.reason import Reason
 from core.api.specs import Activation
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core.plugin.quantization_names import own_name
+from core.plugin.kinds import normalize
 from core_plugins.quantization.online.schemes import SCHEMES, Scheme
 
 
@@ -82,7 +82,8 @@ class OnlineManifest:
 
     def _is_declared(self, facts: CheckpointFacts) -> bool:
         """Whether the checkpoint says that it is packed so."""
-        return facts.quantization is not None and own_name(facts.quantization) == self.scheme.name
+        words = (self.scheme.name, *self.scheme.declared_as)
+        return facts.quantization is not None and normalize(facts.quantization) in words
 
     def refuse_online(self, arguments: OnlineArguments) -> None:
         """Raises UserError for arguments about rounding, given for a checkpoint that is rounded already."""

@@ -25,6 +25,7 @@ class Scheme:
     head: name of the scheme for the embedding and the output head, which decide most about quality.
     by_row: the form with one scale a row, for inputs that the block does not divide and for activations with one scale a
         row; None: the scheme has no other form.
+    declared_as: further words for the scheme in checkpoints' declarations.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Scheme:
     row_bytes: int = 0
     head: str = "int8"
     by_row: Scheme | None = None
+    declared_as: tuple[str, ...] = ()
 
     def form(self, inputs: int, activation: Activation) -> Scheme:
         """The scheme for a matrix of so many inputs: itself, or its form with one scale a row."""
@@ -72,6 +74,7 @@ SCHEMES = {
             scale_bytes=2,
             activations=("int8", "int8_row", "none"),
             by_row=INT8_BY_ROW,
+            declared_as=("experts_int8", "rtn", "tpu_int8"),
         ),
         Scheme(
             name="fp8",
@@ -80,6 +83,7 @@ SCHEMES = {
             bits=8,
             scale_bytes=4,
             activations=("bf16", "none"),
+            declared_as=("fbgemm_fp8", "ptpc_fp8"),
         ),
         Scheme(
             name="nf4",

@@ -1,6 +1,6 @@
 """Names of quantization methods that are not those of plugins: older ones, other engines' ones, and some that cannot be served.
 
-Owns: this table. Never does: know what a plugin can do. Called by: the choice of the method.
+Owns: this table. Never does: know what a plugin can do. Called by: the stages that choose a method.
 
 An installed plugin of that very name comes first, so that a package can serve what is listed here.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from core.plugin.kinds import normalize
+from core.plugin.selection import OtherNames
 
 ALIASES: Final = {
     "auto_gptq": "gptq",
@@ -47,21 +47,4 @@ REFUSED: Final = {
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
 }
 """Methods that cannot be served, and what to do instead."""
-
-
-def own_name(name: str) -> str:
-    """The method's own name of an alias; every other name as it is."""
-    wanted = normalize(name)
-    for alias, own in ALIASES.items():
-        if normalize(alias) == wanted:
-            return own
-    return name
-
-
-def why_refused(name: str) -> str | None:
-    """Why a method of this name cannot be served, None for all others."""
-    wanted = normalize(name)
-    for refused, why in REFUSED.items():
-        if normalize(refused) == wanted:
-            return why
-    return None
+METHOD_NAMES: Final = OtherNames(ALIASES, REFUSED)

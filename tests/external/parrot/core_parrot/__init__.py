@@ -1,0 +1,1 @@
+"""An executor without a model and without torch."""
