@@ -24,6 +24,7 @@ from core.api.server_config import (
     ServerLimits,
     TraceSettings,
 )
+from core.api.step_limits import StepLimits
 from core.api.weights import WeightsState
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "SchedulerConfig",
     "ServerConfig",
     "ServerLimits",
+    "StepLimits",
     "StructuredOutputsConfig",
     "TraceSettings",
     "WeightTransferConfig",
@@ -101,6 +103,7 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
                    lie in the target's own checkpoint, `model` is that one.
     plugins:       what reads and computes it, beside the target's.
+    limits:        of its steps.
     in_target:     whether the tensors lie in the target's own checkpoint.
     tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
     """
@@ -108,6 +111,7 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     spec: DraftSpec
     model: ModelConfig
     plugins: PluginChoices
+    limits: StepLimits = StepLimits()
     in_target: bool = False
     tree: tuple[int, ...] = ()
 
@@ -166,6 +170,7 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine is built from.
 
+    limits:            of the model's steps, as the memory plan settled them.
     device:            `cpu`, `cuda:0`, ...
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
@@ -196,6 +201,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheConfig
     scheduler: SchedulerConfig
     plugins: PluginChoices
+    limits: StepLimits = StepLimits()
     device: str = "cpu"
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0

@@ -19,6 +19,7 @@ from core.api.draft_spec import DraftSpec, draft_decoder
 from core.api.errors import ConfigError, PluginError, UserError
 from core.api.module_spec import ModelSpec
 from core.api.specs import MixerSpec, StateSpec
+from core.api.step_limits import StepLimits
 from core.args.plugin_arguments import convert_struct
 from core.config.attempt import Attempt
 from core.config.attention import choose_attention
@@ -73,7 +74,9 @@ class Draft:
         """Of its layers, each of which has a place in the cache."""
         return () if self.decoder is None else self.decoder.mixers
 
-    def config(self, registry: PluginRegistry, target: ModelConfig, problems: list[str]) -> DraftConfig:
+    def config(
+        self, registry: PluginRegistry, target: ModelConfig, limits: StepLimits, problems: list[str]
+    ) -> DraftConfig:
         """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
         found: list[str] = []
         plugins = plugin_choices(self.settings, registry, self.chosen, found)
@@ -89,7 +92,14 @@ class Draft:
             enforce_eager=self.settings["enforce_eager"],
             implementation="core",
         )
-        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
+        return DraftConfig(
+            spec=self.spec,
+            model=model,
+            plugins=plugins,
+            limits=limits,
+            in_target=self.in_target,
+            tree=self.tree,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from core.plugin.discovery import label
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec
 from core.plugin.kinds import RESERVED_NAMES, normalize
+from core.plugin.manifest_of import imported
 
 ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
 
@@ -147,12 +148,7 @@ def _import(row: ResolvedPlugin) -> Any:
     """The object that a target names."""
     if row.target.startswith("file:"):
         return import_file(Path(row.target.removeprefix("file:")))
-    name, _, attribute = row.target.partition(":")
-    named: Any = importlib.import_module(name.strip())
-    for part in attribute.strip().split("."):
-        if part:
-            named = getattr(named, part)
-    return named
+    return imported(row.target)
 
 
 def import_file(path: Path) -> ModuleType:

@@ -6,8 +6,7 @@ Called by: the persistent batch (binds and advances them), `core.sampling.sample
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,22 +26,17 @@ ONE: Final = np.array(1)
 Integers = NDArray[np.integer[Any]]
 
 
-@dataclass(slots=True)
-class KernelRows:
-    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory, or lie on the device.
+class KernelRows(NamedTuple):
+    """What a `RaceCall` says of its rows, between the logits and the masks; see there for shapes.
 
-    which: int64 [R], rows of the logits.
-    keys: int64 [R, 5], of the noise.
-    temperatures: float32 [R].
-    filters: top-k int64 [R], top-p float64 [R], smallest z float32 [R].
-    out: int64 [R], where tokens are written.
+    The tensors share the arrays' memory, or lie on the device.
     """
 
     which: Tensor
     keys: Tensor
     temperatures: Tensor
-    filters: tuple[Tensor, Tensor, Tensor]
     out: Tensor
+    filters: tuple[Tensor, Tensor, Tensor]
 
     def on(self, device: torch.device) -> KernelRows:
         """Copies on a device; tokens written there are not written here."""

@@ -13,9 +13,11 @@ Programs take `LANES` rows at once, one on a GPU; the interpreter is quicker wit
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
+import torch
+
+from core.plugin.contracts import RaceCall
 from core_plugins.kernels.triton.candidates import STEPS
 from core_plugins.kernels.triton.catalog import KernelRow
 from core_plugins.kernels.triton.chips import INTERPRETER
@@ -29,16 +31,9 @@ LIMITS_WARPS = 16
 """One program counts a whole row."""
 
 
-def race(
-    logits: Tensor,
-    which: Tensor,
-    keys: Tensor,
-    temperatures: Tensor,
-    out: Tensor,
-    filters: tuple[Tensor, Tensor, Tensor] | None = None,
-    masks: tuple[Tensor, Tensor] | None = None,
-) -> None:
-    """The `MaskedRaceKernel` contract, of tensors on one device."""
+def race(*arguments: Any) -> None:
+    """Do what a `MaskedRaceKernel` does; all tensors lie on one device."""
+    logits, which, keys, temperatures, out, filters, masks = RaceCall(*arguments)
     count = len(which)
     if not count:
         return

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.manifest_of import manifest_of
 
 CONTRACT = 1
 
@@ -18,19 +18,10 @@ class FastArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     bbuf_size_kb: Annotated[int, msgspec.Meta(ge=64, description="KiB of the bounce buffer of a copy.")] = 16 * 1024
 
 
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is. It claims nothing: users get it only when they ask for it."""
-    return PluginSpec(
-        name="fastsafetensors",
-        summary="safetensors through fastsafetensors, without GPU direct storage; only when asked for",
-        arguments=FastArguments,
-    )
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the loader."""
-    from core_plugins.loaders.fastsafetensors.loader import FastSafetensorsLoader
-
-    return FastSafetensorsLoader(context.arguments or FastArguments())
+core_spec, core_load = manifest_of(
+    "fastsafetensors",
+    "safetensors through fastsafetensors, without GPU direct storage; only when asked for",
+    "core_plugins.loaders.fastsafetensors.loader:FastSafetensorsLoader",
+    arguments=FastArguments,
+)
+"""There is no `core_claim`: users get it only when they ask for it."""

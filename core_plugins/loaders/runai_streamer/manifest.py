@@ -8,6 +8,7 @@ import msgspec
 
 from core.models.shards import DEFAULT
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.manifest_of import manifest_of
 
 CONTRACT = 1
 
@@ -27,22 +28,13 @@ class StreamerArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = None
 
 
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is. It claims nothing: users get it only when they ask for it."""
-    return PluginSpec(
-        name="runai_streamer",
-        summary="safetensors through the Run:ai model streamer; only when asked for",
-        arguments=StreamerArguments,
-    )
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the loader."""
-    from core_plugins.loaders.runai_streamer.loader import RunaiStreamerLoader
-
-    return RunaiStreamerLoader(context.arguments or StreamerArguments())
+core_spec, core_load = manifest_of(
+    "runai_streamer",
+    "safetensors through the Run:ai model streamer; only when asked for",
+    "core_plugins.loaders.runai_streamer.loader:RunaiStreamerLoader",
+    arguments=StreamerArguments,
+)
+"""There is no `core_claim`: users get it only when they ask for it."""
 
 
 class ShardedArguments(StreamerArguments, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core.plugin.contracts import LinearKernel, SavedKernel
+from core.plugin.contracts import LinearKernel, RaceCall, SavedKernel
 from core.weights.formats import CanonicalWeight
 from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 from core_plugins.platforms.cpu.checks import (
@@ -213,17 +214,9 @@ class NativeKernels:
         which = check_table(rows, torch.int64, "rows")
         self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
-    def race(
-        self,
-        logits: Tensor,
-        which: Tensor,
-        keys: Tensor,
-        temperatures: Tensor,
-        out: Tensor,
-        filters: tuple[Tensor, Tensor, Tensor] | None = None,
-        masks: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def race(self, *arguments: Any) -> None:
         """The `MaskedRaceKernel` contract: the tokens of `core.sampling.race`, without noise for the whole vocabulary."""
+        logits, which, keys, temperatures, out, filters, masks = RaceCall(*arguments)
         data, (stride, vocab_size, count) = check_logits(logits, which)
         rows, heat, tokens = check_tables(
             count, "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
