@@ -72,18 +72,17 @@ def masked_race(race: SamplingKernel, *arguments: Any) -> None:
         mask = words[index[row]].numpy()
         apply_bitmask(values[row : row + 1], mask[None])
     every = torch.arange(len(call.which))
-    race(*call._replace(logits=copied, which=every).unmasked)
+    race(copied, every, call.keys, call.temperatures, call.out, call.filters)
     # bad logits of the model win over what the masks made of them
     call.out[torch.from_numpy(~finite)] = NO_TOKEN
 
 
 def numpy_masked_race(*arguments: Any) -> None:
     """The reference of the `MaskedRaceKernel` contract; all arguments on the host."""
-    call = RaceCall(*arguments)
-    if call.masks is None:
-        numpy_race(*call)
+    if RaceCall(*arguments).masks is None:
+        numpy_race(*arguments)
     else:
-        masked_race(numpy_race, *call)
+        masked_race(numpy_race, *arguments)
 
 
 def _largest(logits: Tensor, which: Tensor, out: Tensor) -> None:

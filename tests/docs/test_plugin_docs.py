@@ -66,7 +66,7 @@ def page(name):
 def arguments(function):
     names = [name for name in inspect.signature(function).parameters if name != "self"]
     if names == ["call"] and "RaceCall" in inspect.getdoc(function):
-        return contracts.RaceCall._fields[:6]  # of a kernel without masks
+        return contracts.RaceCall.__struct_fields__[:6]  # of a kernel without masks
     return names
 
 

@@ -6,7 +6,9 @@ Called by: plugins (they implement these), executor, models and config (they cal
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     MaskedCall = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Filters | None, Masks | None]
 
 
-class RaceCall(NamedTuple):
+class RaceCall(msgspec.Struct, frozen=True, gc=False):
     """The arguments of one call of a sampling kernel, in order: R rows of logits over V tokens, of which S are sampled.
 
     logits:       float32 [R, V]; rows may be strided, and -inf takes a token out.
@@ -37,11 +39,6 @@ class RaceCall(NamedTuple):
     out: Tensor
     filters: Filters | None = None
     masks: Masks | None = None
-
-    @property
-    def unmasked(self) -> UnmaskedCall:
-        """The arguments of a `RaceKernel`, which takes no masks."""
-        return self[:6]
 
 
 class RaceKernel(Protocol):

@@ -216,19 +216,20 @@ class NativeKernels:
 
     def race(self, *arguments: Any) -> None:
         """The `MaskedRaceKernel` contract: the tokens of `core.sampling.race`, without noise for the whole vocabulary."""
-        logits, which, keys, temperatures, out, filters, masks = RaceCall(*arguments)
-        data, (stride, vocab_size, count) = check_logits(logits, which)
+        call = RaceCall(*arguments)
+        which = call.which
+        data, (stride, vocab_size, count) = check_logits(call.logits, which)
         rows, heat, tokens = check_tables(
-            count, "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+            count, "race", (which, torch.int64), (call.temperatures, torch.float32), (call.out, torch.int64)
         )
-        if keys.shape != (count, 5):
-            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {count} rows of 5 words")
-        words = check_table(keys, torch.int64, "keys")
+        if call.keys.shape != (count, 5):
+            raise ValueError(f"keys have the shape {tuple(call.keys.shape)}, expected {count} rows of 5 words")
+        words = check_table(call.keys, torch.int64, "keys")
         limits = [0, 0, 0]
-        if filters is not None:
-            top_k, top_p, least = filters
+        if call.filters is not None:
+            top_k, top_p, least = call.filters
             limits = check_tables(count, "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32))
-        mask_table = [0, 0, 0] if masks is None else check_masks(masks, count, vocab_size)
+        mask_table = [0, 0, 0] if call.masks is None else check_masks(call.masks, count, vocab_size)
         self._native.race(data, stride, vocab_size, count, rows, words, heat, *limits, *mask_table, tokens)
 
     masked_race = race
