@@ -15,6 +15,7 @@ from core.api.cache_config import CacheConfig, KVEventsConfig
 from core.api.model_config import ModelConfig
 from core.api.plugin_choices import PluginChoices, ResolvedPlugin
 from core.api.scheduler_config import SchedulerConfig
+from core.api.step_limits import StepLimits
 from core.api.weights import WeightsState
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "ResolvedPlugin",
     "RestartConfig",
     "SchedulerConfig",
+    "StepLimits",
     "StructuredOutputsConfig",
     "WeightTransferConfig",
 ]
@@ -132,6 +134,7 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that an engine is built from.
 
+    limits:            of the model's steps, as the memory plan settled them.
     device:            `cpu`, `cuda:0`, ...
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
@@ -163,6 +166,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     cache: CacheConfig
     scheduler: SchedulerConfig
     plugins: PluginChoices
+    limits: StepLimits = StepLimits()
     device: str = "cpu"
     disable_log_stats: bool = False
     stall_timeout_s: float = 120.0

@@ -12,6 +12,7 @@ from core.api.config import EngineConfig
 from core.api.draft_spec import DraftSpec
 from core.api.model_config import ModelConfig
 from core.api.plugin_choices import PluginChoices
+from core.api.step_limits import StepLimits
 
 
 class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
                    lie in the target's own checkpoint, `model` is that one.
     plugins:       what reads and computes it, beside the target's.
+    limits:        of its steps.
     in_target:     whether the tensors lie in the target's own checkpoint.
     tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
     """
@@ -28,6 +30,7 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     spec: DraftSpec
     model: ModelConfig
     plugins: PluginChoices
+    limits: StepLimits = StepLimits()
     in_target: bool = False
     tree: tuple[int, ...] = ()
 

@@ -62,6 +62,11 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_stall_s > 0.0 or chooses_drafts
 
     @property
+    def rows_per_sequence(self) -> int:
+        """Rows of logits that one sequence can sample from in a step: one, and one for each draft to verify."""
+        return 1 + self.num_speculative_tokens
+
+    @property
     def max_step_tokens(self) -> int:
         """Most tokens, drafts included, by which the steps under way may advance one sequence."""
         chunk = self.max_num_batched_tokens

@@ -16,6 +16,7 @@ from core.api.draft_config import DraftConfig
 from core.api.draft_spec import DraftSpec
 from core.api.model_config import ModelConfig
 from core.api.specs import MixerSpec
+from core.api.step_limits import StepLimits
 from core.config.chosen import Chosen
 from core.config.plugin_choices import plugin_choices
 from core.config.settings import Settings
@@ -52,7 +53,9 @@ class Draft:
         """Of its layers, each of which has a place in the cache."""
         return () if self.decoder is None else self.decoder.mixers
 
-    def config(self, registry: PluginRegistry, target: ModelConfig, problems: list[str]) -> DraftConfig:
+    def config(
+        self, registry: PluginRegistry, target: ModelConfig, limits: StepLimits, problems: list[str]
+    ) -> DraftConfig:
         """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
         found: list[str] = []
         plugins = plugin_choices(self.settings, registry, self.chosen, found)
@@ -68,4 +71,6 @@ class Draft:
             enforce_eager=self.settings["enforce_eager"],
             implementation="core",
         )
-        return DraftConfig(spec=self.spec, model=model, plugins=plugins, in_target=self.in_target, tree=self.tree)
+        return DraftConfig(
+            spec=self.spec, model=model, plugins=plugins, limits=limits, in_target=self.in_target, tree=self.tree
+        )

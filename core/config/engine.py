@@ -38,6 +38,7 @@ from core.plugin.distributions import is_own
 from core.plugin.registry import PluginRegistry
 
 GIB = 1 << 30
+NO_PLAN = MemoryPlan(weights=0, block=0, num_blocks=0, block_size=0, groups=())
 
 
 def engine_config(
@@ -59,6 +60,7 @@ def engine_config(
     draft: that the core runs for the proposer, or None.
     pooling: how hidden states become the answer; None: the model generates text.
     """
+    plan = plan or NO_PLAN
     served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
     settings.derive("served_model_name", list(served), "the model as given")
     plugins = plugin_choices(settings, registry, chosen, problems)
@@ -74,6 +76,7 @@ def engine_config(
         cache=_cache(settings, plan),
         scheduler=scheduler_config(settings, chosen.name("policy")),
         plugins=plugins,
+        limits=plan.limits,
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
@@ -92,7 +95,7 @@ def engine_config(
             standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
         ),
         acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
-        draft=None if draft is None else draft.config(registry, model, problems),
+        draft=None if draft is None else draft.config(registry, model, plan.draft_limits, problems),
         compilation=compilation_config(settings),
         profiler=profiler_config(settings["profiler_config"], problems),
         log_steps=settings["enable_logging_iteration_details"],
@@ -153,15 +156,15 @@ def _reads_extra_args(plugins: PluginChoices) -> bool:
     return bool(plugins.logits_processors or foreign_policies)
 
 
-def _cache(settings: Settings, plan: MemoryPlan | None) -> CacheConfig:
+def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
     return CacheConfig(
         block_size=settings["block_size"],
         dtype=settings["kv_cache_dtype"],
         num_blocks=settings["num_gpu_blocks_override"],
-        memory_bytes=plan.kv if plan else 0,
+        memory_bytes=plan.kv,
         enable_prefix_caching=settings["enable_prefix_caching"],
         hash_algorithm=settings["prefix_caching_hash_algo"],
-        groups=plan.groups if plan else (),
+        groups=plan.groups,
         snapshot_interval=settings["mamba_block_size"],
         host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
         disk_path=settings["kv_offloading_disk_path"],

@@ -23,9 +23,11 @@ from core.api.specs import (
     StateSpec,
     Unsupported,
 )
+from core.api.step_limits import StepLimits
 from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+NO_LIMITS = StepLimits()
 
 Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 
@@ -43,6 +45,8 @@ class MemoryPlan:
     groups: layers that share a block table.
     max_step_tokens: most tokens of one sequence in a step.
     proposer: bytes of the weights that drafts need beside.
+    limits: of a step of the model.
+    draft_limits: of a step of its draft; zeros without one.
     """
 
     weights: int
@@ -54,6 +58,8 @@ class MemoryPlan:
     groups: tuple[KVGroup, ...] = single_group(1)
     max_step_tokens: int = 0
     proposer: int = 0
+    limits: StepLimits = NO_LIMITS
+    draft_limits: StepLimits = NO_LIMITS
 
     @property
     def kv(self) -> int:
@@ -175,10 +181,9 @@ def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, mult
     return total + padded()
 
 
-def workspace_bytes(spec: ModelSpec, max_tokens: int, max_logits: int, dtype: str) -> int:
+def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str) -> int:
     """Bytes of a step's buffers.
 
-    max_tokens, max_logits: most tokens and most rows of logits at once.
     dtype: of tensors between layers.
     """
     item = ITEM_BYTES[dtype]
@@ -186,7 +191,7 @@ def workspace_bytes(spec: ModelSpec, max_tokens: int, max_logits: int, dtype: st
     widths = sum(spec.buffers().values())
     token_bytes = item * widths + (8 + 4) * choices  # ids are int64, weights float32
     logit_bytes = item * spec.hidden_size + 4 * spec.vocab_size
-    return max_tokens * token_bytes + max_logits * logit_bytes
+    return limits.tokens * token_bytes + limits.logit_rows * logit_bytes
 
 
 def human_bytes(count: float) -> str:

@@ -11,17 +11,16 @@ from dataclasses import replace
 
 import msgspec
 
-from core.api.config import SchedulerConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.module_spec import ModelSpec
 from core.api.specs import AttentionSpec, MixerSpec
-from core.config import limits
+from core.api.step_limits import LOGITS_BYTES, StepLimits, step_limits
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint
 from core.config.engine import scheduler_config
-from core.config.memory import MemoryPlan, kv_groups, workspace_bytes
+from core.config.limits import fit
+from core.config.memory import NO_LIMITS, MemoryPlan, kv_groups, workspace_bytes
 from core.config.weights import heads_weights, planned_weights, proposer_weights
-from core.models.logit_rows import logit_rows
 
 STEPS_HELD = 2
 """How many steps hold blocks at a time: one is planned while the other is computed."""
@@ -41,17 +40,23 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
     proposer = proposer_weights(settings, chosen, checkpoint.manifest)
     if draft is not None and isinstance(spec, DecoderSpec):
         spec = msgspec.structs.replace(spec, taps=draft.spec.taps)
-    workspace = _workspace(attempt, spec, scheduler)
+    budget = _logits_bytes(attempt)
+    limits = step_limits(scheduler, spec.vocab_size, budget)
+    draft_limits = NO_LIMITS
+    workspace = _workspace(attempt, spec, limits)
     if draft is not None and draft.decoder is not None:
         proposer += planned_weights(draft.settings, draft.chosen, draft.manifest, draft.decoder)
-        more = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
-        workspace += _workspace(attempt, draft.decoder, scheduler, draft_tokens=scheduler.max_num_seqs * more)
+        # a pass begins with the token that the step has drawn; where it gives all drafts, their places are computed in it too
+        tokens_ahead = 1 if draft.spec.parallel_token_id is None else scheduler.num_speculative_tokens
+        draft_limits = limits.of_draft(draft.decoder.vocab_size, tokens_ahead, budget)
+        workspace += _workspace(attempt, draft.decoder, draft_limits)
     elif draft is not None and not proposer:
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     facts.workspace_bytes = workspace
     if facts.is_front:  # the plan is made where the engine runs
-        return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, settings["max_model_len"], groups)
+        length = settings["max_model_len"]
+        return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
     attempt.run_rules("memory")
     num_blocks = settings["num_gpu_blocks_override"]
     if num_blocks is None:
@@ -67,8 +72,10 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         groups=groups,
         max_step_tokens=scheduler.max_step_tokens,
         proposer=proposer,
+        limits=limits,
+        draft_limits=draft_limits,
     )
-    attempt.warnings += limits.fit(settings, plan, settings.given().get("max_model_len"))
+    attempt.warnings += fit(settings, plan, settings.given().get("max_model_len"))
     return replace(plan, max_model_len=settings["max_model_len"])
 
 
@@ -86,14 +93,13 @@ def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
     return STEPS_HELD * (full + partial) + 1
 
 
-def _workspace(attempt: Attempt, spec: ModelSpec, scheduler: SchedulerConfig, draft_tokens: int = 0) -> int:
-    """Bytes of the largest step's buffers.
+def _logits_bytes(attempt: Attempt) -> int:
+    """Budget of a step's float32 logits: the platform's own, if it declares one."""
+    declared: int | None = attempt.facts.capability("logits_bytes")
+    return LOGITS_BYTES if declared is None else declared
 
-    draft_tokens: of a draft model, by how many tokens its pass is longer than a step; 0 for the model itself.
-    """
-    tokens = max(scheduler.max_num_batched_tokens, scheduler.max_num_seqs) + draft_tokens
+
+def _workspace(attempt: Attempt, spec: ModelSpec, limits: StepLimits) -> int:
+    """Bytes of the largest step's buffers."""
     between = attempt.facts.capability("activation_dtype") or attempt.settings["dtype"]
-    platform = attempt.facts.platform
-    capabilities = {} if platform is None else platform.capabilities
-    max_logits = logit_rows(spec.vocab_size, scheduler, capabilities, is_draft=draft_tokens > 0)
-    return workspace_bytes(spec, tokens, max_logits, between)
+    return workspace_bytes(spec, limits, between)

@@ -11,23 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.api.explanation import SamplingValue, Source
+from core.api.sampling_fields import field_names
 from core.api.sampling_params import SamplingParams
 from core.engine.request_terms import ExplainTerms, RequestTerms
 
-SCALARS = (
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_tokens",
-    "ignore_eos",
-)
-LISTS = ("stop", "stop_token_ids", "bad_words", "allowed_token_ids", "logit_bias")
-"""Told by their number of entries, when there are any."""
+SCALARS = field_names(lambda field: field.explained == "value")
+LISTS = field_names(lambda field: field.explained == "count")
+"""Reported by their number of entries, when there are any."""
 
 
 @dataclass(frozen=True, slots=True)

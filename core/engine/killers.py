@@ -14,27 +14,10 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.messages import EngineRequest
+from core.api.sampling_fields import field_names
 
-MATTERS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "min_tokens",
-    "logprobs",
-    "prompt_logprobs",
-    "logit_bias",
-    "allowed_token_ids",  # as `allowed_ids` of the request
-    "bad_words",
-    "structured_outputs",  # as its `grammar`
-    "extra_args",
-    "trace_decode_token_ids",
-)
-"""Sampling parameters by which equal prompts are different requests: they decide what the engine computes. The others decide
-when it ends and how it is shown, or, as the seed, which of many answers it is."""
+MATTERS = field_names(lambda field: field.decides)
+"""Sampling parameters by which equal prompts are different requests."""
 
 REFUSED_S = 600.0
 MOST_DIGESTS = 1024

@@ -21,10 +21,15 @@ def lowered(config: EngineConfig, num_blocks: int) -> EngineConfig:
 
     num_blocks: of the engine that died.
     """
-    scheduler = msgspec.structs.replace(config.scheduler, max_num_seqs=max(1, config.scheduler.max_num_seqs // 2))
+    num_seqs = max(1, config.scheduler.max_num_seqs // 2)
+    scheduler = msgspec.structs.replace(config.scheduler, max_num_seqs=num_seqs)
+    limits = config.limits.with_fewer(num_seqs, scheduler.rows_per_sequence)
+    draft = config.draft
+    if draft is not None:
+        draft = msgspec.structs.replace(draft, limits=draft.limits.with_fewer(num_seqs, 1))
     fewer = max(num_blocks // 2, _least_blocks(config))
     cache = msgspec.structs.replace(config.cache, num_blocks=min(fewer, num_blocks))
-    return msgspec.structs.replace(config, scheduler=scheduler, cache=cache)
+    return msgspec.structs.replace(config, scheduler=scheduler, limits=limits, draft=draft, cache=cache)
 
 
 def _least_blocks(config: EngineConfig) -> int:

@@ -24,7 +24,7 @@ from core.executor.draft_states import HiddenStates
 from core.executor.draft_vocabulary import SpreadLogits
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.heads_pass import HeadsPass
-from core.executor.instance import ModelInstance, build, max_step_tokens, shared_parts
+from core.executor.instance import ModelInstance, build, shared_parts
 from core.executor.plugin_loading import load_plugin
 from core.executor.step_buffers import StepBuffers
 from core.models.borrowing import borrow, borrowing_spec
@@ -41,21 +41,14 @@ logger = logging.getLogger(__name__)
 
 
 def own_config(config: EngineConfig) -> EngineConfig:
-    """The configuration of the draft by itself, as if it were the model.
-
-    Of each sequence it computes a token more than a step: the one that the step has given. Where all drafts come from one
-    pass, the unknown ones are computed in it, too.
-    """
+    """Make the configuration of the draft by itself, as if it were the model."""
     draft = draft_of(config)
     assert draft is not None, "there is no draft"
-    limits = config.scheduler
-    more = 1 if draft.spec.parallel_token_id is None else limits.num_speculative_tokens
-    most_tokens = limits.max_num_batched_tokens + limits.max_num_seqs * more
     return msgspec.structs.replace(
         config,
         model=draft.model,
         plugins=draft.plugins,
-        scheduler=msgspec.structs.replace(limits, max_num_batched_tokens=most_tokens),
+        limits=draft.limits,
         weights_file=None,
         draft=None,
     )
@@ -84,7 +77,7 @@ def build_draft(
             return spec, weights
         return borrowing_spec(spec, shape, drafts), borrow(weights, held, drafts)
 
-    return build(own, checkpoint, device, plugins, is_draft=True, finish=finish, store=store)
+    return build(own, checkpoint, device, plugins, finish=finish, store=store)
 
 
 def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
@@ -118,12 +111,9 @@ def draft_pass(
     model = draft.model
     runtime = device.runtime
     num_slots, max_blocks = batch.buffers.block_tables[0].array.shape
-    most_tokens = max_step_tokens(own)
     buffers = StepBuffers(
-        most_tokens,
-        num_slots,
+        own.limits,
         max_blocks,
-        model.max_logits,
         runtime.device,
         len(batch.buffers.block_tables),
         runtime if isinstance(runtime, Uploads) else None,
@@ -138,7 +128,7 @@ def draft_pass(
     progress = DraftProgress(
         batch,
         config.scheduler.num_speculative_tokens,
-        max_step_tokens(config) + num_slots,
+        config.limits.tokens + num_slots,
         own.model.max_model_len,
         keeps_drafts=states is None and shape.parallel_token_id is None,
         takes_states=states is not None,

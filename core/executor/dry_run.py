@@ -16,7 +16,7 @@ from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.executor.checkpoint import open_checkpoint
 from core.executor.device import Device
-from core.executor.instance import ModelInstance, build, max_step_tokens, share_cache
+from core.executor.instance import ModelInstance, build, share_cache
 from core.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
 from core.executor.plugin_loading import load_plugin
 from core.layers.kernels import KernelSet
@@ -86,11 +86,10 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
 
 def _steps(config: EngineConfig) -> Iterator[Step]:
     """Decoding, prompts, and prompts of many sequences."""
-    most_rows = max_step_tokens(config)
-    most_seqs = config.scheduler.max_num_seqs
-    for rows in sorted({min(rows, most_rows) for rows in (*ROWS, most_rows)}):
+    limits = config.limits
+    for rows in sorted({min(rows, limits.tokens) for rows in (*ROWS, limits.tokens)}):
         yield Step(1, rows)
-        if rows <= most_seqs:
+        if rows <= limits.sequences:
             yield Step(rows, 1)
 
 

@@ -27,7 +27,6 @@ from core.models.decoder import Decoder, DecoderWeights, rotary_tables
 from core.models.embedding import lengthened
 from core.models.kv_scales import kv_scales
 from core.models.loading import WHOLE, WeightLoading
-from core.models.logit_rows import logit_rows
 from core.models.part_store import PartStore
 from core.models.prepared import Recorder
 from core.plugin.contracts import AttentionParams, QuantizationMethod, Runtime
@@ -99,7 +98,6 @@ def build(
     plugins: PluginTable,
     part: Part = WHOLE,
     *,
-    is_draft: bool = False,
     reduce: Callable[[Tensor], None] | None = None,
     recorder: Recorder | None = None,
     finish: Finish | None = None,
@@ -108,7 +106,6 @@ def build(
     """Read the weights and make the model; `share_cache` then gives it its part of a cache.
 
     part: which part of the model is built.
-    is_draft: whether the model drafts for another one.
     reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
     recorder: is told of the kernels of the engine's own layers; see `Packing`.
     finish: makes shape and weights that run of those that were loaded; None: they are the same.
@@ -118,12 +115,10 @@ def build(
     runtime = device.runtime
     dtype = runtime.activation_dtype(config.model.dtype)
     backends = attention_backends(config, spec, runtime, plugins)
-    platform = plugins.capabilities("platform", config.plugins.platform)
-    max_logits = logit_rows(spec.vocab_size, config.scheduler, platform, is_draft=is_draft)
     model: Decoder | ModuleModel
     if isinstance(spec, ModuleSpec):
         method = quantization_method(config, checkpoint.manifest, plugins)
-        model = _modules(config, checkpoint, device, method, _kernels(runtime), max_logits)
+        model = _modules(config, checkpoint, device, method, _kernels(runtime))
         no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
         return ModelInstance(spec, model, config.cache, backends, no_scales)
     if store is None:
@@ -144,8 +139,7 @@ def build(
         tables,
         Workspace(runtime.device),
         dtype,
-        max_step_tokens(config),
-        max_logits,
+        config.limits,
         reduce,
     )
     scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
@@ -192,7 +186,6 @@ def _modules(
     device: Device,
     method: QuantizationMethod | None,
     kernels: KernelSet,
-    max_logits: int,
 ) -> ModuleModel:
     """The model on transformers' modules, with its weights."""
     from core.models.fallback.build import build_modules
@@ -208,7 +201,7 @@ def _modules(
         config.model.dtype,
         runtime.activation_dtype(config.model.dtype),
         runtime.device,
-        (max_step_tokens(config), max_logits),
+        config.limits,
         store=PartStore(device.weights_arena()),
         progress=config.use_tqdm_on_load,
     )
@@ -248,11 +241,6 @@ def bind_cache(instances: Sequence[ModelInstance], memory: KVMemory) -> None:
     for instance in instances:
         instance.bind(memory, first_layer)
         first_layer += len(instance.model.mixers)
-
-
-def max_step_tokens(config: EngineConfig) -> int:
-    """Most tokens of one step."""
-    return max(config.scheduler.max_num_batched_tokens, config.scheduler.max_num_seqs)
 
 
 def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:

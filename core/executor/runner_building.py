@@ -20,7 +20,7 @@ from core.executor.draft_pass import DraftPass
 from core.executor.forward import ForwardPass, recorder_of
 from core.executor.grammars import Grammars
 from core.executor.heads_pass import HeadsPass
-from core.executor.instance import ModelInstance, max_step_tokens, shared_parts
+from core.executor.instance import ModelInstance, shared_parts
 from core.executor.kv_memory import KVMemory
 from core.executor.logits_processors import LogitsProcessors
 from core.executor.model_runner import ModelRunner
@@ -111,10 +111,8 @@ class RunnerBuilder:
 
     def _buffers(self) -> StepBuffers:
         return StepBuffers(
-            max_step_tokens(self._config),
-            self._config.scheduler.max_num_seqs,
+            self._config.limits,
             self._max_table_length,
-            self._model.max_logits,
             self._runtime.device,
             len(self._groups),
             self._runtime if isinstance(self._runtime, Uploads) else None,
@@ -183,7 +181,7 @@ class RunnerBuilder:
         """Rows that the device samples by itself, and whose tokens it brings back in its own time."""
         if not isinstance(self._runtime, Downloads) or self._model.kernels.race is None:
             return 0
-        return min(self._model.max_logits, max_step_tokens(self._config))
+        return min(self._config.limits.logit_rows, self._config.limits.tokens)
 
     @property
     def _max_table_length(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.api.step_limits import StepLimits
 from core.executor.mask_buffers import MaskBuffers
 from core.executor.staging import Staging
 from core.plugin.contracts import Uploads
@@ -70,7 +71,7 @@ class StepBuffer:
 
 
 class StepBuffers:
-    """T tokens, B sequences, M blocks a sequence, R rows of logits.
+    """The buffers of one model's steps: T tokens, B sequences and R rows of logits at most, M blocks a sequence.
 
     token_ids: int64 [T].
     logit_rows: int64 [R].
@@ -92,21 +93,20 @@ class StepBuffers:
 
     def __init__(
         self,
-        max_num_tokens: int,
-        max_num_seqs: int,
+        limits: StepLimits,
         max_blocks_per_seq: int,
-        max_logits: int,
         device: torch.device,
         num_groups: int = 1,
         uploads: Uploads | None = None,
         num_sampled: int = 0,
         num_mask_words: int = 0,
     ) -> None:
-        tokens = (max_num_tokens,), torch.int64
+        max_num_seqs = limits.sequences
+        tokens = (limits.tokens,), torch.int64
         table = (max_num_seqs, max_blocks_per_seq), torch.int32
         arrays: list[tuple[tuple[int, ...], torch.dtype]] = [
             tokens,
-            ((max_logits,), torch.int64),
+            ((limits.logit_rows,), torch.int64),
         ]
         sampled = [((num_sampled, *shape), dtype) for shape, dtype in SAMPLED] if num_sampled else []
         taken = [((max_num_seqs,), torch.int64)] * 2 if num_sampled else []

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from core.api.decoder_spec import BlockSpec, DecoderSpec
 from core.api.specs import RopeSpec
+from core.api.step_limits import StepLimits
 from core.layers.kernels import KernelSet
 from core.layers.rotary import tables
 from core.layers.workspace import Workspace
@@ -122,8 +123,7 @@ class Decoder:
 
     tables: (cos, sin) for each block.
     dtype: of the tensors between layers.
-    max_tokens: most tokens of one step.
-    max_logits: most logit rows of one step.
+    limits: of one step.
     reduce: adds up, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
         branches are added to the residual stream as they are computed.
     """
@@ -136,8 +136,7 @@ class Decoder:
         tables: list[tuple[Tensor, Tensor] | None],
         workspace: Workspace,
         dtype: torch.dtype,
-        max_tokens: int,
-        max_logits: int,
+        limits: StepLimits,
         reduce: Callable[[Tensor], None] | None = None,
     ) -> None:
         self.spec = spec
@@ -145,7 +144,8 @@ class Decoder:
         self.kernels = kernels
         self.workspace = workspace
         self._reduce = reduce
-        self.max_logits = max_logits
+        self.max_logits = limits.logit_rows
+        max_tokens = limits.tokens
         self.mixers: list[Mixer] = []
         for name, width in spec.buffers().items():
             workspace.reserve(name, max_tokens, width, dtype)
@@ -164,7 +164,7 @@ class Decoder:
             self._embedding = Embedding(spec, weights.embedding, kernels, max_tokens, reduce)
         self._head: Head | None = None
         if weights.head is not None:
-            self._head = Head(spec, weights.head, kernels, workspace, dtype, max_logits)
+            self._head = Head(spec, weights.head, kernels, workspace, dtype, limits.logit_rows)
         self.draft_entry: DraftEntry | None = None
         if weights.draft_input is not None:
             self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)

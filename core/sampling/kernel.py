@@ -5,13 +5,13 @@ Owns: `SamplingKernel` and its reference. Never does: adjust logits, or know seq
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from core.plugin.contracts import MaskedRaceKernel, RaceKernel
+from core.plugin.contracts import MaskedRaceKernel, RaceCall, RaceKernel
 from core.sampling.bitmask import apply_bitmask
 from core.sampling.filters import LOWEST, filtered
 from core.sampling.noise import Float32, Ids, NoiseKey
@@ -26,23 +26,17 @@ MaskedKernel = MaskedRaceKernel
 NO_TOKEN: Final = -1
 
 
-def numpy_race(
-    logits: Tensor,
-    which: Tensor,
-    keys: Tensor,
-    temperatures: Tensor,
-    out: Tensor,
-    filters: tuple[Tensor, Tensor, Tensor] | None = None,
-) -> None:
+def numpy_race(*arguments: Any) -> None:
     """The reference of the `RaceKernel` contract, for logits of any type on any device; the other arguments on the host."""
-    if logits.device.type != "cpu" and not temperatures.any():
-        _largest(logits, which, out)
+    call = RaceCall(*arguments)
+    if call.logits.device.type != "cpu" and not call.temperatures.any():
+        _largest(call.logits, call.which, call.out)
         return
-    values: Float32 = logits.float().cpu().numpy()
-    rows: Ids = which.numpy()
-    tokens: Ids = out.numpy()
-    words: Ids = keys.numpy()
-    heat: Float32 = temperatures.numpy()
+    values: Float32 = call.logits.float().cpu().numpy()
+    rows: Ids = call.which.numpy()
+    tokens: Ids = call.out.numpy()
+    words: Ids = call.keys.numpy()
+    heat: Float32 = call.temperatures.numpy()
     # Callers name rows in rising order: as many rows as logits are all of them, and need no copy.
     competing = values if len(rows) == len(values) else values[rows]
     tokens[:] = competing.argmax(axis=1)
@@ -56,52 +50,39 @@ def numpy_race(
         row = values[rows[i]]
         with np.errstate(over="ignore"):  # far below the best with a tiny temperature: -inf is right
             z = (row - tops[i]) / heat[i]
-        limits = None if filters is None else _limits(filters, i)
+        limits = None if call.filters is None else _limits(call.filters, i)
         key = _key(words[i])
         entrants.append(_entrant(key, z, limits))
     tokens[racing] = winners(entrants)
 
 
-def masked_race(
-    race: SamplingKernel,
-    logits: Tensor,
-    which: Tensor,
-    keys: Tensor,
-    temperatures: Tensor,
-    out: Tensor,
-    filters: tuple[Tensor, Tensor, Tensor] | None,
-    masks: tuple[Tensor, Tensor],
-) -> None:
-    """What a `MaskedRaceKernel` does, by a kernel that takes no masks: on a copy of the rows."""
-    words, index = masks
+def masked_race(race: SamplingKernel, *arguments: Any) -> None:
+    """Do what a `MaskedRaceKernel` does, on a copy of the rows, by a kernel that takes no masks.
+
+    arguments: the fields of a `RaceCall` with masks, all but the logits on the host.
+    """
+    call = RaceCall(*arguments)
+    assert call.masks is not None, "rows without masks race without a copy"
+    words, index = call.masks
     masked = (index >= 0).nonzero()[:, 0]
-    copied = logits[which.to(logits.device)].float().cpu()
+    copied = call.logits[call.which.to(call.logits.device)].float().cpu()
     values: Float32 = copied.numpy()
     finite = np.isfinite(values.max(axis=1))
     for row in masked.tolist():
         mask = words[index[row]].numpy()
         apply_bitmask(values[row : row + 1], mask[None])
-    every = torch.arange(len(which))
-    race(copied, every, keys, temperatures, out, filters)
+    every = torch.arange(len(call.which))
+    race(copied, every, call.keys, call.temperatures, call.out, call.filters)
     # bad logits of the model win over what the masks made of them
-    out[torch.from_numpy(~finite)] = NO_TOKEN
+    call.out[torch.from_numpy(~finite)] = NO_TOKEN
 
 
-def numpy_masked_race(
-    logits: Tensor,
-    which: Tensor,
-    keys: Tensor,
-    temperatures: Tensor,
-    out: Tensor,
-    filters: tuple[Tensor, Tensor, Tensor] | None = None,
-    masks: tuple[Tensor, Tensor] | None = None,
-) -> None:
+def numpy_masked_race(*arguments: Any) -> None:
     """The reference of the `MaskedRaceKernel` contract; all arguments on the host."""
-    arguments = (logits, which, keys, temperatures, out, filters)
-    if masks is None:
+    if RaceCall(*arguments).masks is None:
         numpy_race(*arguments)
     else:
-        masked_race(numpy_race, *arguments, masks)
+        masked_race(numpy_race, *arguments)
 
 
 def _largest(logits: Tensor, which: Tensor, out: Tensor) -> None:

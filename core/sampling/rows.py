@@ -6,8 +6,7 @@ Called by: the persistent batch (binds and advances them), `core.sampling.sample
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -27,32 +26,27 @@ ONE: Final = np.array(1)
 Integers = NDArray[np.integer[Any]]
 
 
-@dataclass(slots=True)
-class KernelRows:
-    """Arguments of a `RaceKernel`, one entry a row; the tensors share the arrays' memory, or lie on the device.
+class KernelRows(NamedTuple):
+    """What a `RaceCall` says of its rows, between the logits and the masks; see there for shapes.
 
-    which: int64 [R], rows of the logits.
-    keys: int64 [R, 5], of the noise.
-    temperatures: float32 [R].
-    filters: top-k int64 [R], top-p float64 [R], smallest z float32 [R].
-    out: int64 [R], where tokens are written.
+    The tensors share the arrays' memory, or lie on the device.
     """
 
     which: Tensor
     keys: Tensor
     temperatures: Tensor
-    filters: tuple[Tensor, Tensor, Tensor]
     out: Tensor
+    filters: tuple[Tensor, Tensor, Tensor]
 
     def on(self, device: torch.device) -> KernelRows:
         """Copies on a device; tokens written there are not written here."""
         top_k, top_p, least = self.filters
         return KernelRows(
-            which=self.which.to(device),
-            keys=self.keys.to(device),
-            temperatures=self.temperatures.to(device),
-            filters=(top_k.to(device), top_p.to(device), least.to(device)),
-            out=self.out.to(device),
+            self.which.to(device),
+            self.keys.to(device),
+            self.temperatures.to(device),
+            self.out.to(device),
+            (top_k.to(device), top_p.to(device), least.to(device)),
         )
 
 
@@ -236,11 +230,11 @@ class SampleRows:
 def _device_part(rows: DeviceRows, start: int, stop: int) -> KernelRows:
     """Neighbouring rows on the device."""
     return KernelRows(
-        which=rows.which.tensor[: stop - start],
-        keys=rows.keys.tensor[start:stop],
-        temperatures=rows.temperatures.tensor[start:stop],
-        filters=(rows.top_k.tensor[start:stop], rows.top_p.tensor[start:stop], rows.least.tensor[start:stop]),
-        out=rows.out[start:stop],
+        rows.which.tensor[: stop - start],
+        rows.keys.tensor[start:stop],
+        rows.temperatures.tensor[start:stop],
+        rows.out[start:stop],
+        (rows.top_k.tensor[start:stop], rows.top_p.tensor[start:stop], rows.least.tensor[start:stop]),
     )
 
 
@@ -253,9 +247,9 @@ def _kernel_rows(
 ) -> KernelRows:
     top_k, top_p, least = filters
     return KernelRows(
-        which=torch.from_numpy(which),
-        keys=torch.from_numpy(keys),
-        temperatures=torch.from_numpy(temperatures),
-        filters=(torch.from_numpy(top_k), torch.from_numpy(top_p), torch.from_numpy(least)),
-        out=torch.from_numpy(out),
+        torch.from_numpy(which),
+        torch.from_numpy(keys),
+        torch.from_numpy(temperatures),
+        torch.from_numpy(out),
+        (torch.from_numpy(top_k), torch.from_numpy(top_p), torch.from_numpy(least)),
     )

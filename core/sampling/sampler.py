@@ -279,12 +279,11 @@ class Sampler:
             _race_on_host(kernel, whole, rows, masks)
             return
         own = rows if rows.out.device == logits.device else rows.on(logits.device)
-        arguments = (whole, own.which, own.keys, own.temperatures, own.out, own.filters)
         if masks is None:
-            self.race(*arguments)
+            self.race(whole, *own)
         elif self.masked is not None:
             words, index = masks
-            self.masked(*arguments, (words.to(logits.device), index.to(logits.device)))
+            self.masked(whole, *own, (words.to(logits.device), index.to(logits.device)))
         if own is not rows:
             rows.out.copy_(own.out)
 
@@ -300,11 +299,10 @@ def _race_on_host(
     kernel: SamplingKernel, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None
 ) -> None:
     """A kernel that takes no masks, of rows that lie on the host."""
-    arguments = (logits, rows.which, rows.keys, rows.temperatures, rows.out, rows.filters)
     if masks is None:
-        kernel(*arguments)
+        kernel(logits, *rows)
     else:
-        masked_race(kernel, *arguments, masks)
+        masked_race(kernel, logits, *rows, masks)
 
 
 def _any_failed(tokens: Ids) -> bool:

@@ -9,10 +9,10 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import ConfigError
+from core.api.step_limits import step_limits
 from core.commands.main import main
 from core.config.resolve import resolve
 from core.executor.worker import Worker
-from core.models.logit_rows import logit_rows
 from core.plugin.registry import PluginRegistry
 from core_plugins.platforms.cuda import manifest as cuda
 from tests.real_models import gemma3_path, smollm2_path
@@ -69,21 +69,23 @@ def test_rows_of_logits_are_one_figure_for_plan_and_worker(registry, tiny_llama,
     given = {"max_num_seqs": sequences, "max_num_batched_tokens": 256, **speculation}
     _, _, (planned, used), _ = compare(registry, tiny_llama, **given)
     assert planned == used
-    assert logit_rows(260, SchedulerConfig(max_num_seqs=sequences, num_speculative_tokens=drafts), {}) == rows
+    scheduler = SchedulerConfig(max_num_seqs=sequences, num_speculative_tokens=drafts)
+    assert step_limits(scheduler, 260).logit_rows == rows
 
 
 @pytest.mark.parametrize(("vocab", "rows"), [(32000, 128), (49152, 64), (128256, 64), (262144, 64)])
 def test_rows_of_logits_stay_within_their_bytes(vocab, rows):
     """Beyond the budget there are as many as one pass over the head's weights serves well; the rest goes in chunks."""
-    assert logit_rows(vocab, SchedulerConfig(max_num_seqs=256, num_speculative_tokens=4), {}) == rows
+    scheduler = SchedulerConfig(max_num_seqs=256, num_speculative_tokens=4)
+    assert step_limits(scheduler, vocab).logit_rows == rows
 
 
 def test_a_platform_may_have_room_for_the_rows_of_all_its_sequences():
     """A device draws a step by itself when it has all its rows at once."""
-    roomy = cuda.core_spec().capabilities
+    roomy = cuda.core_spec().capabilities["logits_bytes"]
     many = SchedulerConfig(max_num_seqs=1024)
-    assert logit_rows(128256, many, roomy) == 1024
-    assert logit_rows(262144, many, roomy) == 512
+    assert step_limits(many, 128256, roomy).logit_rows == 1024
+    assert step_limits(many, 262144, roomy).logit_rows == 512
 
 
 @pytest.mark.parametrize("backend", ["cpu_paged", "torch_sdpa"])

@@ -27,11 +27,11 @@ def _logits(rows: int, vocab: int, spread: float, seed: int = 0) -> torch.Tensor
     return wide[:, :vocab]
 
 
-def _drawn(kernel, logits, keys, temperatures, filters=None, which=None, **options) -> list[int]:
+def _drawn(kernel, logits, keys, temperatures, filters=None, which=None, *masks) -> list[int]:
     count = len(keys)
     which = torch.arange(count) if which is None else which
     out = torch.full((count,), -7)
-    kernel(logits, which, keys, temperatures, out, filters, **options)
+    kernel(logits, which, keys, temperatures, out, filters, *masks)
     return out.tolist()
 
 
@@ -85,7 +85,7 @@ def test_masks_and_chosen_rows():
 
     for limits in (None, filters):
         expected = _drawn(with_masks, logits, keys, temperatures, limits, which)
-        assert _drawn(race, logits, keys, temperatures, limits, which, masks=(words, index)) == expected
+        assert _drawn(race, logits, keys, temperatures, limits, which, (words, index)) == expected
 
 
 def test_rows_without_a_token():

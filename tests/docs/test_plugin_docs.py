@@ -67,7 +67,10 @@ def page(name):
 
 
 def arguments(function):
-    return [name for name in inspect.signature(function).parameters if name != "self"]
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    if names == ["call"] and "RaceCall" in inspect.getdoc(function):
+        return contracts.RaceCall.__struct_fields__[:6]  # of a kernel without masks
+    return names
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from core import LLM, SamplingParams
+from core.api.step_limits import StepLimits
 from core.executor.step_buffers import StepBuffers
 from core.testing.async_device import FakeAsyncDevice, OverwrittenError
 from core.testing.graph_runtime import FakeGraphRuntime, MovedError
 from core_plugins.platforms.cpu.runtime import CpuPlatform, CpuRuntime
 
+LIMITS = StepLimits(sequences=4, tokens=16, logit_rows=4)
 PROMPTS = ["the quick brown fox jumps", "abcabcabc", "z", "the lazy dog", "and", "the quick brown fox sleeps"]
 PARAMS = [
     SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, logprobs=2, prompt_logprobs=1),
@@ -141,7 +143,7 @@ def test_late_copies_notice_memory_that_is_written_too_early() -> None:
 
 def test_the_buffers_of_a_step_may_be_written_while_copies_are_under_way() -> None:
     runtime = FakeAsyncDevice(opened())
-    buffers = StepBuffers(16, 4, 8, 4, runtime.device, num_groups=2, uploads=runtime)
+    buffers = StepBuffers(LIMITS, 8, runtime.device, num_groups=2, uploads=runtime)
     for step in range(7):
         buffers.positions.array[:] = step
         buffers.block_tables[1].array[1] = step
@@ -158,7 +160,7 @@ def test_the_buffers_of_a_step_may_be_written_while_copies_are_under_way() -> No
 
 
 def test_on_the_cpu_the_buffers_of_a_step_are_one_memory() -> None:
-    buffers = StepBuffers(16, 4, 8, 4, torch.device("cpu"))
+    buffers = StepBuffers(LIMITS, 8, torch.device("cpu"))
     buffers.seq_lens.array[:] = np.arange(4)
     assert buffers.shared and buffers.seq_lens.tensor.tolist() == [0, 1, 2, 3]
     assert buffers.block_tables[0].tensor.shape == (4, 8) and buffers.block_tables[0].tensor.data_ptr() % 64 == 0

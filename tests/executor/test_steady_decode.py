@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from core import LLM, SamplingParams
 from core.api.config import EngineConfig
+from core.api.step_limits import StepLimits, step_limits
 from core.executor import uniproc
 from core.executor.model_runner import ModelRunner
 from core.testing.wired import WiredExecutor
@@ -61,12 +64,21 @@ def results(llm: LLM) -> list[tuple[object, ...]]:
     return [(one.token_ids, one.finish_reason, one.logprobs) for one in found]
 
 
+def limit_logit_rows(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Have configurations resolved from now on say that a step computes `rows` rows of logits at once."""
+
+    def limited(*arguments: Any) -> StepLimits:
+        return msgspec.structs.replace(step_limits(*arguments), logit_rows=rows)
+
+    monkeypatch.setattr("core.config.sizes.step_limits", limited)
+
+
 @pytest.mark.parametrize("rows", [64, 3])
 def test_whatever_sequences_ask_for_continued_steps_give_the_same(
     tiny_llama: Path, steady_steps: list[int], monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
     """Against steps that are all put together from nothing; with 3 rows of logits at once, in chunks."""
-    monkeypatch.setattr("core.executor.instance.logit_rows", lambda *sizes, **kind: rows)
+    limit_logit_rows(monkeypatch, rows)
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         continued = results(llm)
         assert bool(steady_steps) == (rows == 64)
@@ -112,7 +124,7 @@ def test_drafts_change_nothing_where_their_rows_go_in_chunks(tiny_llama: Path, m
     """Penalties, bad words and minimum lengths of a drafted position count the drafts before it."""
     with LLM(model=str(tiny_llama), max_model_len=64) as llm:
         expected = results(llm)
-    monkeypatch.setattr("core.executor.instance.logit_rows", lambda *sizes, **kind: 3)
+    limit_logit_rows(monkeypatch, 3)
     drafts = {
         "method": "ngram",
         "num_speculative_tokens": 3,

@@ -18,6 +18,7 @@ from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.specs import MixerSpec, StateSpec
+from core.api.step_limits import StepLimits
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, rotary_tables
@@ -33,6 +34,7 @@ MAX_LENGTH = 96
 LONGEST = 64
 """Of a sequence that is computed: what decides on the factors of longrope."""
 MAX_TOKENS = 128
+LIMITS = StepLimits(sequences=MAX_TOKENS, tokens=MAX_TOKENS, logit_rows=MAX_TOKENS)
 
 
 class Piece(NamedTuple):
@@ -80,7 +82,7 @@ class Harness:
         weights = loading.run(tensors.loader(loader))
         tables = rotary_tables(self.spec, 2 * MAX_LENGTH, device, LONGEST)
         workspace = Workspace(device)
-        self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, MAX_TOKENS, MAX_TOKENS)
+        self.model = Decoder(self.spec, weights, kernels, tables, workspace, torch.float32, LIMITS)
         self._bind()
 
     @torch.inference_mode()

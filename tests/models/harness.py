@@ -10,6 +10,7 @@ from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.config import CacheConfig
 from core.api.decoder_spec import DecoderSpec
 from core.api.model_part import Part
+from core.api.step_limits import StepLimits
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.decoder import Decoder, DecoderWeights, rotary_tables
@@ -17,6 +18,8 @@ from core.models.families import decoder_spec
 from core.models.loading import WHOLE, WeightLoading
 from core.plugin.contracts import BatchView, Kernels, Loader, QuantizationMethod
 from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+
+LIMITS = StepLimits(sequences=512, tokens=512, logit_rows=512)
 
 
 class StateDictLoader:
@@ -74,7 +77,7 @@ class Harness:
         self.weights = weights
         cos_sin = rotary_tables(self.spec, 512, device)
         workspace = Workspace(device)
-        self.model = Decoder(self.spec, self.weights, chosen, cos_sin, workspace, torch.float32, 512, 512, reduce)
+        self.model = Decoder(self.spec, self.weights, chosen, cos_sin, workspace, torch.float32, LIMITS, reduce)
         self.backend = TorchSDPA()
         cache = CacheConfig(block_size=self.block_size, dtype="float32")
         for mixer in self.model.mixers:

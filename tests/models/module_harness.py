@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from models.harness import StateDictLoader
+from models.harness import LIMITS, StateDictLoader
 
 from core.api.checkpoint import CheckpointManifest
 from core.layers.kernels import KernelSet
@@ -37,7 +37,7 @@ class ModuleHarness:
         manifest = shaped.spec.canonical(manifest)
         kernels = KernelSet([])
         cpu = torch.device("cpu")
-        self.model = build_modules(shaped, loader, manifest, None, kernels, "float32", torch.float32, cpu, (512, 512))
+        self.model = build_modules(shaped, loader, manifest, None, kernels, "float32", torch.float32, cpu, LIMITS)
         self.backend = TorchSDPA()
         from core.api.config import CacheConfig
 

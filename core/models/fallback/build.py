@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from core.api.checkpoint import CheckpointManifest
 from core.api.errors import UserError
 from core.api.model_part import Part
+from core.api.step_limits import StepLimits
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.fallback.attention import PagedLayer, StandIn, answer_with
@@ -38,7 +39,7 @@ def build_modules(
     dtype: str,
     activation_dtype: torch.dtype,
     device: torch.device,
-    limits: tuple[int, int],
+    limits: StepLimits,
     store: PartStore | None = None,
     *,
     progress: bool = False,
@@ -47,7 +48,7 @@ def build_modules(
 
     manifest: its tensors under the names of the modules.
     method, dtype, activation_dtype, store: see `Packing`.
-    limits: most tokens and most rows of logits of one step.
+    limits: of one step.
     Raises UserError for a model whose tokens see each other outside attention.
     """
     spec = shaped.spec
@@ -60,11 +61,8 @@ def build_modules(
     mixers = _layers(shaped, device)
     weights = ModuleWeights(shaped.model, spec, prepared)
     modules = shaped.trial.attention_modules
-    max_tokens, max_logits = limits
     workspace = Workspace(device)
-    return ModuleModel(
-        spec, shaped.model, weights, modules, mixers, kernels, workspace, activation_dtype, max_tokens, max_logits
-    )
+    return ModuleModel(spec, shaped.model, weights, modules, mixers, kernels, workspace, activation_dtype, limits)
 
 
 def check_apart(shaped: Shaped, device: torch.device) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from core.api.module_spec import ModuleSpec
+from core.api.step_limits import StepLimits
 from core.layers.kernels import KernelSet
 from core.layers.workspace import Workspace
 from core.models.embedding import EmbeddingWeights
@@ -66,7 +67,7 @@ class ModuleModel:
     """A model ready to run, once a backend is bound to each of its `mixers`; offers what a `Decoder` does.
 
     dtype: of the tensors between layers.
-    max_tokens, max_logits: most tokens and most logit rows of one step.
+    limits: of one step.
     """
 
     capturable = False
@@ -82,18 +83,17 @@ class ModuleModel:
         kernels: KernelSet,
         workspace: Workspace,
         dtype: torch.dtype,
-        max_tokens: int,
-        max_logits: int,
+        limits: StepLimits,
     ) -> None:
         self.spec = spec
         self.weights = weights
         self.kernels = kernels
         self.workspace = workspace
-        self.max_logits = max_logits
+        self.max_logits = limits.logit_rows
         self.mixers = mixers
-        workspace.reserve("residual", max_tokens, spec.hidden_size, dtype)
-        workspace.reserve("last", max_logits, spec.hidden_size, dtype)
-        workspace.reserve("logits", max_logits, spec.vocab_size, torch.float32)
+        workspace.reserve("residual", limits.tokens, spec.hidden_size, dtype)
+        workspace.reserve("last", limits.logit_rows, spec.hidden_size, dtype)
+        workspace.reserve("logits", limits.logit_rows, spec.vocab_size, torch.float32)
         self._calls = PagedCalls(mixers)
         model.set_attn_implementation(PAGED)
         answer_with(model, self._calls, attention_modules)

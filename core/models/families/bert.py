@@ -91,8 +91,31 @@ def _modern_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) ->
     return msgspec.structs.replace(block, input_norm=index > 0)
 
 
+def _post_normed(**own: Any) -> Family:
+    """An encoder whose norms come after each addition, as in BERT. own: the other fields."""
+    return Family(
+        encoder=True, order="residual_post", norm="layer", norm_bias=True, final_norm=False, embed_norm=True, **own
+    )
+
+
+def _bert(learned_positions: int, **own: Any) -> Family:
+    """A row of BERT's own shape. learned_positions: of `Family`. own: the other fields."""
+    return _post_normed(
+        neutral=NO_DECODER,
+        usual=_encoder_only,
+        learned_positions=learned_positions,
+        token_types="type_vocab_size",
+        rotary=False,
+        gated=False,
+        biases=ALL_BIASES,
+        weights=BERT_WEIGHTS,
+        **own,
+    )
+
+
 ROWS: tuple[Family, ...] = (
-    Family(
+    _bert(
+        learned_positions=0,
         name="bert",
         model_types=("bert",),
         architectures=(
@@ -102,23 +125,10 @@ ROWS: tuple[Family, ...] = (
             "BertForSequenceClassification",
             "BertForTokenClassification",
         ),
-        neutral=NO_DECODER,
-        usual=_encoder_only,
-        encoder=True,
         class_heads=OF_BERT,
-        order="residual_post",
-        norm="layer",
-        norm_bias=True,
-        final_norm=False,
-        embed_norm=True,
-        learned_positions=0,
-        token_types="type_vocab_size",
-        rotary=False,
-        gated=False,
-        biases=ALL_BIASES,
-        weights=BERT_WEIGHTS,
     ),
-    Family(
+    _bert(
+        learned_positions=2,
         name="roberta",
         model_types=("roberta", "xlm-roberta", "camembert"),
         architectures=(
@@ -135,24 +145,10 @@ ROWS: tuple[Family, ...] = (
             "CamembertForSequenceClassification",
             "CamembertForTokenClassification",
         ),
-        neutral=NO_DECODER,
-        usual=_encoder_only,
-        encoder=True,
         class_heads=OF_ROBERTA,
-        order="residual_post",
-        norm="layer",
-        norm_bias=True,
-        final_norm=False,
-        embed_norm=True,
-        learned_positions=2,
-        token_types="type_vocab_size",
-        rotary=False,
-        gated=False,
-        biases=ALL_BIASES,
-        weights=BERT_WEIGHTS,
         adjust=_roberta_adjust,
     ),
-    Family(
+    _post_normed(
         name="distilbert",
         model_types=("distilbert",),
         architectures=(
@@ -163,14 +159,8 @@ ROWS: tuple[Family, ...] = (
         ),
         keys={"intermediate_size": "hidden_dim"},
         neutral={"sinusoidal_pos_embds": "checkpoints have the table", "tie_weights_": "of a head"},
-        encoder=True,
         class_heads=OF_DISTILBERT,
-        order="residual_post",
-        norm="layer",
-        norm_bias=True,
         eps_default=1e-12,
-        final_norm=False,
-        embed_norm=True,
         learned_positions=0,
         rotary=False,
         gated=False,
@@ -240,17 +230,11 @@ ROWS: tuple[Family, ...] = (
         block=_modern_block,
         adjust=_modern_adjust,
     ),
-    Family(
+    _post_normed(
         name="nomic_bert",
         model_types=("nomic_bert",),
         architectures=("NomicBertModel", "NomicBertForMaskedLM"),
-        encoder=True,
         class_heads={},
-        order="residual_post",
-        norm="layer",
-        norm_bias=True,
-        final_norm=False,
-        embed_norm=True,
         token_types="type_vocab_size",
         biases=NO_BIASES,
         heads=HeadsSpec(fused="rows"),

@@ -79,7 +79,7 @@ from core.plugin.contracts.platform import (
 from core.plugin.contracts.quantization import QuantizationMethod
 from core.plugin.contracts.recording import Recordable, RecordableBackend, is_recordable, recordable_steps
 from core.plugin.contracts.response_format import ResponseFormats
-from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceKernel
+from core.plugin.contracts.sampling import LogprobsKernel, MaskedRaceKernel, RaceCall, RaceKernel
 from core.plugin.contracts.speculative import (
     DraftHeads,
     DraftView,
@@ -154,6 +154,7 @@ __all__ = [
     "Proposer",
     "ProposerInput",
     "QuantizationMethod",
+    "RaceCall",
     "RaceKernel",
     "Recordable",
     "RecordableBackend",

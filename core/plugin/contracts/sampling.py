@@ -8,28 +8,46 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Filters = tuple[Tensor, Tensor, Tensor]
+    Masks = tuple[Tensor, Tensor]
+    UnmaskedCall = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Filters | None]
+    MaskedCall = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Filters | None, Masks | None]
+
+
+class RaceCall(msgspec.Struct, frozen=True, gc=False):
+    """The arguments of one call of a sampling kernel, in order: R rows of logits over V tokens, of which S are sampled.
+
+    logits:       float32 [R, V]; rows may be strided, and -inf takes a token out.
+    which:        int64 [S], the row of logits that each sampled row reads.
+    keys:         int64 [S, 5], 32-bit words: seed (low, high), output index, choice, purpose.
+    temperatures: float32 [S]; 0: the largest logit wins.
+    out:          int64 [S], where the tokens are written; −1 where a logit is NaN or infinite, or every one is −inf.
+    filters:      top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that min-p leaves float32 [S].
+    masks:        words int32 [M, W], W ≥ (V + 31) // 32, where bit b of word w stands for the token 32·w + b; index int64 [S],
+                  the bitmask of each row, −1: nothing is taken out.
+    """
+
+    logits: Tensor
+    which: Tensor
+    keys: Tensor
+    temperatures: Tensor
+    out: Tensor
+    filters: Filters | None = None
+    masks: Masks | None = None
 
 
 class RaceKernel(Protocol):
     """Sampling of rows of logits with the keyed noise and the filters of `core.sampling`, to the bit."""
 
-    def __call__(
-        self,
-        logits: Tensor,
-        which: Tensor,
-        keys: Tensor,
-        temperatures: Tensor,
-        out: Tensor,
-        filters: tuple[Tensor, Tensor, Tensor] | None = None,
-    ) -> None:
-        """out[i] = argmax of z − ln E, z = (logit − largest) / T, over the row which[i], the lowest id on ties.
+    def __call__(self, *call: *UnmaskedCall) -> None:
+        """Set out[i] = argmax of z − ln E, z = (logit − largest) / T, over the row which[i]; the lowest id on ties.
 
-        logits float32 [R, V], rows may be strided, -inf takes an entry out; which int64 [S]; keys int64 [S, 5], 32-bit
-        words: seed (low, high), output index, choice, purpose; temperatures float32 [S], 0: the largest logit wins.
-        filters: top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that min-p leaves float32 [S].
-        out int64 [S]: −1 where a logit is NaN or infinite, or every one is −inf.
+        call: the fields of a `RaceCall` but the last, in order; filters may be left out.
         """
         ...
 
@@ -37,21 +55,11 @@ class RaceKernel(Protocol):
 class MaskedRaceKernel(Protocol):
     """A `RaceKernel` that takes token masks as well."""
 
-    def __call__(
-        self,
-        logits: Tensor,
-        which: Tensor,
-        keys: Tensor,
-        temperatures: Tensor,
-        out: Tensor,
-        filters: tuple[Tensor, Tensor, Tensor] | None = None,
-        masks: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def __call__(self, *call: *MaskedCall) -> None:
         """Race the i-th row as if its logits were −inf wherever its bitmask has no bit.
 
-        masks: words int32 [M, W], W ≥ (V + 31) // 32, where bit b of word w stands for the entry 32·w + b; index int64 [S],
-        the bitmask of each row, −1: nothing is taken out.
-        out int64 [S]: −1 also where a logit that is taken out is NaN or infinite.
+        call: the fields of a `RaceCall`, in order; masks, and filters with them, may be left out.
+        out is −1 also where a logit that is taken out is NaN or infinite.
         """
         ...
 

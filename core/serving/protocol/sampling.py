@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from core.api.errors import RequestError
+from core.api.sampling_fields import field_names
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.server_limits import ServerLimits
 from core.api.structured_outputs import StructuredOutputsParams
@@ -22,29 +23,8 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 # Not followed by a newline: "$" alone also matches before a last one.
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
 
-PASSED_ON = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "n",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "min_tokens",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "include_stop_str_in_output",
-    "truncate_prompt_tokens",
-    "allowed_token_ids",
-    "bad_words",
-    "logit_bias",
-)
-
+PASSED_ON = field_names(lambda field: field.in_bodies)
+"""Fields that are sampling parameters of the same name."""
 
 LISTS = ("stop", "stop_token_ids", "bad_words", "logit_bias", "vllm_xargs")
 """Lists whose entries each cost work, unlike `allowed_token_ids`, which holds no more than the vocabulary."""

@@ -9,6 +9,8 @@ Tensors between operations are bfloat16, float16 or float32; every operation com
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 from core.api.reason import Reason
@@ -130,18 +132,9 @@ class TritonKernels:
         """out[R, H] = x[rows], rows int64 [R] within x."""
         elementwise.take_rows(x, rows, out)
 
-    def race(
-        self,
-        logits: Tensor,
-        which: Tensor,
-        keys: Tensor,
-        temperatures: Tensor,
-        out: Tensor,
-        filters: tuple[Tensor, Tensor, Tensor] | None = None,
-        masks: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def race(self, *arguments: Any) -> None:
         """The `MaskedRaceKernel` contract: the tokens of `core.sampling.race`. All tensors on one device."""
-        race.race(logits, which, keys, temperatures, out, filters, masks)
+        race.race(*arguments)
 
     masked_race = race
 

@@ -13,9 +13,11 @@ Programs take `LANES` rows at once, one on a GPU; the interpreter is quicker wit
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
+import torch
+
+from core.plugin.contracts import RaceCall
 from core_plugins.kernels.triton.candidates import STEPS
 from core_plugins.kernels.triton.catalog import KernelRow
 from core_plugins.kernels.triton.chips import INTERPRETER
@@ -29,16 +31,10 @@ LIMITS_WARPS = 16
 """One program counts a whole row."""
 
 
-def race(
-    logits: Tensor,
-    which: Tensor,
-    keys: Tensor,
-    temperatures: Tensor,
-    out: Tensor,
-    filters: tuple[Tensor, Tensor, Tensor] | None = None,
-    masks: tuple[Tensor, Tensor] | None = None,
-) -> None:
-    """The `MaskedRaceKernel` contract, of tensors on one device."""
+def race(*arguments: Any) -> None:
+    """Do what a `MaskedRaceKernel` does; all tensors lie on one device."""
+    call = RaceCall(*arguments)
+    logits, which, heat = call.logits, call.which, call.temperatures
     count = len(which)
     if not count:
         return
@@ -47,7 +43,7 @@ def race(
     block = min(power_of_two(vocab_size), 1024)
     parts = min(blocks(vocab_size, 4 * block), MOST_PARTS)
     part_size = 4 * block * blocks(vocab_size, 4 * block * parts)
-    words, mask_index, mask_stride = (None, None, 0) if masks is None else (*masks, masks[0].stride(0))
+    words, mask_index, mask_stride = (None, None, 0) if call.masks is None else (*call.masks, call.masks[0].stride(0))
     tops = logits.new_empty(parts, count)
     scores = logits.new_empty(parts, count)
     top_ids = torch.empty((parts, count), dtype=torch.int32, device=logits.device)
@@ -59,13 +55,13 @@ def race(
     row = (logits, which, words, mask_index)
     peak[grid](*row, tops, top_ids, *sizes, **tile, **exact)
     limit = None
-    if filters is not None:
+    if call.filters is not None:
         limit = torch.empty(count, dtype=torch.int32, device=logits.device)
         wide = options(LIMITS_WARPS, fusion=False)
-        limits[grid[:1]](*row, tops, temperatures, *filters, limit, *sizes, PARTS=parts, **tile, **wide)
+        limits[grid[:1]](*row, tops, heat, *call.filters, limit, *sizes, PARTS=parts, **tile, **wide)
     quarter = {"LANES": lanes, "BLOCK": max(block // 4, 1)}
-    draw[grid](*row, tops, temperatures, keys, limit, scores, score_ids, *sizes, PARTS=parts, **quarter, **exact)
-    settle[grid[:1]](tops, top_ids, scores, score_ids, temperatures, out, count, PARTS=parts, LANES=lanes, **exact)
+    draw[grid](*row, tops, heat, call.keys, limit, scores, score_ids, *sizes, PARTS=parts, **quarter, **exact)
+    settle[grid[:1]](tops, top_ids, scores, score_ids, heat, call.out, count, PARTS=parts, LANES=lanes, **exact)
 
 
 PACKAGE = "core_plugins.kernels.triton"

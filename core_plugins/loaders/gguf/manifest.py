@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from core.api.checkpoint import CheckpointFacts, FileFacts
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.hookspecs import hookimpl
+from core.plugin.manifest_of import manifest_of
 from core_plugins.loaders.gguf.filenames import models_among
 
 CONTRACT = 1
 
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
-    return PluginSpec(name="gguf", summary="GGUF files (versions 2 and 3), weights kept packed")
+core_spec, core_load = manifest_of(
+    "gguf", "GGUF files (versions 2 and 3), weights kept packed", "core_plugins.loaders.gguf.loader:GGUFLoader"
+)
 
 
 @hookimpl
@@ -29,11 +26,3 @@ def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
         only = len(models) == 1 and "config.json" not in facts.names
         return "the directory holds one GGUF model and no config.json" if only else None
     return "the file name ends in .gguf" if models or facts.ref.lower().endswith(".gguf") else None
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the loader."""
-    from core_plugins.loaders.gguf.loader import GGUFLoader
-
-    return GGUFLoader()

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from core.api.checkpoint import CheckpointFacts, FileFacts
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.hookspecs import hookimpl
+from core.plugin.manifest_of import manifest_of
 
 CONTRACT = 1
 
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
-    return PluginSpec(
-        name="npcache", summary="as pt, kept as numpy files in the folder np beside them; only when asked for"
-    )
+core_spec, core_load = manifest_of(
+    "npcache",
+    "as pt, kept as numpy files in the folder np beside them; only when asked for",
+    "core_plugins.loaders.npcache.loader:NpcacheLoader",
+)
 
 
 @hookimpl
 def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
     """Claim nothing, as it writes into the model's directory: users have to ask for it."""
     return None
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the loader."""
-    from core_plugins.loaders.npcache.loader import NpcacheLoader
-
-    return NpcacheLoader()

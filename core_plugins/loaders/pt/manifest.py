@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from core.api.checkpoint import CheckpointFacts, FileFacts
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.hookspecs import hookimpl
+from core.plugin.manifest_of import manifest_of
 
 CONTRACT = 1
 
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
-    return PluginSpec(
-        name="pt", summary="directories with config.json and *.bin, *.pt or *.pth; nothing in them is run"
-    )
+core_spec, core_load = manifest_of(
+    "pt",
+    "directories with config.json and *.bin, *.pt or *.pth; nothing in them is run",
+    "core_plugins.loaders.pt.loader:PtLoader",
+)
 
 
 @hookimpl
@@ -27,11 +24,3 @@ def core_claim(facts: CheckpointFacts | FileFacts) -> str | None:
         return None
     weights = any(name.endswith((".bin", ".pt", ".pth")) for name in facts.names)
     return "the directory holds config.json and files of torch" if weights else None
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the loader."""
-    from core_plugins.loaders.pt.loader import PtLoader
-
-    return PtLoader()

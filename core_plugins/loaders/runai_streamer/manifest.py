@@ -5,27 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.manifest_of import manifest_of
 from core_plugins.loaders.runai_streamer.arguments import ShardedArguments, StreamerArguments
 
 CONTRACT = 1
 
 
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is. It claims nothing: users get it only when they ask for it."""
-    return PluginSpec(
-        name="runai_streamer",
-        summary="safetensors through the Run:ai model streamer; only when asked for",
-        arguments=StreamerArguments,
-    )
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the loader."""
-    from core_plugins.loaders.runai_streamer.loader import RunaiStreamerLoader
-
-    return RunaiStreamerLoader(context.arguments or StreamerArguments())
+core_spec, core_load = manifest_of(
+    "runai_streamer",
+    "safetensors through the Run:ai model streamer; only when asked for",
+    "core_plugins.loaders.runai_streamer.loader:RunaiStreamerLoader",
+    arguments=StreamerArguments,
+)
+"""There is no `core_claim`: users get it only when they ask for it."""
 
 
 class ShardedManifest:

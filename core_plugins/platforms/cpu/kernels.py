@@ -10,6 +10,7 @@ Between operations everything is float32 with contiguous rows; a row's stride ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from torch import Tensor
 from core.api.errors import PluginError
 from core.api.reason import Reason
 from core.api.specs import Activation, KernelQuery, RoutingSpec
-from core.plugin.contracts import LinearKernel, SavedKernel
+from core.plugin.contracts import LinearKernel, RaceCall, SavedKernel
 from core.weights.formats import CanonicalWeight
 from core.weights.int_groups import FEATURES as WEIGHT_FEATURES
 from core_plugins.platforms.cpu.checks import (
@@ -213,29 +214,22 @@ class NativeKernels:
         which = check_table(rows, torch.int64, "rows")
         self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
-    def race(
-        self,
-        logits: Tensor,
-        which: Tensor,
-        keys: Tensor,
-        temperatures: Tensor,
-        out: Tensor,
-        filters: tuple[Tensor, Tensor, Tensor] | None = None,
-        masks: tuple[Tensor, Tensor] | None = None,
-    ) -> None:
+    def race(self, *arguments: Any) -> None:
         """The `MaskedRaceKernel` contract: the tokens of `core.sampling.race`, without noise for the whole vocabulary."""
-        data, (stride, vocab_size, count) = check_logits(logits, which)
+        call = RaceCall(*arguments)
+        which = call.which
+        data, (stride, vocab_size, count) = check_logits(call.logits, which)
         rows, heat, tokens = check_tables(
-            count, "race", (which, torch.int64), (temperatures, torch.float32), (out, torch.int64)
+            count, "race", (which, torch.int64), (call.temperatures, torch.float32), (call.out, torch.int64)
         )
-        if keys.shape != (count, 5):
-            raise ValueError(f"keys have the shape {tuple(keys.shape)}, expected {count} rows of 5 words")
-        words = check_table(keys, torch.int64, "keys")
+        if call.keys.shape != (count, 5):
+            raise ValueError(f"keys have the shape {tuple(call.keys.shape)}, expected {count} rows of 5 words")
+        words = check_table(call.keys, torch.int64, "keys")
         limits = [0, 0, 0]
-        if filters is not None:
-            top_k, top_p, least = filters
+        if call.filters is not None:
+            top_k, top_p, least = call.filters
             limits = check_tables(count, "race", (top_k, torch.int64), (top_p, torch.float64), (least, torch.float32))
-        mask_table = [0, 0, 0] if masks is None else check_masks(masks, count, vocab_size)
+        mask_table = [0, 0, 0] if call.masks is None else check_masks(call.masks, count, vocab_size)
         self._native.race(data, stride, vocab_size, count, rows, words, heat, *limits, *mask_table, tokens)
 
     masked_race = race

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.manifest_of import manifest_of
 
 CONTRACT = 1
 
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
-    return PluginSpec(name="priority", summary="lower priority numbers first, then by arrival")
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the policy."""
-    from core_plugins.policies.priority.policy import PriorityPolicy
-
-    return PriorityPolicy()
+core_spec, core_load = manifest_of(
+    "priority",
+    "lower priority numbers first, then by arrival",
+    "core_plugins.policies.priority.policy:PriorityPolicy",
+)

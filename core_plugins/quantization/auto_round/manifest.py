@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from core.api.checkpoint import CheckpointFacts
-from core.api.reason import Reason
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import refusals, undeclared
+from core_plugins.quantization.declared.manifest import declared_manifest
 
 CONTRACT = 1
 
-
-@hookimpl
-def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
-    return PluginSpec(
-        name="auto-round",
-        summary="checkpoints of AutoRound: integers of 2, 3, 4 or 8 bits in groups, in the layouts of gptq and awq",
-        arguments=DeclaredArguments,
-    )
-
-
-@hookimpl
-def core_supports(query: CheckpointFacts) -> list[Reason]:
-    """Only checkpoints that declare it."""
-    if not query.declaration:
-        return undeclared("auto-round")
-    from core_plugins.quantization.auto_round.declaration import Declaration
-
-    return refusals(Declaration.read, query.declaration)
-
-
-@hookimpl
-def core_load(context: LoadContext) -> Any:
-    """Build the method. Raises UserError for a declaration or arguments that are not served."""
-    from core_plugins.quantization.auto_round.method import auto_round_method
-
-    return auto_round_method(context)
+core_spec, core_supports, core_load = declared_manifest(
+    "auto-round",
+    "checkpoints of AutoRound: integers of 2, 3, 4 or 8 bits in groups, in the layouts of gptq and awq",
+    read="core_plugins.quantization.auto_round.declaration:Declaration.read",
+    choose="core_plugins.quantization.auto_round.method:auto_round_layouts",
+)

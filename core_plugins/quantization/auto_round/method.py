@@ -6,14 +6,11 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 from __future__ import annotations
 
 from core.api.specs import Unsupported
-from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.auto_round.declaration import Declaration
 from core_plugins.quantization.awq.layout import AWQLayout
-from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import declaring
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
-from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.method import Choose
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.gptq.layout import GPTQLayout
 
@@ -21,13 +18,9 @@ PACKED = "qweight"
 """A module that has this tensor is packed, whatever lists of modules say."""
 
 
-def auto_round_method(context: LoadContext) -> DeclaredMethod:
-    """Raises UserError for a declaration or arguments that are not served."""
-    manifest = declaring(context, "auto-round")
-    declaration = Declaration.read(manifest.facts().declaration)
+def auto_round_layouts(declaration: Declaration, run: Run) -> Choose:
+    """Choose by the declaration. run: what the user wants."""
     packing = declaration.packing
-    arguments = context.arguments or DeclaredArguments()
-    run = Run.of(arguments.activation, context)
 
     def choose(part: StoredPart) -> Layout | Unsupported | None:
         if PACKED not in part.tensors:
@@ -48,4 +41,4 @@ def auto_round_method(context: LoadContext) -> DeclaredMethod:
             minus_one=packing.minus_one,
         )
 
-    return DeclaredMethod(manifest, choose)
+    return choose

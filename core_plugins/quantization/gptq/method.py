@@ -6,11 +6,8 @@ Owns: this choice. Never does: unpack. Called by: the manifest.
 from __future__ import annotations
 
 from core.api.specs import Unsupported
-from core.plugin.hookspecs import LoadContext
-from core_plugins.quantization.declared.arguments import DeclaredArguments
-from core_plugins.quantization.declared.declares import declaring
 from core_plugins.quantization.declared.held import Run
-from core_plugins.quantization.declared.method import DeclaredMethod
+from core_plugins.quantization.declared.method import Choose
 from core_plugins.quantization.declared.part import StoredPart
 from core_plugins.quantization.gptq.declaration import Declaration
 from core_plugins.quantization.gptq.layout import GPTQLayout
@@ -19,12 +16,8 @@ PACKED = "qweight"
 """A module that has this tensor is packed, whatever lists of modules say."""
 
 
-def gptq_method(context: LoadContext) -> DeclaredMethod:
-    """Raises UserError for a declaration or arguments that are not served."""
-    manifest = declaring(context, "gptq")
-    declaration = Declaration.read(manifest.facts().declaration)
-    arguments = context.arguments or DeclaredArguments()
-    run = Run.of(arguments.activation, context)
+def gptq_layouts(declaration: Declaration, run: Run) -> Choose:
+    """Choose by the declaration. run: what the user wants."""
 
     def choose(part: StoredPart) -> GPTQLayout | Unsupported | None:
         if PACKED not in part.tensors:
@@ -41,4 +34,4 @@ def gptq_method(context: LoadContext) -> DeclaredMethod:
             minus_one=declaration.minus_one,
         )
 
-    return DeclaredMethod(manifest, choose)
+    return choose

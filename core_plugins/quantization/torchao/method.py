@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from core.api.errors import UserError
 from core.api.specs import Unsupported
 from core.plugin.hookspecs import LoadContext
 from core_plugins.quantization.declared.arguments import DeclaredArguments
+from core_plugins.quantization.declared.declares import declaring
 from core_plugins.quantization.declared.held import Run
 from core_plugins.quantization.declared.layout import Layout
 from core_plugins.quantization.declared.method import DeclaredMethod
@@ -66,9 +66,7 @@ ATTRIBUTES: Final = ("block_size", "elem_dtype", "is_swizzled_scales", "target_d
 
 def torchao_method(context: LoadContext) -> DeclaredMethod:
     """Raises UserError for a declaration or arguments that are not served."""
-    manifest = context.manifest
-    if manifest is None:
-        raise UserError("quantization 'torchao' was given no checkpoint; leave --quantization out.")
+    manifest = declaring(context, "torchao")
     check_declaration(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
     run = Run.of(arguments.activation, context)
