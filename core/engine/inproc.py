@@ -12,7 +12,7 @@ from typing import Any
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
-from core.engine.core import EngineCore
+from core.engine.composition import build_engine, find_observers
 from core.engine.executor import Executor
 from core.engine.ledger import Ledger
 
@@ -21,11 +21,8 @@ class InprocClient:
     """An engine core that runs when `step` is called. executor: None builds the one of `core.executor`."""
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
-        if executor is None:
-            from core.executor.uniproc import UniprocExecutor
-
-            executor = UniprocExecutor(config)
-        self.core = EngineCore(config, executor)
+        make_executor = _own_executor if executor is None else (lambda config: executor)
+        self.core = build_engine(config, make_executor, find_observers())
         self._ledger = Ledger(self.core.epoch)
         self._closed = False
 
@@ -61,7 +58,7 @@ class InprocClient:
 
         restart: whether those requests start over first, with the tokens that they have.
         """
-        return self.core.reset_prefix_cache(restart)
+        return bool(self.core.call("reset_prefix_cache", {"reset_running_requests": restart}))
 
     @property
     def worker(self) -> Any:
@@ -74,3 +71,10 @@ class InprocClient:
         if not self._closed:
             self._closed = True
             self.core.close()
+
+
+def _own_executor(config: EngineConfig) -> Executor:
+    """The executor in this process."""
+    from core.executor.uniproc import UniprocExecutor
+
+    return UniprocExecutor(config)
