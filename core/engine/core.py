@@ -179,10 +179,14 @@ class EngineCore:
         self.executor.close()
 
     def _advance(self) -> StepOutputs:
-        outputs = self._runner.advance()
-        if outputs is None:
-            if not self._runner.ended:
+        scheduler, runner = self.scheduler, self._runner
+        if scheduler.wants_step():
+            outputs = runner.plan_and_run()
+        elif scheduler.in_flight:
+            outputs = runner.finish_oldest()
+        else:
+            if not runner.ended:
                 self.sequences.await_gates()
             return StepOutputs()
-        self.kv_services.after_step(self.scheduler.kv)
+        self.kv_services.after_step(scheduler.kv)
         return outputs

@@ -1,7 +1,7 @@
 """Requests whose grammar the executor is preparing.
 
-Owns: `HeldRequests`, the gate: the thread that prepares, and the sequences that wait for it; `GrammarObserver`, which releases
-them between steps. Never does: schedule, or prepare itself. Called by: the engine core.
+Owns: `HeldRequests`, an observer of the engine and a gate: the thread that prepares, and the sequences that wait for it. Never
+does: prepare itself, or decide which sequence is computed. Called by: the engine core, between steps.
 
 The first grammar of a backend takes as long as importing its library. The sequence waits for it, and no step does.
 """
@@ -18,7 +18,7 @@ from typing import Self
 from core.api.messages import EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.api.structured_outputs import CompiledGrammar
-from core.engine.executor import Executor, PreparingExecutor
+from core.engine.executor import PreparingExecutor
 from core.engine.gate import Gate
 from core.engine.observer import Engine, EngineObserver, EngineStart
 
@@ -33,14 +33,49 @@ class Held:
     prepared: Future[None]
 
 
-class HeldRequests(Gate):
-    """executor: one that does not prepare grammars holds no request."""
+class HeldRequests(EngineObserver, Gate):
+    """The gate of one engine. An executor that does not prepare grammars holds no request."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor if isinstance(executor, PreparingExecutor) else None
+    order = 30
+
+    _engine: Engine
+    _executor: PreparingExecutor | None = None
+
+    def __init__(self) -> None:
+        self.gate = self
         self._held: list[Held] = []
         self._preparing: dict[str, Future[None]] = {}
         self._thread: ThreadPoolExecutor | None = None
+
+    @classmethod
+    def open(cls, start: EngineStart) -> Self:
+        """The gate, which every engine has."""
+        return cls()
+
+    def attach(self, engine: Engine) -> None:
+        """Look whether the executor prepares grammars."""
+        self._engine = engine
+        self._executor = engine.executor if isinstance(engine.executor, PreparingExecutor) else None
+
+    def before_step(self) -> None:
+        """Schedule the sequences whose grammar is ready, and end those whose grammar will never be."""
+        if not self._held:
+            return
+        for request, error in self.release():
+            if error is None:
+                self._engine.sequences.schedule(request)
+                continue
+            assert request.grammar is not None
+            name = request.grammar.backend
+            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
+            reason = f"The grammar backend '{name}' failed ({type(error).__name__}: {error})."
+            self._engine.sequences.refuse(request.request_id, request.choice, request.handle, reason)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Count the sequences that wait."""
+        if self._held:
+            stats.num_waiting += len(self._held)
+            stats.num_deferred += len(self._held)
 
     @property
     def num_live(self) -> int:
@@ -109,46 +144,3 @@ class HeldRequests(Gate):
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "grammars")
         return self._thread.submit(prepare, grammar)
-
-
-class GrammarObserver(EngineObserver):
-    """Keeps sequences of one engine back while their grammars are prepared."""
-
-    order = 30
-
-    gate: HeldRequests
-    _engine: Engine
-
-    @classmethod
-    def open(cls, start: EngineStart) -> Self:
-        """The observer, which every engine has."""
-        return cls()
-
-    def attach(self, engine: Engine) -> None:
-        """Look whether the executor prepares grammars."""
-        self._engine = engine
-        self.gate = HeldRequests(engine.executor)
-
-    def before_step(self) -> None:
-        """Schedule the sequences whose grammar is ready, and end those whose grammar will never be."""
-        if not self.gate.num_live:
-            return
-        for request, error in self.gate.release():
-            if error is None:
-                self._engine.sequences.schedule(request)
-                continue
-            assert request.grammar is not None
-            name = request.grammar.backend
-            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
-            reason = f"The grammar backend '{name}' failed ({type(error).__name__}: {error})."
-            self._engine.sequences.refuse(request.request_id, request.choice, request.handle, reason)
-
-    def report(self, stats: SchedulerStats) -> None:
-        """Count the sequences that wait."""
-        num_held = self.gate.num_live
-        stats.num_waiting += num_held
-        stats.num_deferred += num_held
-
-    def close(self) -> None:
-        """End the thread that prepares."""
-        self.gate.close()

@@ -78,9 +78,10 @@ class LifecycleObserver(EngineObserver):
 
     def report(self, stats: SchedulerStats) -> None:
         """Count the requests that wait for the engine to go on."""
-        num_held = len(self.lifecycle.halt.arrivals)
-        stats.num_waiting += num_held
-        stats.num_deferred += num_held
+        arrivals = self.lifecycle.halt.arrivals
+        if arrivals:
+            stats.num_waiting += len(arrivals)
+            stats.num_deferred += len(arrivals)
 
     def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
         """The calls by which clients pause the engine, put it to sleep and change its weights."""

@@ -60,17 +60,6 @@ class StepRunner:
         self._submitted = submitted
         self._finished = finished
 
-    def advance(self) -> StepOutputs | None:
-        """Plan a step, or finish the oldest one when none is wanted. None: there is nothing to plan or to finish.
-
-        Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
-        """
-        if self._scheduler.wants_step():
-            return self._plan_and_run()
-        if self._scheduler.in_flight:
-            return self._finish_oldest()
-        return None
-
     def guard(self, operation: Callable[[], T]) -> T | None:
         """Call an operation of the scheduler. An exception is a defect: it is logged, all sequences but the one that was being
         handled start over, and None is returned.
@@ -93,8 +82,11 @@ class StepRunner:
         self._queue.give_up()
         self.ended += self._scheduler.start_over().records
 
-    def _plan_and_run(self) -> StepOutputs:
-        """Have a new step computed, and finish the oldest one when no further one may be planned."""
+    def plan_and_run(self) -> StepOutputs:
+        """Have a new step computed, and finish the oldest one when no further one may be planned.
+
+        Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
+        """
         scheduler = self._scheduler
         step = self.guard(scheduler.schedule)
         if step is None:
@@ -105,7 +97,7 @@ class StepRunner:
         outputs = StepOutputs()
         num_in_flight = len(scheduler.in_flight)
         if num_in_flight >= scheduler.max_in_flight or (idle and num_in_flight):
-            outputs = self._finish_oldest()
+            outputs = self.finish_oldest()
         if idle:  # there is nothing to wait for, but outputs of sequences that ended outside of a step
             outputs.records += self._finish(step, StepResult()).records
         self._watch_progress(step, outputs)
@@ -123,8 +115,8 @@ class StepRunner:
             self._give_up()
             raise
 
-    def _finish_oldest(self) -> StepOutputs:
-        """Wait for the oldest step and read its result."""
+    def finish_oldest(self) -> StepOutputs:
+        """Wait for the oldest step and read its result. Raises EngineDeadError when the executor is broken."""
         step = self._scheduler.in_flight[0]
         try:
             result = self._queue.result(step.ticket)
