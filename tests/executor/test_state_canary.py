@@ -37,7 +37,7 @@ def state_of(llm: LLM) -> State:
 def check(llm: LLM) -> None:
     """What a start does before requests are taken."""
     engine = engine_of(llm)
-    Canary.open(engine.config, engine.executor).check(engine._compute, engine.config)
+    Canary.open(engine.config, engine.executor).check(engine.compute, engine.config)
 
 
 def flip(generator: random.Random, state: State, name: str):
