@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from core.cli.main import COMMANDS
+from core.engine.composition import GROUP
 from core.serving.openapi import OPERATIONS
 from tests.docs.features import ROOT, document, entry_points, rows
 
@@ -27,7 +28,7 @@ def test_every_command_route_and_kind_of_plugin_has_a_row() -> None:
     assert sorted(name for row in rows() for name in row.commands) == sorted(COMMANDS)
     assert sorted(path for row in rows() for path in row.routes) == sorted(OPERATIONS)
     named = {group for row in rows() for group in row.plugins}
-    assert named >= set(entry_points()) - {"console_scripts"}
+    assert named >= set(entry_points()) - {"console_scripts", GROUP}
 
 
 def links(page: Path) -> list[Path]:
