@@ -26,6 +26,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import wire
+from core.engine.composition import build_engine, find_observers
 from core.engine.core import EngineCore
 
 PROMPT_TOKENS = 1000
@@ -68,7 +69,7 @@ def make_core(num_running: int, num_steps: int, *, num_waiting: int = 0, num_blo
         scheduler=scheduler,
         plugins=PluginChoices(loader="none", platform="none", table=(policy,)),
     )
-    core = EngineCore(config, executor)  # type: ignore[arg-type]
+    core = build_engine(config, lambda final: executor, find_observers())  # type: ignore[arg-type, return-value]
     for number in range(num_running + num_waiting):
         prompt = [number, *range(PROMPT_TOKENS - 1)]
         params = SamplingParams(max_tokens=num_steps + 50)

@@ -75,6 +75,6 @@ def _resolve(words: list[str]) -> Resolution:
 
 def _say(text: str, level: int = logging.INFO) -> None:
     """A line before there is a log."""
-    from core.observe.logging import log_line
+    from core.logging_setup import log_line
 
     print(log_line(text, level, "server"), file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """The file that configures logging.
 
-Owns: reading it. Never does: apply it (`core.observe.logging` does). Called by: the builders of the configuration.
+Owns: reading it. Never does: apply it (`core.logging_setup` does). Called by: the builders of the configuration.
 """
 
 from __future__ import annotations

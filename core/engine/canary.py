@@ -1,7 +1,7 @@
 """The state canary: an engine proves that it computes what it computed before, ahead of its first request.
 
 Owns: the record of a model on disk, the probe, and the comparison of both and of the state's checksums with it. Never does:
-compute a checksum (the executor's state does), mend anything. Called by: the engine core, at its start and in idle time.
+compute a checksum (the executor's state does), mend anything. Called by: its observer, at the start and in idle time.
 
 The first engine of a model, configuration and version writes the record; all later ones must agree with it, those that take
 over after a death too. See docs/canary.md for what this finds and what it cannot find.

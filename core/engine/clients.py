@@ -21,11 +21,9 @@ from core.api.messages import CLIENT_SHIFT, NO_TOKENS, EngineOutput, EngineOutpu
 from core.api.step_plan import SequenceKey
 from core.engine import wire
 from core.engine.greeting import GREETING, greeting_problem
+from core.engine.utilities import OWNER
 
 logger = logging.getLogger(__name__)
-
-OWNER = 0
-"""The number of the client that started the engine."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """A client's connection to an engine process.
 
 Owns: `EngineConnection`, the words that both ends begin with, whatever carries them; `SocketConnection`, over a socket of this
-machine, and noticing there that the other end is gone.
+machine, and noticing there that the other end is gone; `Voice`, which a connection that watches its engine needs of its client.
 Never does: know requests, or end the engine (`OwnedEngine` does). Called by: `ZmqClient`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from typing import Protocol
 
 import zmq
 import zmq.asyncio
@@ -20,12 +21,29 @@ from core.api.errors import EngineDeadError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineMessage, EngineReady, Leave
 from core.engine import wire
 from core.engine.greeting import GREETING, greeting_problem
-from core.engine.wedge import Voice
 
 logger = logging.getLogger(__name__)
 
 LARGE_MESSAGE = 256 * 1024
 """Bytes of a message from which on it is decoded outside the event loop: log-probabilities of a long prompt are many MB."""
+
+
+class Voice(Protocol):
+    """A client's record of what the engine owes.
+
+    for_others: whether other clients wait for the engine too, whose open requests and calls this client does not know.
+    """
+
+    for_others: bool
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds for which it has said nothing although something waits for it."""
+        ...
+
+    def ping(self) -> object:
+        """Request a sign of life, unless such a request is open."""
+        ...
 
 
 class EngineConnection:
@@ -34,10 +52,12 @@ class EngineConnection:
     address:           of the engine, which further clients connect to.
     clock_offset_s:    what the engine's monotonic clock is ahead of ours.
     max_message_bytes: that can be sent at once; None: any number.
+    pid:               process id of the engine; None: this client did not start it.
     """
 
     clock_offset_s = 0.0
     max_message_bytes: int | None = None
+    pid: int | None = None
 
     def __init__(self, address: str) -> None:
         self.address = address

@@ -1,22 +1,28 @@
 """Requests whose grammar the executor is preparing.
 
-Owns: `HeldRequests`: the thread that prepares, and the sequences that wait for it. Never does: schedule, or prepare itself.
-Called by: the engine core, between steps.
+Owns: `HeldRequests`, an observer of the engine and a gate: the thread that prepares, and the sequences that wait for it. Never
+does: prepare itself, or decide which sequence is computed. Called by: the engine core, between steps.
 
 The first grammar of a backend takes as long as importing its library. The sequence waits for it, and no step does.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from typing import Self
 
-from core.api.messages import EngineRequest
+from core.api.messages import EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
 from core.api.structured_outputs import CompiledGrammar
-from core.engine.executor import Executor, PreparingExecutor
+from core.engine.executor import PreparingExecutor
+from core.engine.gate import Gate
+from core.engine.observer import Engine, EngineObserver, EngineStart
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -27,20 +33,57 @@ class Held:
     prepared: Future[None]
 
 
-class HeldRequests:
-    """executor: one that does not prepare grammars holds no request."""
+class HeldRequests(EngineObserver, Gate):
+    """The gate of one engine. An executor that does not prepare grammars holds no request."""
 
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor if isinstance(executor, PreparingExecutor) else None
+    order = 30
+
+    _engine: Engine
+    _executor: PreparingExecutor | None = None
+
+    def __init__(self) -> None:
+        self.gate = self
         self._held: list[Held] = []
         self._preparing: dict[str, Future[None]] = {}
         self._thread: ThreadPoolExecutor | None = None
 
-    def __len__(self) -> int:
+    @classmethod
+    def open(cls, start: EngineStart) -> Self:
+        """The gate, which every engine has."""
+        return cls()
+
+    def attach(self, engine: Engine) -> None:
+        """Look whether the executor prepares grammars."""
+        self._engine = engine
+        self._executor = engine.executor if isinstance(engine.executor, PreparingExecutor) else None
+
+    def before_step(self) -> None:
+        """Schedule the sequences whose grammar is ready, and end those whose grammar will never be."""
+        if not self._held:
+            return
+        for request, error in self.release():
+            if error is None:
+                self._engine.sequences.schedule(request)
+                continue
+            assert request.grammar is not None
+            name = request.grammar.backend
+            logger.error("The grammar backend '%s' failed.", name, exc_info=error)
+            reason = f"The grammar backend '{name}' failed ({type(error).__name__}: {error})."
+            self._engine.sequences.refuse(request.request_id, request.choice, request.handle, reason)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Count the sequences that wait."""
+        if self._held:
+            stats.num_waiting += len(self._held)
+            stats.num_deferred += len(self._held)
+
+    @property
+    def num_live(self) -> int:
+        """The sequences that wait."""
         return len(self._held)
 
     def hold(self, request: EngineRequest) -> bool:
-        """Whether the sequence has to wait; it comes back from `release` then."""
+        """Keep a sequence until its grammar is prepared; it comes back from `release`. False: it need not wait."""
         grammar = request.grammar
         if grammar is None or self._executor is None or self._executor.is_prepared(grammar):
             return False
@@ -71,9 +114,10 @@ class HeldRequests:
 
     def await_one(self, seconds: float) -> None:
         """Wait until some sequence may go on, for a while."""
-        wait([held.prepared for held in self._held], timeout=seconds, return_when="FIRST_COMPLETED")
+        if self._held:
+            wait([held.prepared for held in self._held], timeout=seconds, return_when="FIRST_COMPLETED")
 
-    def take_all(self) -> list[EngineRequest]:
+    def take_live(self) -> list[EngineRequest]:
         """All that wait, which do so no longer."""
         waiting = [held.request for held in self._held]
         self._held = []

@@ -12,7 +12,7 @@ from typing import Any
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.api.step_plan import SequenceKey
-from core.engine.core import EngineCore
+from core.engine.composition import build_engine, find_observers
 from core.engine.executor import Executor
 from core.engine.executors import build_executor
 from core.engine.ledger import Ledger
@@ -22,9 +22,8 @@ class InprocClient:
     """An engine core that runs when `step` is called. executor: None: the one that the configuration chose."""
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
-        if executor is None:
-            executor = build_executor(config)
-        self.core = EngineCore(config, executor)
+        make_executor = build_executor if executor is None else (lambda config: executor)
+        self.core = build_engine(config, make_executor, find_observers())
         self._ledger = Ledger(self.core.epoch)
         self._closed = False
 
@@ -60,7 +59,7 @@ class InprocClient:
 
         restart: whether those requests start over first, with the tokens that they have.
         """
-        return self.core.reset_prefix_cache(restart)
+        return bool(self.core.call("reset_prefix_cache", {"reset_running_requests": restart}))
 
     @property
     def worker(self) -> Any:

@@ -1,8 +1,8 @@
 """What an engine does besides steps: it pauses, sleeps and takes new weights.
 
 Owns: `Lifecycle`: the order of a sleep and of its end, and how an engine begins after the death of another. Never does:
-schedule, touch a weight (the executor's reloader does), or change the engine's state past the state keeper. Called by: the
-engine core, and the calls of clients (`core.engine.lifecycle_calls`).
+schedule, touch a weight (the executor's reloader does), or change the engine's state past the state keeper. Called by: its
+observer (`core.engine.lifecycle_observer`), and the calls of clients (`core.engine.lifecycle_calls`).
 
 A change that takes the cache away has all requests start over, with the tokens that they have.
 """
@@ -19,10 +19,13 @@ from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import MemoryPart, WeightsState
 from core.engine.engine_state import EngineState
 from core.engine.executor import Executor, Reloader, ReloadingExecutor
-from core.engine.halt import Halt, Halting, between_steps, drop_cache
+from core.engine.halt import Halt, between_steps, drop_cache
 from core.engine.lasting import LastingFile
-from core.engine.lifecycle_calls import OWNER, LifecycleCalls
+from core.engine.lifecycle_calls import LifecycleCalls
+from core.engine.observer import Engine
 from core.engine.state_keeper import StateKeeper, StateStorage
+from core.engine.state_text import told_holders
+from core.engine.utilities import OWNER
 from core.engine.weight_updates import WeightUpdates
 
 logger = logging.getLogger(__name__)
@@ -35,7 +38,6 @@ class Lifecycle:
     """The lifecycle of one engine.
 
     halt:     whether it plans steps, and requests that wait meanwhile.
-    has_news: whether clients are to be told of a change.
     keeper:   of its state.
     updates:  new weights.
     clock:    seconds since the epoch.
@@ -45,7 +47,7 @@ class Lifecycle:
 
     def __init__(
         self,
-        core: Halting,
+        core: Engine,
         config: EngineConfig,
         executor: Executor,
         *,
@@ -53,7 +55,6 @@ class Lifecycle:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.halt = Halt(core)
-        self.has_news = False
         self._core = core
         self._config = config
         self.clock = clock
@@ -62,6 +63,7 @@ class Lifecycle:
         begin = EngineState(weights=weights, cache_number=weights.number)
         self.keeper = StateKeeper(begin, storage or LastingFile(config.lasting_file), self._follow)
         self.updates = WeightUpdates(core, config, self._reloader, self.keeper, clock)
+        self._describe()
 
     @property
     def record(self) -> EngineState:
@@ -94,11 +96,6 @@ class Lifecycle:
         if before.sleeper is not None:
             self._sleep_on(before, before.sleeper.since)
 
-    def tell_again(self) -> None:
-        """A client has come that does not know of earlier changes, if there were any."""
-        if self.record.phase != "running" or self.weights.version:
-            self.has_news = True
-
     def client_gone(self, client: int) -> None:
         """A client will not come back: its waiting calls let go."""
         self.keeper.move("let_go", lambda state: state.let_go(client))
@@ -111,7 +108,7 @@ class Lifecycle:
     @property
     def requests_run(self) -> bool:
         """Whether requests have to end that a call waits for. While nothing is computed, none needs a step to be reported."""
-        return self._core.has_live_requests() if self.halt.is_halted else self._core.has_requests()
+        return self._core.sequences.live if self._core.is_halted else self._core.sequences.unfinished
 
     def utilities(self, client: int = OWNER) -> dict[str, Callable[..., Any]]:
         """What clients may call, by name. client: the one that calls, by the engine's number."""
@@ -139,9 +136,9 @@ class Lifecycle:
             self._end_change(reloader)
             raise
         if ends_requests:
-            self._core.end_all()
+            self._core.sequences.end_all()
         drop_cache(self._core)
-        self._core.drop_host_pages()
+        self._core.kv_services.drop_host_pages()
         self.keeper.move("slept", lambda state: state.slept(level, since))
 
     def bring_back(self, parts: Sequence[MemoryPart]) -> None:
@@ -179,5 +176,16 @@ class Lifecycle:
         logger.error("The engine slept before it died, and is awake now.")
 
     def _follow(self, state: EngineState) -> None:
-        self.has_news = True
+        self._core.has_news = True
+        self._core.waiting_clients = state.waiting_clients
+        self._describe()
         self.halt.follow(state)
+
+    def _describe(self) -> None:
+        """Have every copy of the statistics say what the engine is now."""
+        stats = self._core.scheduler.lasting_stats
+        stats.weight_version = self.weights.version
+        stats.sleep_level = self.level
+        stats.is_paused = self.is_paused
+        stats.phase = self.record.phase
+        stats.holders = told_holders(self.record)

@@ -1,7 +1,7 @@
 """The calls by which clients pause an engine, put it to sleep and give it new weights.
 
 Owns: `LifecycleCalls`: names, arguments and checks of these calls, and what they answer. Never does: change memory, weights or
-state itself. Called by: the engine core, for each call, with the number of the client that makes it.
+state itself. Called by: the lifecycle, for each call, with the number of the client that makes it.
 
 A call with mode `wait` has several parts, since requests end only while steps are computed. `pause` with `wait` and a number
 (`hold`) begins a hold of that client; `lifecycle` with the number tells whether it still drains. Then the call itself names the
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from core.api.errors import UtilityError, nearest
 from core.api.weights import MemoryPart
 from core.engine.engine_state import PARTS
-from core.engine.halt import Halting, check_mode
+from core.engine.halt import check_mode
+from core.engine.observer import Engine
 from core.engine.state_table import ENDED, STILL_RUN, EventName
 from core.engine.state_text import described_holders, told_holders, who_holds
 
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
     from core.engine.lifecycle import Lifecycle
 
 LEVELS: Final = (1, 2)
-OWNER: Final = 0
-"""The client that started the engine, or the program that runs it in its own process."""
 LARGEST_HOLD: Final = 1 << 62
 
 
 class LifecycleCalls:
     """The calls of one client. client: the engine's number of it."""
 
-    def __init__(self, lifecycle: Lifecycle, core: Halting, client: int) -> None:
+    def __init__(self, lifecycle: Lifecycle, core: Engine, client: int) -> None:
         self._lifecycle = lifecycle
         self._keeper = lifecycle.keeper
         self._core = core
@@ -71,7 +70,7 @@ class LifecycleCalls:
         gathering = state.gathering
         answer: dict[str, Any] = {
             "state": state.phase,
-            "is_halted": self._lifecycle.halt.is_halted,
+            "is_halted": self._core.is_halted,
             "is_paused": state.is_paused,
             "is_sleeping": bool(state.missing),
             "sleep_level": self._lifecycle.level,
@@ -109,9 +108,9 @@ class LifecycleCalls:
         else:
             self._keeper.move("pause", lambda state: state.paused(now))
             if mode == "abort":
-                self._core.end_all()
-        if clear_cache and self._lifecycle.halt.is_halted:
-            self._core.start_over()
+                self._core.sequences.end_all()
+        if clear_cache and self._core.is_halted:
+            self._core.sequences.start_over()
         return self.lifecycle(hold)
 
     def keep_pause(self, hold: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 import zmq
@@ -32,10 +32,10 @@ from core.api.messages import (
 )
 from core.api.step_plan import SequenceKey
 from core.engine import wire
-from core.engine.clients import OWNER, Client, Clients
+from core.engine.clients import Client, Clients
 from core.engine.core import EngineCore
 from core.engine.token_ids import check_request
-from core.engine.utilities import LONG
+from core.engine.utilities import LONG, OWNER
 
 logger = logging.getLogger(__name__)
 
@@ -46,23 +46,10 @@ HOLDER_MS = 1000
 """Time between two looks for clients that halt the engine while they wait for something."""
 
 
-class UtilityNotes(Protocol):
-    """Notes for the owner, which reads them while the engine says nothing."""
-
-    def begin_utility(self, name: str, begin_s: float) -> None:
-        """A utility begins. begin_s: `time.monotonic()`."""
-        ...
-
-    def end_utility(self) -> None:
-        """It has ended."""
-        ...
-
-
 class EngineLoop:
     """Serves the clients of one engine.
 
     ready: greeting sent to a new client.
-    notes: of utilities; None: they are not noted.
     clock: seconds, of the machine's monotonic clock.
     """
 
@@ -71,11 +58,9 @@ class EngineLoop:
         core: EngineCore,
         clients: Clients,
         ready: EngineReady,
-        notes: UtilityNotes | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._notes = notes
         self._core = core
         self._clients = clients
         self._socket = clients.socket
@@ -105,14 +90,14 @@ class EngineLoop:
                     self._send(client, message)
 
     def _await_message(self) -> None:
-        """Wait for the next message; in silence the core saves what is cached, a little at a time.
+        """Wait for the next message; in silence the engine does what is left to do, a little at a time.
 
         While a client halts the engine, it is asked for now and then: one that is gone without a word lets go.
         """
         timeout_ms: int | None = QUIET_MS
         while not self._socket.poll(timeout_ms):
-            timeout_ms = self._core.save_idle()
-            waiting = self._core.lifecycle.record.waiting_clients
+            timeout_ms = self._core.idle()
+            waiting = self._core.waiting_clients
             if waiting:
                 timeout_ms = HOLDER_MS if timeout_ms is None else timeout_ms
                 self._look_for(waiting)
@@ -128,7 +113,7 @@ class EngineLoop:
         for number in numbers:
             client = self._clients.find(number)
             if client is None:
-                self._core.lifecycle.client_gone(number)
+                self._core.client_gone(number)
             else:
                 self._send(client, EngineOutputs(self._ready.epoch, [], self._core.stats()))
 
@@ -148,7 +133,9 @@ class EngineLoop:
 
     def _welcome(self, client: Client) -> None:
         self._send(client, msgspec.structs.replace(self._ready, client=client.number))
-        self._core.lifecycle.tell_again()
+        lasting = self._core.scheduler.lasting_stats
+        if lasting.phase != "running" or lasting.weight_version:  # the client does not know of earlier changes
+            self._core.has_news = True
 
     def _send(self, client: Client, message: msgspec.Struct) -> None:
         if not self._clients.send(client, message):
@@ -222,7 +209,7 @@ class EngineLoop:
         """Forget a client and all that it asked for."""
         self._clients.remove(client)
         self._core.abort(list(client.live))
-        self._core.lifecycle.client_gone(client.number)
+        self._core.client_gone(client.number)
 
     def _shut_down(self, client: Client) -> None:
         if client.number != OWNER:
@@ -254,14 +241,8 @@ class EngineLoop:
         takes_long = message.method in LONG
         if takes_long:
             self._tell_all(message.method)
-        if self._notes is not None:
-            self._notes.begin_utility(message.method, self._clock())
-        try:
-            result = self._call(client, message)
-        finally:
-            if self._notes is not None:
-                self._notes.end_utility()
-        if takes_long or self._core.lifecycle.has_news:
+        result = self._call(client, message)
+        if takes_long or self._core.has_news:
             self._tell_all("")
         self._send(client, result)
 
@@ -269,7 +250,7 @@ class EngineLoop:
         """Send the engine's state to all clients. utility: the call that is about to begin."""
         stats = self._core.stats()
         stats.utility = utility
-        stats.utility_since = self._core.lifecycle.clock() if utility else 0.0
+        stats.utility_since = time.time() if utility else 0.0
         for client in self._clients:
             self._send(client, EngineOutputs(self._ready.epoch, [], stats))
 

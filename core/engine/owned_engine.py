@@ -1,21 +1,29 @@
 """The connection to an engine process that is ours: we start it, and we end it.
 
-Owns: `OwnedEngine`: the start, the end, and an eye on the process in between. Never does: know requests, or spawn the process.
-Called by: `ZmqClient`.
+Owns: `start_engine`; `OwnedEngine`: the start, the end, and an eye on the process in between. Never does: know requests.
+Called by: the source of engines; `ZmqClient`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 
+import msgspec
+
+from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady, Shutdown
 from core.engine import wire
 from core.engine.child import LAST_WORDS_S, EngineProcess
-from core.engine.connection import SocketConnection
+from core.engine.connection import SocketConnection, Voice
 from core.engine.death import suspects_in
-from core.engine.wedge import Voice, WedgeWatch
+from core.engine.shared_file import SharedFiles
+from core.engine.wedge import WedgeWatch
+from core.engine.zmq_client import ZmqClient
+
+START_TIMEOUT_S = 1800.0
 
 
 class OwnedEngine(SocketConnection):
@@ -26,13 +34,9 @@ class OwnedEngine(SocketConnection):
     def __init__(self, process: EngineProcess) -> None:
         super().__init__(process.address)
         self._process = process
+        self.pid = process.pid
         self._wedge_timeout_s = 0.0
         self._utility_timeout_s = 0.0
-
-    @property
-    def pid(self) -> int:
-        """Process id of the engine."""
-        return self._process.pid
 
     async def start(self, start: wire.StartEngine, timeout_s: float) -> EngineReady:
         """Hand the process its configuration and wait until the engine is up. If that fails, the process is ended.
@@ -104,3 +108,34 @@ class OwnedEngine(SocketConnection):
             greeting.cancel()
             exit_.cancel()
             await asyncio.gather(greeting, exit_, return_exceptions=True)
+
+
+async def start_engine(
+    config: EngineConfig,
+    *,
+    epoch: int = 0,
+    executor: str | None = None,
+    process: EngineProcess | None = None,
+    timeout_s: float = START_TIMEOUT_S,
+) -> ZmqClient:
+    """Start an engine process and wait until it is ready. Its client owns it: `close` ends it.
+
+    executor:  MODULE:CLASS of another executor than the default.
+    process:   one that was spawned already.
+    timeout_s: seconds until the start is given up.
+    Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
+    """
+    if process is None:
+        process = EngineProcess.spawn(executor)
+    if process.files is not None:
+        config = _with_files(config, process.files)
+    engine = OwnedEngine(process)
+    log_level = logging.getLogger("core").getEffectiveLevel()
+    ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
+    return ZmqClient(engine, ready)
+
+
+def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
+    """With the descriptors of what outlives an engine."""
+    weights = files.weights if config.keep_weights is not None else None
+    return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)

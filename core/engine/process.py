@@ -21,41 +21,36 @@ from typing import Any
 import msgspec
 import zmq
 
-from core.api.config import EngineConfig
 from core.api.errors import CoreError, PluginError, UserError
 from core.api.messages import EngineFailed, EngineReady
-from core.engine import lasting, wire
-from core.engine.breadcrumbs import Breadcrumbs
+from core.engine import wire
 from core.engine.clients import Clients
-from core.engine.core import EngineCore
-from core.engine.executors import ExecutorFactory, import_executor
+from core.engine.composition import build_engine, find_observers
+from core.engine.executors import import_executor
 from core.engine.loop import EngineLoop
-from core.engine.step_trace import StepTrace
-from core.observe.logging import setup_logging
+from core.logging_setup import setup_logging
 from core.processes import end_with_parent, leave_signals_to_parent
 
 
-def serve(socket: zmq.Socket[bytes], executor_target: str | None, crumbs: int | None = None) -> int:
+def serve(socket: zmq.Socket[bytes], executor_target: str | None, steps_file: int | None = None) -> int:
     """Wait for the owner, build, loop. Returns the exit code; failures are reported to all clients.
 
     executor_target: MODULE:CLASS of an executor that is no plugin; None: the plugin that the configuration chose.
-    crumbs: descriptor of the file that is told of steps; None: there is none.
+    steps_file: descriptor of the file in which steps are noted for the owner; None: there is none.
     """
     epoch = 0
     clients = Clients(socket)
     gc.disable()  # what a start makes is there to stay: looking for garbage among it takes a fifth of a second
     try:
         importing = ThreadPoolExecutor(1).submit(import_executor, executor_target)  # slow; the configuration may be too
+        finding = ThreadPoolExecutor(1).submit(find_observers)  # what it raises is for the owner, too
         start = await_owner(clients)
         epoch = start.epoch
         setup_logging(start.log_level, "engine", config=start.config.log_config)
-        trace = notes = None
-        if crumbs is not None:
-            scheduler = start.config.scheduler
-            learns = not scheduler.learns_costs  # otherwise the scheduler does, from steps of all kinds
-            notes = Breadcrumbs(crumbs, epoch)
-            trace = StepTrace(notes, scheduler.max_num_seqs, learns=learns)
-        core, phases = build(start.config, epoch, *importing.result(), trace)
+        make_executor, import_s = importing.result()
+        core = build_engine(start.config, make_executor, finding.result(), epoch=epoch, steps_file=steps_file)
+        gc.freeze()
+        gc.enable()
         try:
             ready = EngineReady(
                 epoch=epoch,
@@ -63,9 +58,9 @@ def serve(socket: zmq.Socket[bytes], executor_target: str | None, crumbs: int | 
                 block_size=start.config.cache.block_size,
                 max_model_len=start.config.model.max_model_len,
                 numerics=core.executor.numerics,
-                phases=phases,
+                phases=[("import", import_s), *core.executor.phases],
             )
-            EngineLoop(core, clients, ready, notes).run()
+            EngineLoop(core, clients, ready).run()
         finally:
             core.close()
     except Exception as error:
@@ -87,20 +82,6 @@ def await_owner(clients: Clients) -> wire.StartEngine:
             return msgspec.msgpack.decode(received[1][0], type=wire.StartEngine)
 
 
-def build(
-    config: EngineConfig, epoch: int, factory: ExecutorFactory, import_s: float, trace: StepTrace | None = None
-) -> tuple[EngineCore, list[tuple[str, float]]]:
-    """The engine core with its executor, and the phases of the start."""
-    before = lasting.read(config.lasting_file)
-    if before is not None:
-        config = msgspec.structs.replace(config, weights=before.weights)
-    executor = factory(config)
-    core = EngineCore(config, executor, epoch, trace, before)
-    gc.freeze()
-    gc.enable()
-    return core, [("import", import_s), *executor.phases]
-
-
 def remove_socket(address: str) -> None:
     """Remove the directory of the socket: its owner is gone and cannot do so."""
     socket_path = address.removeprefix("ipc://")
@@ -114,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="core.engine.process", description="One engine; started by its client.")
     parser.add_argument("--address", required=True)
     parser.add_argument("--executor", help="MODULE:CLASS of an executor that is no plugin, for tests")
-    parser.add_argument("--breadcrumbs", type=int, help="descriptor of the file that is told of steps")
+    parser.add_argument("--breadcrumbs", type=int, help="descriptor of the file in which steps are noted")
     options = parser.parse_args(arguments)
     context: zmq.Context[Any] = zmq.Context()
     socket = context.socket(zmq.ROUTER)

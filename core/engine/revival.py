@@ -17,6 +17,7 @@ from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
 from core.engine.child import EngineProcess
 from core.engine.lowered import lowered
+from core.engine.owned_engine import start_engine
 from core.engine.standby import EngineProcesses
 from core.engine.zmq_client import ZmqClient
 
@@ -113,7 +114,7 @@ class OwnedEngineSource:
         self._reviver = Reviver(config.restarts)
 
     async def first(self) -> ZmqClient:
-        """Raises what `ZmqClient.start` raises."""
+        """Raises what `start_engine` raises."""
         return await self._start()
 
     def forgive(self, num_deaths: int) -> None:
@@ -144,7 +145,7 @@ class OwnedEngineSource:
 
     async def _start(self) -> ZmqClient:
         process = await self._processes.take()
-        client = await ZmqClient.start(self._config, epoch=self._epoch, process=process)
+        client = await start_engine(self._config, epoch=self._epoch, process=process)
         self._num_blocks = client.ready.num_blocks
         self._reviver.came_up()
         self._processes.engine_runs()

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
+from core.engine.kv_services import KVServices
 from core.engine.step_queue import StepQueue
 from core.kv.manager import KVManager
-from core.kv.services import KVServices
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.scheduler.scheduler import Scheduler

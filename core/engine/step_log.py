@@ -1,30 +1,37 @@
 """A line of log for each step.
 
-Owns: `StepLog`. Never does: count anything for others. Called by: `EngineCore`, where it is asked for.
+Owns: `StepLog`, an observer of the engine. Never does: count anything for others. Called by: the engine core.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from typing import Self
 
+from core.engine.observer import EngineObserver, EngineStart
 from core.scheduler.step import Step
 
 logger = logging.getLogger(__name__)
 
 
-class StepLog:
+class StepLog(EngineObserver):
     """Steps that were submitted and have no result yet."""
 
     def __init__(self) -> None:
         self._begun: dict[int, float] = {}
 
-    def begin(self, step: Step) -> None:
-        """A step is handed to the executor."""
+    @classmethod
+    def open(cls, start: EngineStart) -> Self | None:
+        """The log of steps, where `--log-steps` asks for it."""
+        return cls() if start.config.log_steps else None
+
+    def submitted(self, step: Step) -> None:
+        """Note when a step is handed to the executor."""
         self._begun[step.number] = time.perf_counter()
 
-    def end(self, step: Step) -> None:
-        """It has its result; those before it that failed are forgotten."""
+    def finished(self, step: Step) -> None:
+        """Log a step that has its result, and forget the failed ones before it."""
         begin = self._begun.get(step.number, time.perf_counter())
         elapsed_ms = 1000.0 * (time.perf_counter() - begin)
         num_prompt_tokens = sum(chunk.num_tokens for chunk in step.chunks)

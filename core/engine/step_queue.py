@@ -1,7 +1,7 @@
 """Steps on their way through an executor.
 
-Owns: `StepQueue`, which gives every executor the same two verbs: submit a plan, ask for its result. Never does: plan, or
-judge a failure. Called by: the engine core.
+Owns: `Trace`, which an observer implements; `StepQueue`, which gives every executor the same two verbs: submit a plan, ask for
+its result. Never does: plan, or judge a failure. Called by: the engine core.
 """
 
 from __future__ import annotations
@@ -10,16 +10,37 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.step_plan import StepPlan, StepResult
 from core.engine.executor import Executor, QueueingExecutor
-from core.engine.step_trace import StepTrace
+from core.scheduler.step_cost import StepCost
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+
+class Trace(Protocol):
+    """Receives each step while it is computed, in the thread that computes it.
+
+    cost: duration of steps, as far as it is known; the scheduler plans with it.
+    """
+
+    cost: StepCost
+
+    def begin(self, plan: StepPlan) -> None:
+        """A plan is handed to the executor."""
+        ...
+
+    def end(self) -> None:
+        """The oldest plan under way was computed, well or not."""
+        ...
+
+    def forget(self) -> None:
+        """The results of all plans under way were given up."""
+        ...
 
 
 class StepQueue:
@@ -27,10 +48,10 @@ class StepQueue:
 
     max_in_flight: how many steps may be submitted before the result of the first is asked for.
     lockstep:      whether steps that compute nothing are submitted too.
-    trace:         is told of each step; None: nobody is.
+    trace:         receives each step; None: there is none.
     """
 
-    def __init__(self, executor: Executor, max_in_flight: int = 1, trace: StepTrace | None = None) -> None:
+    def __init__(self, executor: Executor, max_in_flight: int = 1, trace: Trace | None = None) -> None:
         self.executor = executor
         self.max_in_flight = max_in_flight
         self.trace = trace
@@ -75,7 +96,7 @@ class StepQueue:
 class ThreadQueue(StepQueue):
     """Steps of an executor that only knows `execute`, computed by a thread while the engine's own plans the next one."""
 
-    def __init__(self, executor: Executor, trace: StepTrace | None = None) -> None:
+    def __init__(self, executor: Executor, trace: Trace | None = None) -> None:
         super().__init__(executor, max_in_flight=2, trace=trace)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
         self._series = 0
@@ -122,7 +143,7 @@ class Refused:
 class OwnQueue(StepQueue):
     """Steps of an executor with a queue of its own."""
 
-    def __init__(self, executor: QueueingExecutor, max_in_flight: int, trace: StepTrace | None = None) -> None:
+    def __init__(self, executor: QueueingExecutor, max_in_flight: int, trace: Trace | None = None) -> None:
         super().__init__(executor, max_in_flight, trace)
         self._queueing = executor
 
@@ -151,7 +172,7 @@ class OwnQueue(StepQueue):
             self.trace.forget()
 
 
-def step_queue(executor: Executor, *, ahead: bool, trace: StepTrace | None = None) -> StepQueue:
+def step_queue(executor: Executor, *, ahead: bool, trace: Trace | None = None) -> StepQueue:
     """The queue for an executor. ahead: whether steps may be planned before the result of the one before is there."""
     if isinstance(executor, QueueingExecutor) and executor.max_in_flight:
         return OwnQueue(executor, executor.max_in_flight if ahead else 1, trace)

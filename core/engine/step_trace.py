@@ -2,7 +2,8 @@
 
 Owns: `StepTrace`: which sequences the steps under way compute, by their handles, how long they should take, and what is
 known of that when the engine is started again.
-Never does: compute, or read what it told. Called by: the step queue of an engine process, around each step.
+Never does: compute, or read what it told. Called by: the step queue of an engine process, around each step; an observer brings
+it (`core.engine.crumbs_observer`).
 """
 
 from __future__ import annotations
@@ -10,16 +11,38 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
 from core.api.messages import NO_HANDLE
 from core.api.step_plan import StepPlan
-from core.engine.breadcrumbs import Breadcrumbs
 from core.scheduler.step_cost import StepCost, StepWork, work_of
 
 NUM_LEARNED = 8
 """Steps of which the cost model must have learned before its predictions count, and between two notes for the next engine."""
+
+
+class Crumbs(Protocol):
+    """Memory that outlives the process, see `core.engine.breadcrumbs`."""
+
+    @property
+    def learned(self) -> Sequence[float]:
+        """The state of the cost model that this engine, or one before it, has left."""
+        ...
+
+    def learn(self, values: tuple[float, ...]) -> None:
+        """Leave the state of the cost model."""
+        ...
+
+    def begin_step(self, begin_s: float, predicted_s: float, handles: bytes | None) -> None:
+        """A step begins. handles: of its sequences; None: those of the previous step."""
+        ...
+
+    def end_step(self, end_s: float, num_under_way: int = 0) -> None:
+        """The oldest step has ended, well or not."""
+        ...
 
 
 class StepTrace:
@@ -32,7 +55,7 @@ class StepTrace:
     learns:       whether `cost` learns from the steps here; False: somebody else sees to that.
     """
 
-    def __init__(self, crumbs: Breadcrumbs, max_num_seqs: int, *, learns: bool = True) -> None:
+    def __init__(self, crumbs: Crumbs, max_num_seqs: int, *, learns: bool = True) -> None:
         self.cost = StepCost.restored(crumbs.learned)
         self._crumbs = crumbs
         self._learns = learns

@@ -1,7 +1,8 @@
 """Calls of an engine's utilities by name.
 
-Owns: `call_utility`, which checks name and arguments, and the names of utilities that take long. Never does: make a table.
-Called by: `EngineCore.call`, which has the table; the engine's loop and the watch over it, which allow such calls their time.
+Owns: `call_utility`, which checks name and arguments; the names of utilities that take long; the number of the owner. Never
+does: make a table.
+Called by: `EngineCalls`, which has the table; the engine's loop and the watch over it, which allow such calls their time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from core.api.errors import UtilityError, nearest
+
+OWNER: Final = 0
+"""The number of the client that started the engine, or of the program that runs it in its own process."""
 
 LONG: Final = frozenset({
     "sleep", "wake_up", "update_weights", "start_weight_update", "finish_weight_update", "reload_weights",

@@ -17,6 +17,7 @@ import time
 from typing import Protocol
 
 from core.engine.breadcrumbs import InUtility, LastStep
+from core.engine.connection import Voice
 from core.engine.utilities import LONG
 
 logger = logging.getLogger(__name__)
@@ -53,24 +54,6 @@ class Watched(Protocol):
 
     def kill(self) -> None:
         """End it at once."""
-        ...
-
-
-class Voice(Protocol):
-    """What a client hears of the engine.
-
-    for_others: whether other clients wait for the engine too, whose open requests and calls this client does not know.
-    """
-
-    for_others: bool
-
-    @property
-    def silence_s(self) -> float:
-        """Seconds for which it has said nothing although something waits for it."""
-        ...
-
-    def ping(self) -> object:
-        """Ask for a sign of life, unless such a question is open."""
         ...
 
 

@@ -23,7 +23,8 @@ from core.api.errors import UtilityError
 from core.api.weights import Version, WeightSource, WeightsState, WeightUpdate
 from core.engine.engine_state import Gathering
 from core.engine.executor import Reloader
-from core.engine.halt import Halting, between_steps, drop_cache
+from core.engine.halt import between_steps, drop_cache
+from core.engine.observer import Engine
 from core.engine.state_keeper import StateKeeper
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class WeightUpdates:
 
     def __init__(
         self,
-        core: Halting,
+        core: Engine,
         config: EngineConfig,
         reloader: Reloader | None,
         keeper: StateKeeper,
@@ -131,7 +132,7 @@ class WeightUpdates:
             between_steps(self._core, change)
             is_done = True
             if mode == "abort":
-                self._core.end_all()
+                self._core.sequences.end_all()
         finally:
             self._settle(before, has_new_cache=is_done or frees_first, ends_gathering=ends_gathering)
         logger.info("The weights are of version %s now.", self._replacing().state.version)

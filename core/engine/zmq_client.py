@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import (
     NO_TOKENS,
@@ -35,16 +34,12 @@ from core.api.messages import (
 from core.api.step_plan import SequenceKey
 from core.engine import wire
 from core.engine.calls import OpenCalls
-from core.engine.child import EngineProcess
 from core.engine.connection import EngineConnection, SocketConnection
 from core.engine.ledger import Ledger
-from core.engine.owned_engine import OwnedEngine
-from core.engine.shared_file import SharedFiles
 from core.engine.turns import Turns
 
 logger = logging.getLogger(__name__)
 
-START_TIMEOUT_S = 1800.0
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 LARGE_REQUEST = 256 * 1024
@@ -59,7 +54,7 @@ DeathHandler = Callable[[EngineDeadError], None]
 
 
 class ZmqClient:
-    """One client of one engine. `start` an engine or `connect` to one, `listen`, then `add` requests.
+    """One client of one engine: `connect` to one, or start one (`core.engine.owned_engine`); then `listen` and `add` requests.
 
     ready:      what the engine said when it was up.
     for_others: whether further clients have connected to this engine, so that its owner has to ask whether it lives.
@@ -80,32 +75,6 @@ class ZmqClient:
         self._asked_at = self._heard_at = time.monotonic()
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
-
-    @classmethod
-    async def start(
-        cls,
-        config: EngineConfig,
-        *,
-        epoch: int = 0,
-        executor: str | None = None,
-        process: EngineProcess | None = None,
-        timeout_s: float = START_TIMEOUT_S,
-    ) -> ZmqClient:
-        """Start the process and wait until it is ready. This client owns it: `close` ends it.
-
-        executor:  MODULE:CLASS of another executor than the default.
-        process:   one that was spawned already.
-        timeout_s: seconds until the start is given up.
-        Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
-        """
-        if process is None:
-            process = EngineProcess.spawn(executor)
-        if process.files is not None:
-            config = _with_files(config, process.files)
-        engine = OwnedEngine(process)
-        log_level = logging.getLogger("core").getEffectiveLevel()
-        ready = await engine.start(wire.StartEngine(epoch, config, log_level), timeout_s)
-        return cls(engine, ready)
 
     @classmethod
     async def connect(
@@ -142,9 +111,10 @@ class ZmqClient:
     @property
     def pid(self) -> int:
         """Process id of the engine. Only its owner knows it."""
-        if not isinstance(self._engine, OwnedEngine):
+        pid = self._engine.pid
+        if pid is None:
             raise ValueError("This client did not start the engine; ask the one that did for its process id.")
-        return self._engine.pid
+        return pid
 
     async def add(self, requests: Sequence[EngineRequest]) -> None:
         """Send the choices of one request. Raises EngineDeadError, or RequestError for values that no message can hold.
@@ -323,12 +293,6 @@ class ZmqClient:
         self._calls.fail(error)
         if self._on_death is not None:
             self._on_death(error)
-
-
-def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
-    """With the descriptors of what outlives an engine."""
-    weights = files.weights if config.keep_weights is not None else None
-    return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)
 
 
 def _messages(requests: Sequence[EngineRequest], offset_s: float) -> list[AddRequest]:

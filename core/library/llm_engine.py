@@ -170,7 +170,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         from core.library.sharded_state import EngineCore
 
         client = self._live_client()
-        return EngineCore(lambda: client.worker.open_checkpoint(client.core.lifecycle.weights))
+        return EngineCore(lambda: client.worker.open_checkpoint(client.core.config.weights))
 
     @property
     def vllm_config(self) -> VllmConfig:
@@ -239,7 +239,7 @@ class LLMEngine(WeightMethods, AbsentNames):
 
     def _check_awake(self) -> None:
         """Raises RequestError when no step would compute anything."""
-        if self._live_client().core.lifecycle.halt.is_halted:
+        if self._live_client().core.is_halted:
             raise RequestError("The engine sleeps; call wake_up first.", status=409, code="engine_sleeps")
 
     def _need_tokenizer(self) -> Tokenizer:

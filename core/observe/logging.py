@@ -1,27 +1,21 @@
-"""One line a log record, the same in every process.
+"""The log of processes that users or clients talk to.
 
-Owns: the format and the handler of the loggers `core` and `core_plugins`, and of libraries that a process names; lines in that
-format without a logger; the filters against floods.
-Never does: touch other loggers or the root otherwise.
-Called by: the command line, the server and the engine process, once each; a library user configures `logging` as usual.
+Owns: the libraries of a server that log as it does, and the filter of its access log. Never does: format (`core.logging_setup`
+does). Called by: the command line and the server, once each; a library user configures `logging` as usual.
 """
 
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from core.api.errors import UserError
+from core import logging_setup
 from core.observe.page_looks import PageLooks
-from core.observe.repeats import RepeatFilter
 
-LOGGERS = ("core", "core_plugins")
 SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access", "opentelemetry")
 """Loggers of what a server's process uses besides; their levels are theirs."""
-HANDLER_NAME = "core-stderr"
 
 
 def setup_logging(
@@ -30,50 +24,5 @@ def setup_logging(
     libraries: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Log to standard error: `11:20:45.123 INFO engine core.engine.core: text`. A second call replaces the first.
-
-    level: a number or name of the `logging` module, in any case.
-    process: the name of this process in each line.
-    libraries: loggers of others that log as ours do, at levels of their own.
-    config: the user's own, for `logging.config.dictConfig`; what it says of a logger replaces what is said here.
-        Raises UserError when it cannot be used.
-    """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.set_name(HANDLER_NAME)
-    handler.setFormatter(_formatter(process))
-    handler.addFilter(PageLooks())
-    handler.addFilter(RepeatFilter())
-    level = level.upper() if isinstance(level, str) else level
-    for name in (*LOGGERS, *libraries):
-        logger = logging.getLogger(name)
-        for old in list(logger.handlers):
-            if old.get_name() == HANDLER_NAME:
-                logger.removeHandler(old)
-        logger.addHandler(handler)
-        logger.propagate = False
-        if name in LOGGERS:
-            logger.setLevel(level)
-    if config:
-        _apply(config)
-
-
-def log_line(text: str, level: int = logging.INFO, process: str = "main") -> str:
-    """A line as the log has them, for what is said before a process has decided on its log."""
-    record = logging.LogRecord("core", level, __file__, 0, text, (), None)
-    return _formatter(process).format(record)
-
-
-def _formatter(process: str) -> logging.Formatter:
-    return logging.Formatter(
-        fmt=f"%(asctime)s.%(msecs)03d %(levelname)s {process} %(name)s: %(message)s", datefmt="%H:%M:%S"
-    )
-
-
-def _apply(config: Mapping[str, Any]) -> None:
-    import logging.config as configuration
-
-    try:
-        configuration.dictConfig(dict(config))
-    except (ValueError, TypeError, AttributeError, ImportError) as error:
-        cause = error.__cause__ or error
-        raise UserError(f"--log-config-file: {error} ({cause}); see logging.config.dictConfig.") from None
+    """As `core.logging_setup.setup_logging`, without lines about the page's own requests that went well."""
+    logging_setup.setup_logging(level, process, libraries, config, [PageLooks()])

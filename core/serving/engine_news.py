@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import Callable
 
 from core.api.errors import EngineDeadError
-from core.engine.connection import EngineConnection, SocketConnection
-from core.engine.wedge import Voice
+from core.engine.connection import EngineConnection, SocketConnection, Voice
 from core.engine.zmq_client import ZmqClient
 from core.serving.api_messages import EngineAt, EngineDied, EngineGone, News
 

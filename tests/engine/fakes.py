@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,6 +30,11 @@ from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.server_config import ServerConfig
 from core.api.step_plan import StepPlan, StepResult
+from core.engine.composition import build_engine, find_observers
+from core.engine.core import EngineCore
+from core.engine.lifecycle import Lifecycle
+from core.engine.lifecycle_observer import LifecycleObserver
+from core.engine.observer import EngineObserver, ObserverFactory
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 EOS = 256
@@ -119,6 +125,23 @@ def make_resolution(config: EngineConfig, chat_template: str | None = None) -> A
     """What `resolve` would return, as far as the engine looks at it."""
     manifest = SimpleNamespace(tokenizer=byte_source(chat_template))
     return SimpleNamespace(engine=config, server=ServerConfig(), manifest=manifest)
+
+
+@cache
+def factories() -> dict[str, ObserverFactory]:
+    """The factories of all observers, found once."""
+    return find_observers()
+
+
+def composed(config: EngineConfig, executor: Any, epoch: int = 0, **observers: EngineObserver) -> EngineCore:
+    """An engine core with its KV services and all observers. observers: by name, in the place of the usual ones."""
+    given = {name: (lambda start, observer=observer: observer) for name, observer in observers.items()}
+    return build_engine(config, lambda final: executor, {**factories(), **given}, epoch=epoch)
+
+
+def lifecycle_of(core: EngineCore) -> Lifecycle:
+    """The lifecycle of an engine core."""
+    return next(each.lifecycle for each in core.observers if isinstance(each, LifecycleObserver))
 
 
 def next_token(token_ids: list[int]) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from engine.sleeping import FakeReloader, SleepingExecutor
-from fakes import EOS, make_config, reference
+from fakes import EOS, composed, make_config, reference
 
 from core.anonymous_file import anonymous_file
 from core.api.messages import EngineOutput, EngineRequest
@@ -18,6 +18,7 @@ from core.engine import lasting
 from core.engine.core import EngineCore
 from core.engine.engine_state import EngineState
 from core.engine.lasting import LastingFile
+from core.engine.lifecycle_observer import LifecycleObserver
 
 NUM_TOKENS = 8
 
@@ -125,7 +126,8 @@ class Lives:
         if self.prepare is not None:
             self.prepare(self.reloader)
         self.storage = MortalStorage(self._file)
-        return EngineCore(config, executor, before=before, storage=self.storage, wall_clock=lambda: 1.8e9)
+        lifecycle = LifecycleObserver(before, storage=self.storage, clock=lambda: 1.8e9)
+        return composed(config, executor, lifecycle=lifecycle)
 
 
 def prompt_of(name: str) -> list[int]:

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from fakes import composed
+
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_TOKENS, EngineOutputs, EngineReady, EngineRequest
 from core.engine.async_engine import AsyncEngine
-from core.engine.core import EngineCore
 from core.engine.executor import Executor
 from core.engine.ledger import Ledger
 from core.engine.revival import Reviver
@@ -34,7 +35,7 @@ class MortalClient:
 
     def __init__(self, config: EngineConfig, executor: Executor, epoch: int, last: int | None, deadly: Deadly) -> None:
         self.ready = EngineReady(epoch, executor.num_blocks, 4, config.model.max_model_len, executor.numerics, [])
-        self.core = EngineCore(config, executor, epoch)
+        self.core = composed(config, executor, epoch)
         self.dead_error: EngineDeadError | None = None
         self.silence_s = 0.0
         self.pid = 0

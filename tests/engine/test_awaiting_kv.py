@@ -10,16 +10,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fakes import make_config
+from fakes import composed, make_config
 from scheduler.fake_model import FakeExecutor, make_request, reference
 
 from core.api.config import CacheConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
-from core.engine import core as engine_core
-from core.engine import faults
-from core.engine.core import EngineCore
+from core.engine import faults, step_runner
 from core.kv.tiers import page_reader
 from core.kv.tiers.disk import DiskTier
 from core.scheduler import awaiting_kv
@@ -80,7 +78,7 @@ class World:
         config = make_config(max_model_len=128, scheduler={"async_scheduling": ahead, **scheduler})
         cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(path), disk_bytes=1 << 20)
         config = msgspec.structs.replace(config, cache=cache)
-        before = EngineCore(config, PagedExecutor())
+        before = composed(config, PagedExecutor())
         before.add([make_request("before", PROMPT, 1)])
         while before.has_work():
             before.step()
@@ -88,7 +86,7 @@ class World:
         self.go, self.begun = threading.Event(), threading.Event()
         self.is_broken = False
         self.executor = PagedExecutor()
-        self.core = EngineCore(config, self.executor)
+        self.core = composed(config, self.executor)
         self.tokens: dict[str, list[int]] = {}
         self.ends: dict[str, str | None] = {}
         real = DiskTier.read
@@ -122,7 +120,7 @@ class World:
     def await_load(self) -> None:
         """Until somebody waits for a page."""
         self.step()
-        assert self.core.waits_for_kv and self.begun.wait(PATIENCE_S)
+        assert self.core.scheduler.waits_for_kv and self.begun.wait(PATIENCE_S)
 
     def close(self) -> None:
         self.go.set()
@@ -178,7 +176,7 @@ def test_an_engine_that_only_waits_rests_and_is_not_taken_for_broken(
     for _ in range(10):
         assert world.core.has_work()
         world.step()
-    assert pauses == [engine_core.KV_WAIT_S] * 10
+    assert pauses == [step_runner.KV_WAIT_S] * 10
     monkeypatch.undo()
     world.go.set()
     world.run()
@@ -188,7 +186,7 @@ def test_one_who_waits_can_be_aborted(world: World) -> None:
     world.add("waiting", PROMPT)
     world.await_load()
     world.core.abort(["waiting"])
-    assert not world.core.waits_for_kv
+    assert not world.core.scheduler.waits_for_kv
     world.core.scheduler.check_integrity()
     world.go.set()
     again = world.add("again", PROMPT)
@@ -229,7 +227,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     world.add("quick", OTHER, 4)
     world.step()
     world.go.set()
-    while world.core.waits_for_kv:
+    while world.core.scheduler.waits_for_kv:
         world.step()
         world.core.scheduler.kv.wait_for_loads(0.001)
         world.core.scheduler._state.awaiting.restore_ready()
@@ -247,7 +245,7 @@ def test_a_step_that_fails_leaves_waiting_ones_alone(world: World) -> None:
     world.executor.fails = 1
     for _ in range(5):
         world.step()
-    assert world.core.waits_for_kv and world.core.stats().num_failed_steps == 1
+    assert world.core.scheduler.waits_for_kv and world.core.stats().num_failed_steps == 1
     world.go.set()
     world.run()
     for request in (*running, waiting):
@@ -257,9 +255,9 @@ def test_a_step_that_fails_leaves_waiting_ones_alone(world: World) -> None:
 def test_a_defect_of_the_scheduler_starts_the_wait_over(world: World) -> None:
     waiting = world.add("waiting", PROMPT)
     world.await_load()
-    world.core._guard(lambda: 1 // 0)
+    world.core._runner.guard(lambda: 1 // 0)
     world.core.scheduler.check_integrity()
-    assert not world.core.waits_for_kv
+    assert not world.core.scheduler.waits_for_kv
     world.go.set()
     world.run()
     assert world.tokens["waiting"] == reference(waiting)[0]
@@ -271,7 +269,7 @@ def test_a_reset_of_the_cache_ends_the_wait(world: World) -> None:
     assert world.core.call("reset_prefix_cache") is True
     world.step()
     world.step()
-    assert not world.core.waits_for_kv, "although the disk has not answered"
+    assert not world.core.scheduler.waits_for_kv, "although the disk has not answered"
     world.run()
     assert world.tokens["waiting"] == reference(waiting)[0]
     assert world.core.stats().tier_hits == 0
@@ -296,7 +294,7 @@ def test_whatever_happens_the_text_is_right(
     config = make_config(max_model_len=80, scheduler={"async_scheduling": bool(seed % 2), "max_num_seqs": 4})
     cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(tmp_path), disk_bytes=1 << 20, host_bytes=host_bytes)
     executor = PagedExecutor(24)
-    core = EngineCore(msgspec.structs.replace(config, cache=cache), executor)
+    core = composed(msgspec.structs.replace(config, cache=cache), executor)
     tiers = core.kv_services.tiers
     assert tiers is not None and tiers.disk is not None
     requests: dict[str, EngineRequest] = {}

@@ -24,12 +24,14 @@ from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.engine import breadcrumbs
 from core.engine.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
 from core.engine.core import EngineCore
+from core.engine.crumbs_observer import CrumbsObserver
 from core.engine.death import Death, death_of
+from core.engine.observer import EngineStart
 from core.engine.oom_kills import count_oom_kills
+from core.engine.owned_engine import start_engine
 from core.engine.shared_file import STEPS_NBYTES
 from core.engine.step_queue import step_queue
 from core.engine.step_trace import StepTrace
-from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
 
 
@@ -124,9 +126,11 @@ def test_each_step_is_learned_from_once_by_one_model(file: int, max_stall_s: flo
     learned = 0
     for epoch in (0, 1):
         config = make_config(scheduler={"max_stall_s": max_stall_s})
-        trace = StepTrace(Breadcrumbs(file, epoch), 8, learns=not max_stall_s)
+        observer = CrumbsObserver.open(EngineStart(config, epoch, file))
+        assert observer is not None
+        trace = observer.trace
         assert trace.cost.num_observed == learned
-        core = EngineCore(config, FakeExecutor(config), epoch, trace)
+        core = EngineCore(config, FakeExecutor(config), epoch, observers=[observer])
         num_steps = 0
         for number in range(20):
             core.add([EngineRequest(f"r{number}", 0, [1, 2], SamplingParams(max_tokens=1), seed=0)])
@@ -287,7 +291,7 @@ def test_the_dead_engine_names_its_cause_and_those_it_was_computing(
 ) -> None:
     async def run() -> EngineDeadError:
         options = {} if prompt else {"always_fail": True}
-        client = await ZmqClient.start(make_config(options=options), executor=TARGET)
+        client = await start_engine(make_config(options=options), executor=TARGET)
         died = asyncio.Event()
         client.listen(lambda outputs: None, lambda error: died.set())
         params = SamplingParams(max_tokens=4)

@@ -30,6 +30,7 @@ from core.api.messages import (
 from core.api.sampling_params import SamplingParams
 from core.engine.clients import Clients
 from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
+from core.engine.owned_engine import start_engine
 from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
 
@@ -80,7 +81,7 @@ Use = Callable[[User, User], Awaitable[None]]
 
 async def start(**options: Any) -> User:
     return User(
-        await ZmqClient.start(
+        await start_engine(
             make_config(options={"num_blocks": 2048, **options}, max_model_len=2048), executor=TARGET, epoch=3
         )
     )

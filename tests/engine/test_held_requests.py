@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 import pytest
-from fakes import FakeExecutor, make_config, reference
+from fakes import FakeExecutor, composed, make_config, reference
 from test_engine_core import drain, request, tokens
 
 from core.api.messages import EngineRequest
@@ -41,7 +41,7 @@ class PreparingExecutor(FakeExecutor):
 @pytest.fixture
 def core() -> Iterator[EngineCore]:
     config = make_config()
-    core = EngineCore(config, PreparingExecutor(config))
+    core = composed(config, PreparingExecutor(config))
     yield core
     core.executor.let.set()  # type: ignore[attr-defined]
     core.close()

@@ -14,6 +14,7 @@ from fakes import EOS, TARGET, make_config, reference
 from core.api.config import CacheConfig, EngineConfig
 from core.api.messages import EngineOutputs, EngineRequest
 from core.api.sampling_params import SamplingParams
+from core.engine.owned_engine import start_engine
 from core.engine.zmq_client import ZmqClient
 
 PROMPT = list(range(41))
@@ -51,12 +52,12 @@ async def until_written(path: Path, count: int) -> None:
 @pytest.mark.parametrize("ahead", [False, True], ids=["step by step", "planned ahead"])
 def test_a_killed_engine_finds_its_prefixes_again(tmp_path: Path, ahead: bool) -> None:
     async def run() -> None:
-        client = await ZmqClient.start(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
+        client = await start_engine(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
         assert await answer(client) == (reference(PROMPT, 5), 0)
         await until_written(tmp_path, 11)
         os.kill(client.pid, signal.SIGKILL)
         await client.close()
-        again = await ZmqClient.start(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
+        again = await start_engine(with_disk(tmp_path, async_scheduling=ahead), executor=TARGET)
         assert await answer(again) == (reference(PROMPT, 5), 40)
         assert await again.call("check_integrity") is None
         assert await again.call("reset_prefix_cache") is True

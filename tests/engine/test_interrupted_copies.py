@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from fakes import EOS, FakeExecutor, make_config, reference
+from fakes import EOS, FakeExecutor, composed, make_config, reference
 
 from core.api.config import CacheConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
-from core.engine.core import EngineCore
 
 
 class Interrupted(FakeExecutor):
@@ -33,7 +32,7 @@ def test_blocks_that_were_not_filled_are_filled_later(ahead: bool) -> None:
     config = make_config(options={"num_blocks": 14}, scheduler={"async_scheduling": ahead})
     config = msgspec.structs.replace(config, cache=CacheConfig(block_size=4, host_bytes=1 << 20))
     executor = Interrupted(config)
-    core = EngineCore(config, executor)
+    core = composed(config, executor)
 
     def run(name: str, prompt: list[int]) -> list[int]:
         core.add([EngineRequest(name, 0, prompt, SamplingParams(max_tokens=3), seed=1, stop_token_ids=[EOS])])

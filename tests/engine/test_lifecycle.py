@@ -15,7 +15,6 @@ from core.api.errors import UserError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine import lasting
-from core.engine.core import EngineCore
 from core.engine.inproc import InprocClient
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}
@@ -190,12 +189,11 @@ def test_the_next_engine_sleeps_as_this_one_did() -> None:
         engine.core.call("sleep", {"level": 2})
         engine.core.call("wake_up", {"tags": ["weights"]})
         record = lasting.read(file)
-        assert record is not None and record.weights == engine.core.lifecycle.weights
+        assert record is not None and record.weights == engine.core.config.weights
         reasons = tuple(holder.reason for holder in record.holders)
         assert (record.sleep_level, record.missing, reasons) == (2, ("kv_cache",), ("pause", "sleep"))
         following = client(lasting_file=file)
-        core = EngineCore(following.core.config, SleepingExecutor(following.core.config), before=record)
-        state = core.call("lifecycle")
+        state = following.core.call("lifecycle")
         assert (state["sleep_level"], state["missing"], state["is_paused"]) == (2, ["kv_cache"], True)
         os.pwrite(file, b"torn" * 8, 0)
         os.pwrite(file, b"torn" * 8, lasting.PLACE_BYTES)

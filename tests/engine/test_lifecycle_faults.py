@@ -95,9 +95,9 @@ def test_a_client_that_is_gone_lets_go_and_others_hold_on(lives: Lives) -> None:
     lives.add("b")
     assert set(lives.run()) == {"a"}
     assert lives.call("lifecycle", client=1, hold=1)["hold"] == "reached"
-    lives.core.lifecycle.client_gone(1)
+    lives.core.client_gone(1)
     assert lives.state()["state"] == "paused", "the other call goes on waiting"
-    lives.core.lifecycle.client_gone(2)
+    lives.core.client_gone(2)
     assert set(lives.run()) == {"b"}
 
 
@@ -119,7 +119,7 @@ def test_a_pause_that_was_waited_for_is_the_operators_once_it_is_reached(lives: 
         lives.call("keep_pause", client=1, hold=1)
     lives.run()
     lives.call("keep_pause", client=1, hold=1)
-    lives.core.lifecycle.client_gone(1)
+    lives.core.client_gone(1)
     assert lives.state()["is_paused"] and lives.state()["is_halted"]
     lives.call("resume")
     with pytest.raises(UtilityError, match="ended before"):
@@ -169,8 +169,8 @@ def test_a_pause_halts_at_once_while_another_call_drains(lives: Lives) -> None:
     lives.core.step()
     lives.call("pause", client=1, mode="wait", hold=1)
     starts: list[bool] = []
-    start_over = lives.core.start_over
-    lives.core.start_over = lambda: (starts.append(True), start_over())[1]  # type: ignore[method-assign]
+    start_over = lives.core.sequences.start_over
+    lives.core.sequences.start_over = lambda: (starts.append(True), start_over())[1]  # type: ignore[method-assign]
     state = lives.call("pause", mode="keep", clear_cache=True)
     assert state["is_halted"] and starts, "the cache is cleared, too"
     assert not lives.run()
@@ -232,7 +232,7 @@ def test_a_death_during_an_update_leaves_the_weights_before(lives: Lives, moment
         lives.call("update_weights", update={"path": "two"})
     lives.die()
     assert lives.state()["weight_version"] == "1"
-    assert [source.path for source in lives.core.lifecycle.weights.sources] == ["one"]
+    assert [source.path for source in lives.core.config.weights.sources] == ["one"]
     assert lives.answers()
 
 
@@ -296,7 +296,7 @@ def test_a_cache_that_cannot_be_dropped_ends_the_engine(lives: Lives) -> None:
 
     lives.add("a")
     lives.core.step()
-    lives.core.start_over = broken  # type: ignore[method-assign]
+    lives.core.sequences.start_over = broken  # type: ignore[method-assign]
     with pytest.raises(EngineDeadError, match="could not be dropped"):
         lives.call("update_weights", update={"path": "x"})
     assert not lives.run(), "nothing is computed with a cache of other weights"

@@ -16,6 +16,7 @@ from core.api.errors import EngineDeadError, EngineStalledError, RequestError, U
 from core.api.messages import EngineOutputs, SchedulerStats
 from core.engine.child import EngineProcess
 from core.engine.control import EngineControl
+from core.engine.owned_engine import start_engine
 from core.engine.wedge import WedgeWatch
 from core.engine.zmq_client import ZmqClient
 from core.tokens.tokenizer import Tokenizer
@@ -76,7 +77,7 @@ def test_a_long_call_is_told_and_is_no_hang(tmp_path: Path) -> None:
     async def run() -> None:
         config = msgspec.structs.replace(make_config(options={"gate": str(gate)}), sleeps=True)
         process = EngineProcess.spawn("engine.sleeping:GatedExecutor")
-        owner = Listener(await ZmqClient.start(config, process=process))
+        owner = Listener(await start_engine(config, process=process))
         guest = Listener(await ZmqClient.connect(owner.client.address))
         try:
             await use(process, owner, guest)

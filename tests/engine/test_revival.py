@@ -18,11 +18,11 @@ from fakes import CRASH, HANG, TARGET, make_config, make_resolution, reference
 from core.api.config import RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core.engine import revival
 from core.engine.async_engine import AsyncEngine
 from core.engine.child import EngineProcess
 from core.engine.lowered import SPARE_BLOCKS
 from core.engine.revival import OwnedEngineSource, Reviver
-from core.engine.zmq_client import ZmqClient
 
 
 class Clock:
@@ -159,7 +159,7 @@ def test_after_a_lack_of_memory_fewer_run_at_a_time(monkeypatch: pytest.MonkeyPa
         with pytest.raises(EngineDeadError, match="more than 4 times"):
             await source.next(EngineDeadError("", cause="crash"))
 
-    monkeypatch.setattr(ZmqClient, "start", start)
+    monkeypatch.setattr(revival, "start_engine", start)
     asyncio.run(run())
     least = 64 // 4 + 1 + SPARE_BLOCKS  # for a sequence of 64 tokens and the one behind it
     assert started == [(8, None), (4, 32), (2, least), (2, least), (2, least)]

@@ -191,14 +191,14 @@ def test_an_interrupt_while_steps_are_in_flight_costs_nobody_anything(
     for name, prompt in PROMPTS.items():
         engine.add(name, prompt)
     engine.step(2)
-    result = engine.core._queue.result
+    result = engine.core.queue.result
 
     def interrupted(ticket: object) -> StepResult:
         if computed:
             result(ticket)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(engine.core._queue, "result", interrupted)
+    monkeypatch.setattr(engine.core.queue, "result", interrupted)
     with pytest.raises(KeyboardInterrupt):
         engine.step(3)
     monkeypatch.undo()

@@ -16,9 +16,9 @@ from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.breadcrumbs import InUtility, LastStep
+from core.engine.owned_engine import start_engine
 from core.engine.utilities import LONG
 from core.engine.wedge import FACTOR, UNKNOWN_S, UTILITY_S, WedgeWatch
-from core.engine.zmq_client import ZmqClient
 
 
 @dataclass
@@ -142,7 +142,7 @@ def test_the_owner_asks_for_clients_that_it_knows_nothing_of(for_others: bool) -
 def test_an_engine_that_hangs_is_killed_and_says_where(stopped: bool, capfd: pytest.CaptureFixture[str]) -> None:
     async def run() -> EngineDeadError:
         config = msgspec.structs.replace(make_config(), wedge_timeout_s=0.5)
-        client = await ZmqClient.start(config, executor=TARGET)
+        client = await start_engine(config, executor=TARGET)
         died = asyncio.Event()
         client.listen(lambda outputs: None, lambda error: died.set())
         for number in range(20):  # so that it is known how long steps take

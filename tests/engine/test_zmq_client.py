@@ -23,6 +23,7 @@ from core.engine import wire
 from core.engine.child import EngineProcess
 from core.engine.connection import EngineConnection
 from core.engine.faults import FAULTS_BEFORE_PROBE
+from core.engine.owned_engine import start_engine
 from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
 
@@ -61,7 +62,7 @@ class Ear:
 
 
 async def start(ear: Ear | None = None, **options: Any) -> ZmqClient:
-    client = await ZmqClient.start(make_config(options=options), executor=TARGET, epoch=7)
+    client = await start_engine(make_config(options=options), executor=TARGET, epoch=7)
     ear = ear or Ear()
     client.listen(ear.hear, ear.die)
     return client
@@ -217,7 +218,7 @@ def test_start_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         config = make_config(options={"start_s": 3600.0})
         with pytest.raises(EngineDeadError, match=r"not ready after 0\.5 s"):
-            await ZmqClient.start(config, executor=TARGET, timeout_s=0.5)
+            await start_engine(config, executor=TARGET, timeout_s=0.5)
 
     asyncio.run(run())
 
@@ -225,7 +226,7 @@ def test_start_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_unknown_executor_is_named() -> None:
     async def run() -> None:
         with pytest.raises(EngineDeadError, match="no_such_module"):
-            await ZmqClient.start(make_config(), executor="no_such_module:Thing")
+            await start_engine(make_config(), executor="no_such_module:Thing")
 
     asyncio.run(run())
 
@@ -327,10 +328,10 @@ def test_interrupt_is_left_to_the_parent() -> None:
 ORPHAN = """
 import asyncio, os, signal, sys
 from fakes import TARGET, make_config
-from core.engine.zmq_client import ZmqClient
+from core.engine.owned_engine import start_engine
 
 async def main():
-    client = await ZmqClient.start(make_config(), executor=TARGET)
+    client = await start_engine(make_config(), executor=TARGET)
     print(client.pid, client.address, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -270,17 +270,17 @@ def test_the_next_engine_has_what_was_replaced_and_cached_pages_are_never_those_
     client = InprocClient(config)
     with SharedTensors(weights_of(newer_llama)) as shared:
         client.core.call("update_weights", {"update": msgspec.to_builtins(shared.update("v2"))})
-    state = client.core.lifecycle.weights
+    state = client.core.config.weights
     assert (state.version, state.number) == ("v2", 1)
     names = {client.core.kv_services.tiers.disk.directory.name}
     client.close()
     executor = UniprocExecutor(msgspec.structs.replace(config, weights=state))
     following = InprocClient(msgspec.structs.replace(config, weights=state), executor)
-    assert following.core.lifecycle.weights == state
+    assert following.core.config.weights == state
     names.add(following.core.kv_services.tiers.disk.directory.name)
     following.close()
     first = InprocClient(config)
-    assert first.core.lifecycle.weights == WeightsState()
+    assert first.core.config.weights == WeightsState()
     assert first.core.kv_services.tiers.disk.directory.name not in names
     assert len(names) == 1
     first.close()

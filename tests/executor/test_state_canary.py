@@ -37,7 +37,7 @@ def state_of(llm: LLM) -> State:
 def check(llm: LLM) -> None:
     """What a start does before requests are taken."""
     engine = engine_of(llm)
-    Canary.open(engine.config, engine.executor).check(engine._compute, engine.config)
+    Canary.open(engine.config, engine.executor).check(engine.compute, engine.config)
 
 
 def flip(generator: random.Random, state: State, name: str):
@@ -154,14 +154,14 @@ def test_large_weights_are_compared_in_idle_time(tiny_llama: Path, tmp_path: Pat
     first = open_llm(tiny_llama, tmp_path)
     (path,) = tmp_path.iterdir()
     assert json.loads(path.read_text())["checksums"] == {}
-    while engine_of(first).save_idle() is not None:
+    while engine_of(first).idle() is not None:
         pass
     assert len(json.loads(path.read_text())["checksums"]) == len(state_of(first).names)
     first.close()
     second = open_llm(tiny_llama, tmp_path)
     flip(random.Random(0), state_of(second), state_of(second).names[-1])
     with pytest.raises(StateError, match="1 of"):
-        while engine_of(second).save_idle() is not None:
+        while engine_of(second).idle() is not None:
             pass
     second.close()
 

@@ -99,14 +99,14 @@ ANOTHER_ENVIRONMENT = """
 import asyncio, os, sys
 from core.api.errors import CoreError
 from core.config.resolve import resolve
-from core.engine.zmq_client import ZmqClient
+from core.engine.owned_engine import start_engine
 
 drafts = {"method": "example_repeat", "num_speculative_tokens": 2}
 given = {"model": sys.argv[1], "speculative_config": drafts, "kv_cache_memory_bytes": 1 << 22, "max_model_len": 64}
 config = resolve(given, context="llm", environ={}).engine
 os.environ["PYTHONPATH"] = sys.argv[2] + os.pathsep + os.environ["PYTHONPATH"]
 try:
-    asyncio.run(ZmqClient.start(config))
+    asyncio.run(start_engine(config))
 except CoreError as error:
     print(error)
 """

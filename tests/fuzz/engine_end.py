@@ -34,7 +34,7 @@ from core.engine.clients import Clients
 from core.engine.core import EngineCore
 from core.engine.greeting import GREETING
 from core.engine.loop import EngineLoop
-from tests.engine.fakes import VOCAB_SIZE, make_config, next_token, reference
+from tests.engine.fakes import VOCAB_SIZE, composed, make_config, next_token, reference
 
 OWNER, GUEST = b"owner", b"guest"
 GUEST_HANDLE = 1 << CLIENT_SHIFT
@@ -76,7 +76,7 @@ def read_messages(folder: Path) -> None:
     socket = ListSocket([[*first, *said], *([(OWNER, [wire.encode(word)])] for word in words)])
     config = make_config()
     executor = StrictExecutor()
-    core = EngineCore(config, executor, EPOCH)
+    core = composed(config, executor, EPOCH)
     clients = Clients(socket)  # type: ignore[arg-type]
     ready = EngineReady(EPOCH, executor.num_blocks, 4, 64, executor.numerics, [])
     try:

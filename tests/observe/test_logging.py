@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core.observe.logging import LOGGERS, log_line, setup_logging
+from core.logging_setup import LOGGERS, log_line
+from core.observe.logging import setup_logging
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.observe.repeats import MAX_KINDS, RepeatFilter
+from core.log_repeats import MAX_KINDS, RepeatFilter
 
 
 class Unprintable:

@@ -202,7 +202,7 @@ class Invariants:
         expected = {front.engine._client.ready.client for front in world.serving() if front.engine} | {0}
         if {client.number for client in clients} - expected:
             world.violated("clients", f"the engine has clients that are gone: {[c.number for c in clients]}")
-        in_use = {source.digest for source in core.lifecycle.weights.sources}
+        in_use = {source.digest for source in core.config.weights.sources}
         if world.kept_tensors - in_use:
             world.violated("leak", f"tensors that nobody needs are kept: {sorted(world.kept_tensors - in_use)}")
 

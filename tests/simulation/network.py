@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from core.api.errors import EngineDeadError
-from core.engine.connection import EngineConnection, SocketConnection
+from core.engine.connection import EngineConnection, SocketConnection, Voice
 from core.engine.owned_engine import OwnedEngine
-from core.engine.wedge import Voice
 from core.serving.engine_news import EngineNews, SharedEngine
 from tests.simulation.loop import CURRENT, Died, Process, SimLoop
 

@@ -11,13 +11,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
-from core.engine import control, lasting, revival, scheduling, zmq_client
+from core.engine import control, lasting, owned_engine, revival, scheduling
 from core.engine import process as engine_process
 from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
@@ -67,10 +68,11 @@ def simulation() -> Iterator[Play]:
     os.ftruncate(steps_file, STEPS_NBYTES)
     nothing = lambda *args, **options: None  # noqa: E731
     replaced: list[tuple[Any, str, Any]] = [
-        (zmq_client, "OwnedEngine", SimOwned),
+        (owned_engine, "OwnedEngine", SimOwned),
         (revival, "EngineProcesses", engine.SimProcesses),
         (engine_process, "ThreadPoolExecutor", engine.AtOnce),
         (engine_process, "import_executor", engine.importer(engine.SimProcesses)),
+        (engine_process, "find_observers", cache(engine_process.find_observers)),
         (engine_process, "setup_logging", nothing),
         (engine_process, "gc", SimpleNamespace(disable=nothing, enable=nothing, freeze=nothing)),
         (engine_process, "EngineLoop", NotedLoop),

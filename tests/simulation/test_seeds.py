@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from core.engine.core import EngineCore
+from core.engine.sequences import Sequences
 from tests.simulation.events import Ask, Kill, Schedule, Settings, Update, from_text, to_text
 from tests.simulation.executor import SimExecutor
 from tests.simulation.generator import schedule_of
@@ -56,7 +56,7 @@ KEPT = Schedule(
 
 def test_a_cache_that_outlives_its_weights_is_seen_and_the_schedule_shrunk(play: Play) -> None:
     assert not play(KEPT).violations
-    with patch.object(EngineCore, "start_over", lambda core: None):
+    with patch.object(Sequences, "start_over", lambda sequences: None):
         assert first_violation(play, KEPT) == "cache"
         short = shrink(KEPT, lambda schedule: first_violation(play, schedule))
         kinds = [type(event).__name__ for event in short.events]

@@ -10,8 +10,7 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from core.api.errors import EngineDeadError
-from core.engine.connection import EngineConnection
-from core.engine.wedge import Voice
+from core.engine.connection import EngineConnection, Voice
 from core.serving.engine_news import EngineNews
 from core.serving.remote.sockets import MOST_BYTES
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from core.api.checkpoint import CheckpointFacts
 from core.api.reason import Reason
-from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core.plugin.entry_points import named
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_plugins.quantization.declared.arguments import DeclaredArguments
 from core_plugins.quantization.declared.declares import declaring, refusals, undeclared
 

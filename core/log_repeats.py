@@ -1,7 +1,7 @@
 """One line a minute instead of a flood.
 
 Owns: the rule which records are the same, and how often they pass. Never does: format, since a record that is held back
-should cost no more than a look-up. Called by: `core.observe.logging`.
+should cost no more than a look-up. Called by: `core.logging_setup`.
 """
 
 from __future__ import annotations

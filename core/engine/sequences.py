@@ -1,0 +1,105 @@
+"""The sequences of an engine core: at gates, in its scheduler, or ended before they began.
+
+Owns: `Sequences`: the way of a sequence into the scheduler and, unless a step ends it, out again. Never does: plan or compute.
+Called by: the engine core for its clients; observers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from core.api.errors import CoreError
+from core.api.messages import EngineOutput, EngineRequest
+from core.api.step_plan import SequenceKey
+from core.engine.gate import Gate
+from core.engine.kv_services import KVServices
+from core.engine.step_runner import StepRunner
+from core.plugin.table import PluginTable
+from core.scheduler.scheduler import Scheduler
+
+logger = logging.getLogger(__name__)
+
+GATE_WAIT_S = 0.005
+"""How long a step that has nothing to compute waits for a sequence that a gate keeps; messages wait as long."""
+
+
+class Sequences:
+    """The sequences of one scheduler. gates: asked in their order; the first one that keeps a sequence has it alone."""
+
+    def __init__(self, scheduler: Scheduler, runner: StepRunner, kv_services: KVServices, plugins: PluginTable) -> None:
+        self.gates: list[Gate] = []
+        self._kv_services = kv_services
+        self._scheduler = scheduler
+        self._runner = runner
+        self._plugins = plugins
+
+    def add(self, requests: Iterable[EngineRequest]) -> None:
+        """Queue sequences, unless a gate keeps them. One that is refused comes back from the next step as an error output."""
+        for request in requests:
+            if not any(gate.hold(request) for gate in self.gates):
+                self.schedule(request)
+
+    def schedule(self, request: EngineRequest) -> None:
+        """Hand a sequence to the scheduler, past all gates."""
+        try:
+            self._scheduler.add(request)
+        except Exception as error:
+            logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
+            reason = str(self._plugins.blamed(error))
+            self.refuse(request.request_id, request.choice, request.handle, reason)
+
+    def refuse(self, request_id: str, choice: int, handle: int, reason: str) -> None:
+        """End a sequence that never started: the next step reports `reason` as its error."""
+        output = EngineOutput(request_id, choice, 0, [], finish_reason="error", stop_reason=reason, handle=handle)
+        self._runner.ended.append(output)
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
+        request_ids = list(request_ids)
+        for gate in self.gates:
+            gate.abort(request_ids)
+        self._runner.guard(lambda: self._scheduler.abort(request_ids))
+
+    def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
+        """Forget single choices; unknown ones are ignored; nothing is reported."""
+        keys = list(keys)
+        for gate in self.gates:
+            gate.abort_choices(keys)
+        self._runner.guard(lambda: self._scheduler.abort_choices(keys))
+
+    @property
+    def at_gates(self) -> bool:
+        """Whether a gate keeps sequences that go on by themselves."""
+        return any(gate.num_live for gate in self.gates)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether any sequence has not ended, those aside that a gate keeps until a client's call."""
+        return self._scheduler.has_unfinished() or self.at_gates
+
+    @property
+    def live(self) -> bool:
+        """Whether any of them may still get a token; the others only wait for a step to report or to forget them."""
+        return self._scheduler.num_live > 0 or self.at_gates
+
+    def await_gates(self) -> None:
+        """Wait for a sequence that a gate keeps, for a moment."""
+        for gate in self.gates:
+            gate.await_one(GATE_WAIT_S)
+
+    def end_all(self) -> None:
+        """End these sequences with finish reason `abort`, which the next step reports."""
+        ended = self._runner.ended
+        for gate in self.gates:
+            for request in gate.take_live():
+                ended.append(EngineOutput(*request.key, 0, [], finish_reason="abort", handle=request.handle))
+        outputs = self._runner.guard(self._scheduler.end_all)
+        if outputs is not None:
+            self._runner.ended += outputs
+
+    def start_over(self) -> None:
+        """Have those in the scheduler wait again, with their tokens and an empty cache."""
+        self._runner.start_over()
+        for observer in self._kv_services.observers:
+            observer.cleared()
