@@ -31,7 +31,7 @@ from core.engine.step_log import StepLog
 from core.engine.step_queue import step_queue
 from core.engine.step_trace import StepTrace
 from core.engine.utilities import call_utility
-from core.kv.services import KVServices
+from core.kv.connectors import KVConnectors
 from core.plugin.table import PluginTable
 from core.scheduler.results import StepOutputs
 from core.scheduler.step import Step
@@ -78,7 +78,7 @@ class EngineCore:
         self.config = config
         self.executor = executor
         self.epoch = epoch
-        self.kv_services = KVServices.open(config, executor.numerics, executor.page_bytes)
+        self.kv_services = KVConnectors.open(config, executor.numerics, executor.page_bytes)
         self._plugins = PluginTable(config.plugins.table)
         self._queue = step_queue(executor, ahead=config.scheduler.async_scheduling, trace=trace)
         self._executor_calls = ExecutorCalls(executor, self._queue)

@@ -51,6 +51,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("grammar", "core.grammars", None, None, "many, one for each request"),
     Kind("response_format", "core.response_formats", None, None, "many"),
     Kind("logits_processor", "core.logits_processors", "logits_processors", None, "many"),
+    Kind("kv_connector", "core.kv_connectors", "kv_transfer_config", None, "many"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})
