@@ -102,7 +102,7 @@ def _checked_arguments(
         elif kind == "kv_connector":
             if manifest.row.distribution != ENGINE:
                 values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
-            prefix = flag_of("kv_transfer_config.kv_connector_extra_config")
+            prefix = flag_of(f"{argument}")
         elif argument is not None:
             values = settings[argument]
             prefix = flag_of(argument)

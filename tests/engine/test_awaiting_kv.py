@@ -18,6 +18,7 @@ from core.api.step_plan import StepPlan, StepResult
 from core.engine import core as engine_core
 from core.engine import faults
 from core.engine.core import EngineCore
+from core.kv import connectors
 from core.kv.tiers import page_reader
 from core.kv.tiers.disk import DiskTier
 from core.scheduler import awaiting_kv
@@ -221,7 +222,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     """Its pages fill the memory for pages that are read, and those of the one who waits need it."""
     monkeypatch.setattr(awaiting_kv, "MAX_AWAITING", 1)
     monkeypatch.setattr(page_reader, "MAX_HELD_BYTES", 1)
-    monkeypatch.setattr(page_reader, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
+    monkeypatch.setattr(connectors, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
     world = World(tmp_path, monkeypatch, False, policy="priority", max_num_seqs=1)
     first = world.add("first", PROMPT, priority=5)
     world.await_load()
