@@ -75,6 +75,7 @@ class KVManager:
         self.enable_prefix_caching = enable_prefix_caching
         has_states = self.states.num_blocks > 0
         self.connectors = KVConnectors() if connectors is None else connectors
+        self._copies = self.connectors.copies
         self.connectors.begin_pool(keeps_pages=enable_prefix_caching and not has_states)
         self.observers = self._attach_observers(observers)
         self.num_query_tokens = 0
@@ -240,7 +241,7 @@ class KVManager:
 
         Each one taken needs one call of `settle_transfers`.
         """
-        return self.connectors.copies.take()
+        return self._copies.take()
 
     def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
