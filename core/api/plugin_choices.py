@@ -34,6 +34,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     grammars:  backends of structured outputs, in the order in which they are asked.
     logits_processors: in the order in which they run: names of plugins, and import paths (`module:Class`).
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
+    kv_connectors: in the order in which they are asked for pages.
     table:     every plugin named above.
     """
 
@@ -48,3 +49,4 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     table: tuple[ResolvedPlugin, ...] = ()
     grammars: tuple[str, ...] = ()
     logits_processors: tuple[str, ...] = ()
+    kv_connectors: tuple[str, ...] = ()

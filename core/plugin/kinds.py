@@ -14,8 +14,8 @@ class Kind:
 
     name:            word used in tables and on the command line.
     group:           entry-point group; entry-point names are the argument's values.
-    argument:        engine argument that chooses by name, or None.
-    config_argument: engine argument that carries the chosen plugin's own arguments, or None.
+    argument:        engine argument, or key of one, that chooses by name, or None.
+    config_argument: engine argument, or key of one, that carries the chosen plugin's own arguments, or None.
     by_name:         whether that argument has a mapping for each plugin, by its name: several are chosen.
     count:           how many are chosen, for people.
     replaceable:     whether another one, or the reference operations, can do the same work: one that fails although nobody
@@ -51,6 +51,13 @@ KINDS: tuple[Kind, ...] = (
     Kind("grammar", "core.grammars", None, None, "many, one for each request"),
     Kind("response_format", "core.response_formats", None, None, "many"),
     Kind("logits_processor", "core.logits_processors", "logits_processors", None, "many"),
+    Kind(
+        "kv_connector",
+        "core.kv_connectors",
+        "kv_transfer_config.kv_connector",
+        "kv_transfer_config.kv_connector_extra_config",
+        "many",
+    ),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

@@ -12,7 +12,7 @@ ROOT = Path(core.__file__).parent
 
 LOOP = frozenset({
     "calls", "clients", "composition", "connection", "core", "engine_calls", "executor", "executor_calls", "faults", "gate",
-    "greeting", "inproc", "kv_services", "ledger", "loop", "observer", "process", "scheduling", "sequences", "shared_file",
+    "greeting", "inproc", "ledger", "loop", "observer", "process", "scheduling", "sequences", "shared_file",
     "socket_directory", "step_queue", "step_runner", "token_ids", "turns", "utilities", "wire", "zmq_client",
 })  # fmt: skip
 """Modules of `core.engine` that belong to the minimal core."""
@@ -37,7 +37,6 @@ OPTIONAL = (
 """Beginnings of modules below `BELOW` that do not belong to the minimal core."""
 
 REMAINING = frozenset({
-    ("composition", "core.kv.services"),  # until KV connectors are found like observers
     ("inproc", "core.executor.uniproc"),  # until executors are plugins
 })  # fmt: skip
 """Arrows that are still to go."""

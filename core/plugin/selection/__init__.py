@@ -10,7 +10,13 @@ that installing a package changes nothing that works without it.
 """
 
 from core.plugin.selection.attention import select_attention
-from core.plugin.selection.by_name import select_grammars, select_logits_processors, select_policy, select_speculative
+from core.plugin.selection.by_name import (
+    select_grammars,
+    select_kv_connectors,
+    select_logits_processors,
+    select_policy,
+    select_speculative,
+)
 from core.plugin.selection.checkpoint import select_loader, select_model
 from core.plugin.selection.kernels import KERNEL_CALLS, kernel_reasons, select_kernels
 from core.plugin.selection.platform import select_platform
@@ -22,6 +28,7 @@ __all__ = [
     "select_attention",
     "select_grammars",
     "select_kernels",
+    "select_kv_connectors",
     "select_loader",
     "select_logits_processors",
     "select_model",

@@ -1,7 +1,7 @@
 """One name for everything besides tokens that the values of a KV block depend on.
 
-Owns: `fingerprint`, and the digest of weight files in it. Never does: read whole weights. Called by: `KVServices`, a front's
-engine.
+Owns: `fingerprint`, and the digest of weight files in it. Never does: read whole weights. Called by: `KVConnectors`, the state
+canary, the API server.
 """
 
 from __future__ import annotations
