@@ -63,11 +63,12 @@ def make_core(num_running: int, num_steps: int, *, num_waiting: int = 0, num_blo
     )
     executor = OneToken(num_blocks or num_running * (length // BLOCK_SIZE + 1) + 1)
     policy = ResolvedPlugin(kind="policy", name="fcfs", target="core_plugins.policies.fcfs.manifest")
+    explain = ResolvedPlugin(kind="kv_connector", name="explain", target="core_plugins.kv_connectors.explain")
     config = EngineConfig(
         model=ModelConfig(model="none", served_names=("none",)),
         cache=CacheConfig(block_size=BLOCK_SIZE),
         scheduler=scheduler,
-        plugins=PluginChoices(loader="none", platform="none", table=(policy,)),
+        plugins=PluginChoices(loader="none", platform="none", table=(policy, explain), kv_connectors=("explain",)),
     )
     core = build_engine(config, lambda final: executor, find_observers())  # type: ignore[arg-type, return-value]
     for number in range(num_running + num_waiting):

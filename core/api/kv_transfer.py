@@ -1,17 +1,30 @@
-"""Copies between KV blocks and memory outside the pool, as a step plan carries them.
+"""Copies between KV blocks and memory outside the pool, as a step plan carries them, and the names of blocks there.
 
-Owns: `KVTransfers`. Never does: copy. Called by: the KV tiers (they ask), executors (they copy).
+Owns: `KVTransfers`, `Page`, `PrefixKey`. Never does: copy or hash. Called by: the KV manager (requests copies), executors
+(copy), KV connectors (keep pages by key).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Page = NDArray[np.uint8]
 """The bytes of one block in all layers of its group, uint8 [page_bytes]; never changed after it was made."""
+
+
+class PrefixKey(NamedTuple):
+    """Name of a full block.
+
+    digest:  hash of the whole prefix.
+    payload: the block's own token ids, 4 bytes each. A page belongs to a block only when digest and payload agree.
+    """
+
+    digest: bytes
+    payload: bytes
 
 
 @dataclass(slots=True)

@@ -35,6 +35,7 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     logits_processors: in the order in which they run: names of plugins, and import paths (`module:Class`).
     executor:  what computes the steps; empty in choices that no engine is built from by themselves.
     arguments: by (kind + "." + name): the plugin's own arguments as plain values.
+    kv_connectors: in the order in which they are asked for pages.
     table:     every plugin named above.
     """
 
@@ -50,3 +51,4 @@ class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
     grammars: tuple[str, ...] = ()
     logits_processors: tuple[str, ...] = ()
     executor: str = ""
+    kv_connectors: tuple[str, ...] = ()

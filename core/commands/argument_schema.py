@@ -45,9 +45,7 @@ def json_schema(registry: PluginRegistry) -> Node:
         for manifest in manifests:
             if manifest.row.kind == kind.name:
                 plugins[manifest.row.name] = _plugin(manifest, definitions)
-        node = properties[kind.config_argument]
-        if "anyOf" in node:
-            node = node["anyOf"][0]
+        node = _mapping_at(properties, kind.config_argument)
         describe = described.get(kind.config_argument)
         node |= _own_arguments(kind, plugins, definitions, named(describe) if describe else None)
     for name, field in fields.items():
@@ -61,6 +59,15 @@ def json_schema(registry: PluginRegistry) -> Node:
         "additionalProperties": False,
         "$defs": definitions,
     }
+
+
+def _mapping_at(properties: Node, path: str) -> Node:
+    """The node of an argument, or of a key of one, that is a mapping."""
+    name, _, rest = path.partition(".")
+    node: Node = properties[name]
+    if "anyOf" in node:
+        node = node["anyOf"][0]
+    return _mapping_at(node["properties"], rest) if rest else node
 
 
 def _with_arguments(registry: PluginRegistry) -> list[Manifest]:

@@ -13,6 +13,7 @@ from core.config.attempt import Attempt
 from core.config.attention import choose_attention
 from core.config.checkpoint import Checkpoint
 from core.config.chosen import ChosenPlatform
+from core.config.kv_connectors import choose_kv_connectors
 from core.config.quantization_names import METHOD_NAMES
 from core.config.structured_outputs import structured_outputs_config
 from core.plugin.capabilities import dtype_reasons
@@ -50,6 +51,7 @@ def choose_plugins(
     _choose_policy(attempt)
     _choose_grammars(attempt)
     _choose_logits_processors(attempt)
+    choose_kv_connectors(attempt)
     _run_plugin_rules(attempt, checkpoint)
     _check_dtypes(attempt, platform)
 

@@ -5,8 +5,6 @@ Owns: `EngineConfig`, put together. Never does: derive a value that a rule could
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from core.api.config import (
@@ -27,6 +25,7 @@ from core.config.compilation import compilation_config
 from core.config.draft_control import draft_settings
 from core.config.draft_model import Draft
 from core.config.generation import eos_token_ids, generation_defaults, override_name
+from core.config.kv_connectors import publishes_events
 from core.config.log_file import log_config
 from core.config.memory import MemoryPlan
 from core.config.plugin_choices import plugin_choices
@@ -169,17 +168,19 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
         host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
         disk_path=settings["kv_offloading_disk_path"],
         disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),
-        events=_events(settings["kv_events_config"]),
+        events=_events(settings),
         metrics_sample=settings["kv_cache_metrics_sample"] if settings["kv_cache_metrics"] else 0.0,
         explains=settings["explain_answers"],
     )
 
 
-def _events(given: dict[str, Any] | None) -> KVEventsConfig | None:
+def _events(settings: Settings) -> KVEventsConfig | None:
     """None when they are not switched on."""
-    keys = underscored(given or {})
-    if not keys.pop("enable_kv_cache_events", False) or keys.pop("publisher", "zmq") == "null":
+    if not publishes_events(settings):
         return None
+    keys = underscored(settings["kv_events_config"])
+    for name in ("enable_kv_cache_events", "publisher"):
+        keys.pop(name, None)
     return KVEventsConfig(**keys)
 
 

@@ -20,6 +20,7 @@ from core.config.draft_control import CONTROL_KEYS
 from core.config.draft_keys import is_draft_key
 from core.config.settings import Settings, underscored
 from core.plugin.capabilities import constraint_problems
+from core.plugin.discovery import ENGINE
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 
@@ -41,6 +42,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
     kernels = chosen.stages.get("kernels")
     grammars = chosen.stages.get("grammar")
     processors = chosen.stages.get("logits_processor")
+    connectors = chosen.stages.get("kv_connector")
     return PluginChoices(
         loader=chosen.name("loader") or "",
         platform=chosen.name("platform") or "",
@@ -54,6 +56,7 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
         grammars=grammars.selection.chosen if grammars is not None else (),
         logits_processors=processors.selection.chosen if processors is not None else (),
         executor=chosen.name("executor") or "",
+        kv_connectors=connectors.selection.chosen if connectors is not None else (),
     )
 
 
@@ -96,6 +99,10 @@ def _checked_arguments(
             prefix = flag_of(f"{argument}.{name}")
         elif kind == "speculative":
             values = speculative_arguments(settings, chosen)
+            prefix = flag_of(f"{argument}")
+        elif kind == "kv_connector":
+            if manifest.row.distribution != ENGINE:
+                values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
             prefix = flag_of(f"{argument}")
         elif argument is not None:
             values = settings[argument]

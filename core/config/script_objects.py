@@ -29,6 +29,10 @@ class KVEventsConfig(Keys):
     """For `kv_events_config`."""
 
 
+class KVTransferConfig(Keys):
+    """For `kv_transfer_config`."""
+
+
 class PoolerConfig(Keys):
     """For `pooler_config`."""
 
@@ -63,7 +67,6 @@ NOT_SERVED: Mapping[str, str] = {
     "DeviceConfig": ARGUMENTS,
     "ECTransferConfig": "an instance does not exchange anything with others",
     "EPLBConfig": "experts are not spread over ranks",
-    "KVTransferConfig": "an instance does not exchange anything with others",
     "KernelConfig": ARGUMENTS,
     "LoRAConfig": "LoRA adapters are not available",
     "LoadConfig": ARGUMENTS,

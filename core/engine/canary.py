@@ -25,7 +25,7 @@ from core.api.errors import CoreError, UserError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.executor import Executor
-from core.kv.tiers.fingerprint import fingerprint
+from core.kv.fingerprint import fingerprint
 from core.version import __version__
 
 logger = logging.getLogger(__name__)

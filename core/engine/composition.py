@@ -15,7 +15,7 @@ from core.api.errors import ConfigError, PluginError
 from core.engine.core import EngineCore
 from core.engine.executors import ExecutorFactory
 from core.engine.observer import EngineObserver, EngineStart, ObserverFactory
-from core.kv.services import KVServices
+from core.kv.connectors import KVConnectors
 from core.plugin.discovery import entry_points_of
 
 GROUP: Final = "core.engine_observers"
@@ -61,7 +61,7 @@ def build_engine(
     for observer in observers:
         config = observer.configure(config)
     executor = make_executor(config)
-    services = KVServices.open(config, executor.numerics, executor.page_bytes)
+    services = KVConnectors.open(config, executor.numerics, executor.page_bytes)
     return EngineCore(config, executor, epoch, observers=observers, kv_services=services)
 
 

@@ -18,13 +18,13 @@ from core.engine.engine_calls import EngineCalls
 from core.engine.executor import Executor
 from core.engine.executor_calls import ExecutorCalls
 from core.engine.faults import Faults
-from core.engine.kv_services import KVServices, NoKVServices
 from core.engine.observer import EngineObserver, hooks
 from core.engine.scheduling import build_scheduler
 from core.engine.sequences import Sequences
 from core.engine.step_queue import step_queue
 from core.engine.step_runner import StepRunner
 from core.engine.utilities import OWNER
+from core.kv.connectors import KVConnectors
 from core.plugin.table import PluginTable
 from core.scheduler.results import StepOutputs
 
@@ -51,13 +51,13 @@ class EngineCore:
         epoch: int = 0,
         *,
         observers: Sequence[EngineObserver] = (),
-        kv_services: KVServices | None = None,
+        kv_services: KVConnectors | None = None,
     ) -> None:
         self.config = config
         self.executor = executor
         self.epoch = epoch
         self.observers = tuple(observers)
-        self.kv_services: KVServices = kv_services or NoKVServices()
+        self.kv_services = KVConnectors() if kv_services is None else kv_services
         self.has_news = False
         self.is_halted = False
         self.waiting_clients: tuple[int, ...] = ()

@@ -18,9 +18,9 @@ from core.api.config import EngineConfig
 from core.api.messages import EngineOutput, EngineRequest, SchedulerStats
 from core.engine.executor import Executor
 from core.engine.gate import Gate
-from core.engine.kv_services import KVServices
 from core.engine.sequences import Sequences
 from core.engine.step_queue import StepQueue, Trace
+from core.kv.connectors import KVConnectors
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step import Step
 
@@ -40,7 +40,7 @@ class Engine(Protocol):
     scheduler: Scheduler
     queue: StepQueue
     sequences: Sequences
-    kv_services: KVServices
+    kv_services: KVConnectors
     has_news: bool
     is_halted: bool
     waiting_clients: tuple[int, ...]

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
-from core.engine.kv_services import KVServices
 from core.engine.step_queue import StepQueue
+from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.scheduler.scheduler import Scheduler
 
 
-def build_scheduler(config: EngineConfig, queue: StepQueue, services: KVServices, plugins: PluginTable) -> Scheduler:
-    """A scheduler without requests for the executor behind `queue`. Raises PluginError."""
+def build_scheduler(
+    config: EngineConfig, queue: StepQueue, connectors: KVConnectors, plugins: PluginTable
+) -> Scheduler:
+    """A scheduler without requests for the executor of `queue`. Raises PluginError."""
     cache = config.cache
 
     def make_kv() -> KVManager:
@@ -28,10 +30,8 @@ def build_scheduler(config: EngineConfig, queue: StepQueue, services: KVServices
             cache.hash_algorithm,
             groups=cache.groups,
             max_step_tokens=config.scheduler.max_step_tokens,
-            tiers=services.tiers,
-            observers=services.observers,
+            connectors=connectors,
             snapshot_interval=cache.snapshot_interval,
-            explains=cache.explains,
         )
 
     try:

@@ -13,8 +13,8 @@ from core.api.errors import CoreError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.step_plan import SequenceKey
 from core.engine.gate import Gate
-from core.engine.kv_services import KVServices
 from core.engine.step_runner import StepRunner
+from core.kv.connectors import KVConnectors
 from core.plugin.table import PluginTable
 from core.scheduler.scheduler import Scheduler
 
@@ -27,7 +27,9 @@ GATE_WAIT_S = 0.005
 class Sequences:
     """The sequences of one scheduler. gates: asked in their order; the first one that keeps a sequence has it alone."""
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, kv_services: KVServices, plugins: PluginTable) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: StepRunner, kv_services: KVConnectors, plugins: PluginTable
+    ) -> None:
         self.gates: list[Gate] = []
         self._kv_services = kv_services
         self._scheduler = scheduler

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.kv.hashing import PrefixHasher, PrefixKey
+from core.api.kv_transfer import PrefixKey
+from core.kv.hashing import PrefixHasher
 from core.kv.sequence import KVSequence
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from core.api.errors import ConfigError
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import PrefixKey
 from core.kv.integrity import IntegrityError, require
 from core.kv.observer import CacheObserver
 from core.kv.prefix_table import PrefixTable

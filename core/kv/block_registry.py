@@ -11,13 +11,12 @@ sequence may start in the step that computes the prefix for another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import NULL_BLOCK, BlockPool
-from core.kv.hashing import PrefixKey
 from core.kv.observer import CacheObserver
-from core.kv.past import PastPrefixes
 from core.kv.sequence import KVSequence
 
 
@@ -27,7 +26,7 @@ class BlockRegistry:
     observers: hear of blocks that are cached now.
     num_keyed: groups with keys, which come first; blocks of states are no entries of tokens.
     enabled:   False when prefixes are not cached: nothing is offered.
-    past:      remembers what leaves; None when nobody asks.
+    remember:  called with a sequence that is about to lose its blocks; None when no one asks.
     """
 
     def __init__(
@@ -39,7 +38,7 @@ class BlockRegistry:
         num_keyed: int,
         *,
         enabled: bool,
-        past: PastPrefixes | None = None,
+        remember: Callable[[KVSequence], None] | None = None,
     ) -> None:
         self._pool = pool
         self._keys = keys
@@ -47,7 +46,7 @@ class BlockRegistry:
         self._observers = observers
         self._num_keyed = num_keyed
         self._enabled = enabled
-        self._past = past
+        self._remember = remember
         self._starting: dict[KVSequence, None] = {}
         self._unwritten: list[int] = []
 
@@ -112,8 +111,8 @@ class BlockRegistry:
         """A sequence is about to lose its blocks. The ones it has computed are offered, or forgotten if they may be wrong."""
         if keep_cached:
             self.offer(sequence, sequence.num_computed_tokens // self._block_size)
-            if self._past is not None and sequence.num_computed_tokens:
-                self._past.remember(sequence)
+            if self._remember is not None and sequence.num_computed_tokens:
+                self._remember(sequence)
         else:
             own = slice(sequence.num_shared_blocks, sequence.num_registered_blocks)
             for ids in sequence.block_ids[: self._num_keyed]:

@@ -2,18 +2,16 @@
 
 Owns: `BlockSaver`: a little while steps go on, more in idle time, the rest at the end, so that an engine that is killed
 loses little of its prefixes. Never does: evict a block, change the order in which blocks are, or make a request wait for
-more than one small copy. Called by: `KVServices`.
+more than one small copy. Called by: `LocalTiers`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from core.api.kv_transfer import KVTransfers, Page
-from core.kv.manager import KVManager
 from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.tiers import KVTiers
+from core.plugin.contracts.kv_connector import BlockCache, Copy
 
 BUSY_BYTES_PER_S = 4 << 20
 """While steps go on. To copy and write that much takes less than a hundredth of the time of two slow processors."""
@@ -22,9 +20,6 @@ IDLE_BYTES = 1 << 20
 IDLE_PAUSE_MS = 5
 LAST_BYTES = 32 << 20
 """Copied at once at the end."""
-
-Copy = Callable[[KVTransfers], list[Page] | None]
-"""Makes copies now, between steps; None when that failed."""
 
 
 class BlockSaver:
@@ -37,48 +32,43 @@ class BlockSaver:
         self._next_save = 0.0
         self._num_missed = 0
 
-    def after_step(self, kv: KVManager) -> None:
+    def after_step(self, cache: BlockCache) -> None:
         """Have the next step hand a block back, now and then."""
         now = time.monotonic()
         if now >= self._next_save:
             self._next_save = now + self._page_bytes / BUSY_BYTES_PER_S
-            kv.register_starting()
-            self._tiers.save_some(1)
+            cache.register_starting()
+            self._tiers.save_some(cache, 1)
 
-    def save_idle(self, kv: KVManager, copy: Copy) -> int | None:
+    def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
         """Save a few blocks while nobody waits.
 
         Returns the milliseconds after which to call again if there is still no work; None: nothing is left to do.
         """
         if self._tiers.num_missed != self._num_missed:
             self._num_missed = self._tiers.num_missed
-            self._tiers.remember(kv.pool.prefixes.entries())
+            self._tiers.remember(cache.cached_blocks())
         if not self._disk.is_ready:
             return max(IDLE_PAUSE_MS, round(self._disk.resting_s * 1000))
-        if not self._tiers.has_unsaved or not self._save(kv, copy, IDLE_BYTES):
+        if not self._tiers.has_unsaved or not self._save(cache, copy, IDLE_BYTES):
             return None
         return IDLE_PAUSE_MS
 
-    def save_all(self, kv: KVManager, copy: Copy, seconds: float) -> None:
+    def save_all(self, cache: BlockCache, copy: Copy, seconds: float) -> None:
         """Save what the disk lacks, as far as `seconds` last."""
         deadline = time.monotonic() + seconds
-        self._tiers.remember(kv.pool.prefixes.entries())
+        self._tiers.remember(cache.cached_blocks())
         while True:
             seconds_left = max(0.0, deadline - time.monotonic())
             if not self._disk.flush(seconds_left) or not self._tiers.has_unsaved:
                 return
-            if time.monotonic() > deadline or not self._save(kv, copy, LAST_BYTES):
+            if time.monotonic() > deadline or not self._save(cache, copy, LAST_BYTES):
                 return
 
-    def _save(self, kv: KVManager, copy: Copy, num_bytes: int) -> bool:
+    def _save(self, cache: BlockCache, copy: Copy, num_bytes: int) -> bool:
         """Copy about `num_bytes` and give them to the disk; False when that cannot be done now."""
         if not self._disk.is_ready:
             return False
         num_pages = max(1, num_bytes // self._page_bytes)
-        self._tiers.save_some(num_pages)
-        transfers = kv.take_transfers()
-        if transfers is None:
-            return True
-        pages = copy(transfers)
-        kv.settle_transfers(transfers, pages)
-        return pages is not None
+        self._tiers.save_some(cache, num_pages)
+        return cache.copy_now(copy)

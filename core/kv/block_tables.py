@@ -16,7 +16,7 @@ from core.kv.block_registry import BlockRegistry
 from core.kv.group_table import GroupTable
 from core.kv.growth import FullGrowth, Growth
 from core.kv.integrity import require
-from core.kv.prefix import PrefixHit
+from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
 
 ANY_NUMBER = 1 << 30
@@ -49,7 +49,7 @@ class BlockTables:
         return count
 
     def start(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Give a sequence the blocks of a hit; blocks whose pages a tier has are new ones, for the caller to fill."""
+        """Give a sequence the blocks of a hit; blocks whose pages a connector has are new ones, for the caller to fill."""
         sequence.block_ids = [ids.copy() for ids in hit.block_ids]
         for ids in sequence.block_ids:
             shared = filter(None, ids)

@@ -1,7 +1,7 @@
 """Sends KV events over ZMQ.
 
-Owns: `EventPublisher`: the sockets, their thread, the sequence numbers and the batches kept for replay. Never does: make
-events, or wait for anybody in the caller's thread. Called by: `KVServices`, once a step.
+Owns: `EventPublisher`: the sockets, their thread, the sequence numbers and the batches kept for replay; `PublishedEvents`, the
+KV connector `events`. Never does: make events, or wait in the caller's thread. Called by: `KVConnectors`, once a step.
 
 A message has three frames: topic, sequence number (8 bytes, big-endian), batch (msgpack, `KVEventBatch`). A subscriber
 that sees a gap in the numbers asks the replay endpoint: a DEALER socket sends an empty frame and the first number it wants
@@ -22,7 +22,9 @@ import zmq
 
 from core.api.config import KVEventsConfig
 from core.api.errors import ConfigError
-from core.kv.events import KVEventBatch
+from core.api.kv_transfer import PrefixKey
+from core.kv.events import EventLog, KVEventBatch
+from core.plugin.contracts.kv_connector import BlockCache, KVConnector
 
 logger = logging.getLogger(__name__)
 
@@ -130,3 +132,38 @@ class EventPublisher:
             if number >= first:
                 replay.send_multipart((client, b"", number.to_bytes(8, "big"), payload))
         replay.send_multipart((client, b"", END_OF_REPLAY, b""))
+
+
+class PublishedEvents(KVConnector):
+    """Publishes the events of each step. block_size: tokens in a block. Raises ConfigError for an endpoint that is taken."""
+
+    def __init__(self, config: KVEventsConfig, block_size: int) -> None:
+        self._log = EventLog(block_size)
+        self._publisher = EventPublisher(config)
+
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """Record a block."""
+        self._log.stored(block_id, group, key, parent)
+
+    def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
+        """Record the end of a block."""
+        self._log.removed(block_id, group, key, valid=valid)
+
+    def cleared(self) -> None:
+        """Record that no block is cached."""
+        self._log.cleared()
+
+    def pool_replaced(self) -> None:
+        """Record that no block is cached."""
+        self._log.cleared()
+
+    def after_step(self, cache: BlockCache) -> None:
+        """Publish what a step changed, prompts of running sequences included."""
+        cache.register_starting()
+        batch = self._log.take()
+        if batch is not None:
+            self._publisher.publish(batch)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what waits and end the thread."""
+        self._publisher.close()

@@ -14,7 +14,7 @@ from array import array
 
 import msgspec
 
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import PrefixKey
 from core.kv.observer import CacheObserver
 
 

@@ -18,20 +18,10 @@ import msgspec
 import xxhash
 
 from core.api.errors import ConfigError, nearest
+from core.api.kv_transfer import PrefixKey
 
 Digest = Callable[[bytes], bytes]
 HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
-
-
-class PrefixKey(NamedTuple):
-    """Name of a full block.
-
-    digest:  hash of the whole prefix.
-    payload: the block's own token ids, 4 bytes each.
-    """
-
-    digest: bytes
-    payload: bytes
 
 
 class MediaSpan(NamedTuple):

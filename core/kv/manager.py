@@ -1,7 +1,8 @@
 """The KV cache as the scheduler sees it: prefix look-up, growth, release.
 
-Owns: the composition of block pool, block tables, registry, prefix search and tiers, and the counts of hits. Never does:
-decide who runs or who is preempted. Called by: the scheduler.
+Owns: the composition of block pool, block tables, registry, prefix search and connectors, and the counts of hits. Never
+does: decide who runs or who is preempted, or know where a page outside the pool lies. Called by: the scheduler; connectors use
+its side `BlockCache`.
 """
 
 from __future__ import annotations
@@ -9,27 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from core.api.errors import ConfigError
-from core.api.kv_transfer import KVTransfers, Page
-from core.api.sequence_record import CacheMiss, Scope
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import KVTransfers, Page, PrefixKey
+from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
 from core.kv.block_checks import check_blocks
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
 from core.kv.block_registry import BlockRegistry
 from core.kv.block_tables import NewBlocks, make_tables
+from core.kv.connectors import KVConnectors
+from core.kv.explainer import CacheView
 from core.kv.groups import longest_sequence, single_group
 from core.kv.growth import growth_of
-from core.kv.hashing import PrefixKey
-from core.kv.misses import MissFinder
 from core.kv.observer import CacheObserver
-from core.kv.past import PastPrefixes
-from core.kv.prefix import PrefixHit, PrefixSearch
+from core.kv.prefix import PrefixSearch
+from core.kv.prefix_hit import PrefixHit
 from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
 from core.kv.snapshots import MIN_INTERVAL, Snapshots
 from core.kv.state_copies import StateCopies
-from core.kv.tiers.kv_load import KVLoad
-from core.kv.tiers.tiers import KVTiers
+from core.plugin.contracts.kv_connector import Copy, KVConnector
 
 
 class KVManager:
@@ -37,10 +38,9 @@ class KVManager:
 
     groups: KV groups; none given: one that keeps every token.
     max_step_tokens: most tokens of one sequence in a step, drafts included.
-    tiers: where evicted blocks go on living; not for models with states, whose snapshots stay in memory.
-    observers: hear of cached blocks.
-    snapshot_interval: tokens between two states of a sequence that are cached, at least; None: `MIN_INTERVAL`.
-    explains: what `miss` may tell of earlier sequences.
+    connectors: places outside the pool that pages come from and go to. Models with states use none of their pages.
+    observers: further listeners to cached blocks.
+    snapshot_interval: minimum number of tokens between two cached states of a sequence; None: `MIN_INTERVAL`.
 
     states: where the states of sequences are, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
@@ -48,7 +48,7 @@ class KVManager:
     num_growing: groups that take more blocks as a sequence grows: all but those of states.
     num_query_tokens: tokens asked of the prefix cache, over all admissions.
     num_hit_tokens: tokens found in it.
-    num_tier_tokens: tokens found that came from a tier.
+    num_external_tokens: tokens found whose pages came from a connector.
     """
 
     def __init__(
@@ -60,10 +60,9 @@ class KVManager:
         *,
         groups: Sequence[KVGroup] = (),
         max_step_tokens: int = 2048,
-        tiers: KVTiers | None = None,
+        connectors: KVConnectors | None = None,
         observers: Sequence[CacheObserver] = (),
         snapshot_interval: int | None = None,
-        explains: Scope = "own",
     ) -> None:
         if block_size < 1:
             raise ConfigError([f"The block size is {block_size} tokens; expected at least 1."])
@@ -75,19 +74,26 @@ class KVManager:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
         has_states = self.states.num_blocks > 0
-        self.tiers = tiers if enable_prefix_caching and not has_states else None
+        self.connectors = KVConnectors() if connectors is None else connectors
+        self._copies = self.connectors.copies
+        self.connectors.begin_pool(keeps_pages=enable_prefix_caching and not has_states)
         self.observers = self._attach_observers(observers)
         self.num_query_tokens = 0
         self.num_hit_tokens = 0
-        self.num_tier_tokens = 0
+        self.num_external_tokens = 0
         self.capacity = longest_sequence(self.groups, block_size, max_step_tokens, self.pool.capacity)
         self._keys = BlockKeys(hash_algorithm, block_size)
         num_keyed = sum(rule.holds_slots for rule in self.growth)
-        past: PastPrefixes | None = None
-        if enable_prefix_caching and explains != "off":
-            past = PastPrefixes(self._keys, block_size, num_blocks, across_tenants=explains == "all")
+        view = CacheView(self._keys, self.pool.prefixes, self.growth, block_size, num_blocks, has_states)
+        self._explainer = self.connectors.explainer(view) if enable_prefix_caching else None
         self._registry = BlockRegistry(
-            self.pool, self._keys, block_size, self.observers, num_keyed, enabled=enable_prefix_caching, past=past
+            self.pool,
+            self._keys,
+            block_size,
+            self.observers,
+            num_keyed,
+            enabled=enable_prefix_caching,
+            remember=None if self._explainer is None else self._explainer.remember,
         )
         self._tables = make_tables(self.pool, self.growth, block_size, self._registry)
         self.num_growing = self._tables.num_growing
@@ -98,11 +104,10 @@ class KVManager:
                 self.pool, self._keys, self._registry, self.states, block_size, num_groups, interval
             )
         needs = PrefixNeeds(self.growth, block_size)
-        pages = None if self.tiers is None else self.tiers.pages
+        pages = self.connectors if self.connectors.has_pages else None
         self._search = PrefixSearch(
             needs, num_groups, block_size, self._keys, self.pool.prefixes, pages, self.snapshots, num_keyed
         )
-        self._misses = MissFinder(self._keys, self.pool.prefixes, self.growth, block_size, past, has_states=has_states)
 
     @property
     def usage(self) -> float:
@@ -134,24 +139,26 @@ class KVManager:
         """The start of a sequence that does not use the prefix cache."""
         return PrefixHit(0, [[] for _ in self.groups])
 
-    def miss(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
-        """Why the token behind `hit`, which `lookup` has just returned, is not cached. Takes nothing. O(1), or O(blocks of
-        the prefix) when it may tell of other tenants."""
+    def miss(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss | None:
+        """Why the token after `hit`, which `lookup` has just returned, is not cached; None when no connector explains that.
+
+        Takes nothing. O(1), or O(blocks of the prefix) when it may report on other tenants.
+        """
         if not self.enable_prefix_caching:
             return CacheMiss(0, "caching_off")
-        return self._misses.find(sequence, hit)
+        return None if self._explainer is None else self._explainer.find(sequence, hit)
 
     def is_loaded(self, sequence: KVSequence) -> bool:
         """Whether a sequence need not wait any longer: what it waited for is in memory, was not found or took too long."""
-        load = sequence.load
-        if load is None or self.tiers is None:
-            return True
-        return self.tiers.pages.collect(load)
+        return sequence.load is None or self.connectors.is_loaded(sequence.load)
+
+    def waits_for(self, sequence: KVSequence) -> str:
+        """The engine argument behind the wait of a sequence that has stepped aside."""
+        return self.connectors.waits_for(sequence.load)
 
     def wait_for_loads(self, timeout_s: float) -> None:
         """Return when a sequence's wait may be over, or after `timeout_s` seconds."""
-        if self.tiers is not None:
-            self.tiers.pages.wait(timeout_s)
+        self.connectors.wait(timeout_s)
 
     def blocks_missing(self, hit: PrefixHit, num_tokens: int) -> int:
         """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
@@ -221,11 +228,12 @@ class KVManager:
         sequence.num_shared_blocks = 0
 
     def reset(self) -> bool:
-        """Forget all cached prefixes, in tiers too; False, and no change, while any block is in use."""
+        """Forget all cached prefixes, in connectors too; False, and no change, while any block is in use."""
         if not self.pool.reset():
             return False
-        for observer in self.observers:
+        for observer in self._listeners:
             observer.cleared()
+        self.connectors.cleared()
         return True
 
     def take_transfers(self) -> KVTransfers | None:
@@ -233,17 +241,31 @@ class KVManager:
 
         Each one taken needs one call of `settle_transfers`.
         """
-        if self.tiers is None:
-            return None
-        return self.tiers.take()
+        return self._copies.take()
 
     def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
         """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
-        if self.tiers is None:
-            return
-        self.tiers.settle(transfers, pages)
+        self.connectors.settle(transfers, pages)
         if pages is None:
             self.forget(block_id for block_id, _ in transfers.loads)
+
+    def cached_blocks(self) -> Iterable[tuple[int, int, PrefixKey]]:
+        """(block id, group, key) of every cached block."""
+        return self.pool.prefixes.entries()
+
+    def save(self, block_id: int, group: int, key: PrefixKey, connector: KVConnector) -> None:
+        """Have the next step return the bytes of a cached block to a connector. To be called between steps: steps under way
+        write the block before the copies of the next one are made."""
+        self.connectors.copies.save_cached(block_id, group, key, connector)
+
+    def copy_now(self, copy: Copy) -> bool:
+        """Make the copies that wait for the next step now; False when that failed."""
+        transfers = self.take_transfers()
+        if transfers is None:
+            return True
+        pages = copy(transfers)
+        self.settle_transfers(transfers, pages)
+        return pages is not None
 
     def register_starting(self) -> None:
         """Offer the blocks that sequences start with, as far as they are planned, to the prefix table."""
@@ -263,38 +285,34 @@ class KVManager:
         return self._keys.key(sequence, index)
 
     def check_integrity(self, sequences: Iterable[KVSequence]) -> None:
-        """Raise `IntegrityError` unless pool, tables, groups and tiers agree. O(blocks).
+        """Raise `IntegrityError` unless pool, tables, groups and connectors agree. O(blocks).
 
         sequences: all that may hold blocks.
         """
         check_blocks(self._tables, sequences)
-        if self.tiers is not None:
-            self.tiers.check_integrity(self.pool.num_blocks)
+        self.connectors.check_integrity(self.pool.num_blocks)
 
     def _attach_observers(self, observers: Sequence[CacheObserver]) -> tuple[CacheObserver, ...]:
-        """Have the pool tell all listeners, the tiers among them; copies of an earlier manager concern nobody."""
-        listening = tuple(observers)
-        if self.tiers is not None:
-            self.tiers.forget_copies()
-            listening = (*listening, self.tiers)
+        """Have the pool report to all listeners, the connectors among them if any of them follows blocks."""
+        self._listeners = tuple(observers)
+        listening = self._listeners
+        if self.connectors.hears:
+            listening = (*listening, self.connectors)
         self.pool.observers = listening
         return listening
 
     def _fill(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Have the next plan carry pages of tiers to the blocks that were taken for them."""
-        if self.tiers is None:
-            return
+        """Have the next plan carry pages to the blocks that were taken for them."""
         for load in hit.loads:
             ids = sequence.block_ids[load.group]
             block_id = ids[load.entry]
             self._registry.cache(sequence, load.group, load.entry, block_id)
-            self.tiers.load(block_id, load.page)
+            self.connectors.copies.load(block_id, load.page)
         entries = {load.entry for load in hit.loads}
-        self.num_tier_tokens += len(entries) * self.block_size
+        self.num_external_tokens += len(entries) * self.block_size
 
     def _end_load(self, sequence: KVSequence) -> None:
         """The pages that a sequence waited for are in its blocks, or it does not wait any more."""
         if sequence.load is not None:
-            if self.tiers is not None:
-                self.tiers.pages.end(sequence.load)
+            self.connectors.end_load(sequence.load)
             sequence.load = None

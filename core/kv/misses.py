@@ -1,42 +1,35 @@
 """Why a sequence's first computed token did not come from the prefix cache.
 
-Owns: `MissFinder`, the order of causes. Never does: look for a hit, or change anything. Called by: the manager, once for a
-sequence whose request asks for it.
+Owns: `MissFinder`, the order of causes; `Explanations`, the KV connector `explain`. Never does: look for a hit, or change a
+block. Called by: the manager, once for a sequence whose request asks for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from core.api.sequence_record import CacheMiss
-from core.kv.block_keys import BlockKeys
-from core.kv.growth import Growth
+from core.api.sequence_record import CacheMiss, Scope
+from core.kv.explainer import CacheView
 from core.kv.past import PastPrefixes
-from core.kv.prefix import PrefixHit
-from core.kv.prefix_table import PrefixTable
+from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
+from core.plugin.contracts.kv_connector import KVConnector
 
 
 class MissFinder:
-    """growth: of each group. has_states: whether layers have states. past: of earlier sequences; None: nothing is known."""
+    """Finds causes of misses in one KV manager. past: of earlier sequences; None: nothing is known."""
 
-    def __init__(
-        self,
-        keys: BlockKeys,
-        prefixes: PrefixTable,
-        growth: Sequence[Growth],
-        block_size: int,
-        past: PastPrefixes | None,
-        *,
-        has_states: bool,
-    ) -> None:
-        self._keys = keys
-        self._prefixes = prefixes
-        self._keyed = [group for group, rule in enumerate(growth) if rule.holds_slots]
-        self._has_full = any(rule.needs_prefix for rule in growth)
-        self._block_size = block_size
+    def __init__(self, cache: CacheView, past: PastPrefixes | None) -> None:
+        self._keys = cache.keys
+        self._prefixes = cache.prefixes
+        self._keyed = [group for group, rule in enumerate(cache.growth) if rule.holds_slots]
+        self._has_full = any(rule.needs_prefix for rule in cache.growth)
+        self._block_size = cache.block_size
         self._past = past
-        self._has_states = has_states
+        self._has_states = cache.has_states
+
+    def remember(self, sequence: KVSequence) -> None:
+        """A sequence is about to lose its blocks."""
+        if self._past is not None:
+            self._past.remember(sequence)
 
     def find(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
         """The token behind `hit`, which was found for this sequence just now."""
@@ -70,3 +63,18 @@ class MissFinder:
         if num_common is None:
             return CacheMiss(start, "first_seen")
         return CacheMiss(start, "history_changed", start + num_common)
+
+
+class Explanations(KVConnector):
+    """Explains misses. scope: what may be reported of earlier sequences."""
+
+    def __init__(self, scope: Scope = "own") -> None:
+        self._scope = scope
+
+    def explainer(self, cache: CacheView) -> MissFinder:
+        """A finder for one KV manager, which knows no sequences yet."""
+        past: PastPrefixes | None = None
+        if self._scope != "off":
+            across = self._scope == "all"
+            past = PastPrefixes(cache.keys, cache.block_size, cache.num_blocks, across_tenants=across)
+        return MissFinder(cache, past)

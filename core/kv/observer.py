@@ -1,12 +1,12 @@
 """Listeners to what happens to cached blocks.
 
-Owns: `CacheObserver`. Never does: anything by itself. Called by: the manager and the block pool; events, residency and
-tiers listen.
+Owns: `CacheObserver`. Never does: anything by itself. Called by: the manager and the block pool; KV connectors
+listen.
 """
 
 from __future__ import annotations
 
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import PrefixKey
 
 
 class CacheObserver:

@@ -1,7 +1,7 @@
 """What earlier sequences had, as far as a bounded memory goes: which blocks, and what came behind them.
 
-Owns: `PastPrefixes`. Never does: keep blocks, or judge. Called by: the block registry (when a sequence leaves) and the search
-for the causes of misses.
+Owns: `PastPrefixes`. Never does: keep blocks, or judge. Called by: `MissFinder`, when a sequence leaves and when it looks for
+the cause of a miss.
 
 An entry says that a sequence of some owner had computed a block, and which tokens the newest such sequence had behind it.
 What is told of an entry is told to its owner alone: the same salt and the same user. Entries are kept in two generations,
@@ -16,8 +16,8 @@ from collections.abc import Iterable
 
 import xxhash
 
+from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
-from core.kv.hashing import PrefixKey
 from core.kv.sequence import KVSequence
 
 ENTRY_BYTES = 240

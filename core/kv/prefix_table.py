@@ -5,7 +5,7 @@ Owns: `PrefixTable`. Never does: count references, hash, or decide what is evict
 
 from __future__ import annotations
 
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import PrefixKey
 from core.kv.integrity import require
 
 Entry = tuple[int, PrefixKey]

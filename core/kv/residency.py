@@ -1,7 +1,8 @@
 """How long cached blocks stay, idle and wait for reuse.
 
 Owns: `Residency`, three histograms over a sample of blocks. Never does: keep a block that was evicted.
-Called by: the manager (through its observers); the scheduler's statistics carry the histograms.
+Called by: `KVConnectors`; it is the connector
+`residency`, whose histograms the statistics carry.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from core.api.kv_residency import RESIDENCY_BUCKETS
-from core.kv.hashing import PrefixKey
-from core.kv.observer import CacheObserver
+from core.api.kv_transfer import PrefixKey
+from core.api.messages import SchedulerStats
+from core.plugin.contracts.kv_connector import KVConnector
 
 Times = tuple[float, float]
 """When a block was cached, and when it was last used."""
 
 
-class Residency(CacheObserver):
+class Residency(KVConnector):
     """Histograms of a `sample` of the blocks, in seconds; each row is its counts by bucket, then the sum.
 
     lifetime: from cached to evicted.
@@ -69,6 +71,14 @@ class Residency(CacheObserver):
     def cleared(self) -> None:
         """Blocks that were forgotten on request say nothing about eviction."""
         self._blocks.clear()
+
+    def pool_replaced(self) -> None:
+        """Blocks of a pool that was given up were not evicted either."""
+        self._blocks.clear()
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add the histograms."""
+        stats.kv_residency = self.rows
 
 
 def _count(row: list[float], seconds: float) -> None:

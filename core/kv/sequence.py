@@ -6,8 +6,9 @@ Called by: the manager (reads and writes) and the scheduler (extends).
 
 from __future__ import annotations
 
-from core.kv.hashing import KeyExtras, PrefixKey
-from core.kv.tiers.kv_load import KVLoad
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import PrefixKey
+from core.kv.hashing import KeyExtras
 
 
 class KVSequence:

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.api.kv_transfer import PrefixKey
 from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
 from core.kv.block_registry import BlockRegistry
-from core.kv.hashing import PrefixKey
 from core.kv.sequence import KVSequence
 from core.kv.state_copies import StateCopies
 

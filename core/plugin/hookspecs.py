@@ -117,7 +117,7 @@ class LoadContext:
     kernels:   of the platform (attention, quantization): a `Kernels`.
     roundings: precisions to which a device gains by having the inputs of packed layers rounded (quantization); what a
                method's `auto` chooses among.
-    options:   kind-specific extras.
+    options:   kind-specific extras, which the page of the kind names.
     """
 
     device: str = "cpu"

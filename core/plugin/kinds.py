@@ -14,8 +14,8 @@ class Kind:
 
     name:            word used in tables and on the command line.
     group:           entry-point group; entry-point names are the argument's values.
-    argument:        engine argument that chooses by name, or None.
-    config_argument: engine argument that carries the chosen plugin's own arguments, or None.
+    argument:        engine argument, or key of one, that chooses by name, or None.
+    config_argument: engine argument, or key of one, that carries the chosen plugin's own arguments, or None.
     by_name:         whether that argument has a mapping for each plugin, by its name: several are chosen.
     count:           how many are chosen, for people.
     contract:        `module:name` of the Protocol of the object that `core_load` builds. It is a name, not an import: contracts
@@ -138,6 +138,14 @@ KINDS: tuple[Kind, ...] = (
         None,
         "many",
         contract="core.plugin.contracts:LogitsProcessor",
+    ),
+    Kind(
+        "kv_connector",
+        "core.kv_connectors",
+        "kv_transfer_config.kv_connector",
+        "kv_transfer_config.kv_connector_extra_config",
+        "many",
+        contract="core.plugin.contracts.kv_connector:KVConnector",
     ),
     Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
 )

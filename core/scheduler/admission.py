@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import cast
 
+from core.api.kv_load import KVLoad
 from core.api.policy import WaitingQueue
-from core.kv.prefix import PrefixHit
-from core.kv.tiers.kv_load import KVLoad
+from core.kv.prefix_hit import PrefixHit
 from core.scheduler.planning import StepPlanner
 from core.scheduler.sequence import NO_SLOT, SequenceState
 from core.scheduler.state import SchedulerState

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from core.api.sequence_record import CacheMiss, SequenceRecord
 from core.api.step_plan import StepResult
 from core.kv.manager import KVManager
-from core.kv.prefix import PrefixHit
+from core.kv.prefix_hit import PrefixHit
 from core.scheduler.drafts import DraftRules
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.step import Step
@@ -49,10 +49,10 @@ class Recorder:
             return
         record.started = self._clock()
         record.miss = self._miss(sequence, hit)
-        from_tiers = {load.entry for load in hit.loads}
-        from_disk = {load.entry for load in hit.loads if load.from_disk}
-        record.num_disk_tokens = len(from_disk) * self._kv.block_size
-        record.num_memory_tokens = len(from_tiers - from_disk) * self._kv.block_size
+        external = {load.entry for load in hit.loads}
+        awaited = {load.entry for load in hit.loads if load.was_awaited}
+        record.num_disk_tokens = len(awaited) * self._kv.block_size
+        record.num_memory_tokens = len(external - awaited) * self._kv.block_size
 
     def lose(self, sequence: SequenceState) -> None:
         """A running sequence is about to lose its blocks."""
@@ -70,8 +70,8 @@ class Recorder:
         for sequence in self._num_lost:
             if sequence.record is None or sequence.record.started:
                 continue
-            waits_for_disk = sequence.status is SequenceStatus.WAITING_FOR_KV
-            sequence.record.waited_for = "kv_offloading_disk_path" if waits_for_disk else limit
+            is_aside = sequence.status is SequenceStatus.WAITING_FOR_KV
+            sequence.record.waited_for = self._kv.waits_for(sequence) if is_aside else limit
 
     def count(self, step: Step, result: StepResult, drafts: DraftRules) -> None:
         """A step is done; its results have not been read yet."""
@@ -88,7 +88,7 @@ class Recorder:
             if chunk.completes and record is not None and not record.first_token:
                 record.first_token = now
 
-    def _miss(self, sequence: SequenceState, hit: PrefixHit) -> CacheMiss:
+    def _miss(self, sequence: SequenceState, hit: PrefixHit) -> CacheMiss | None:
         if self._kv.enable_prefix_caching and sequence.prompt_logprobs is not None:
             return CacheMiss(0, "prompt_logprobs")
         return self._kv.miss(sequence, hit)

@@ -273,7 +273,7 @@ class Scheduler:
         fresh.stall = state.stall
         fresh.kv.num_query_tokens = state.kv.num_query_tokens
         fresh.kv.num_hit_tokens = state.kv.num_hit_tokens
-        fresh.kv.num_tier_tokens = state.kv.num_tier_tokens
+        fresh.kv.num_external_tokens = state.kv.num_external_tokens
         fresh.seats.put_back_removed(range(self.config.max_num_seqs))
         ended = state.take_told()
         for sequence in sorted(state.roster, key=lambda live: live.order):
@@ -302,7 +302,7 @@ class Scheduler:
         stats.kv_cache_usage = state.kv.usage
         stats.prefix_queries = state.kv.num_query_tokens
         stats.prefix_hits = state.kv.num_hit_tokens
-        stats.tier_hits = state.kv.num_tier_tokens
+        stats.tier_hits = state.kv.num_external_tokens
         state.drafts.report(stats)
         return stats
 

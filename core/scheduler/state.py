@@ -15,7 +15,7 @@ from core.api.messages import EngineOutput, EngineRequest, FinishReason, Schedul
 from core.api.policy import SchedulingPolicy, WaitingQueue
 from core.api.step_plan import MOST_FORCED, NewSequence, StepPlan
 from core.kv.manager import KVManager
-from core.kv.prefix import PrefixHit
+from core.kv.prefix_hit import PrefixHit
 from core.scheduler.awaiting_kv import AwaitingKV
 from core.scheduler.drafts import DraftRules
 from core.scheduler.limits import LengthLimits

@@ -123,6 +123,10 @@ class Subject:
         context = LoadContext(device=self.device, dtype="float32", arguments=dict(self.arguments))
         if self.kind == "grammar":
             return replace(context, options={"vocabulary": vocabulary()})
+        if self.kind == "kv_connector":
+            from core.testing.kv_connector import context_of
+
+            return context_of(self, dict(self.arguments))
         if self.kind == "speculative" and self.manifest.implements("core_draft_spec"):
             raise Skipped("the core reads the checkpoint of its draft; a test of its own shows it at work")
         if self.kind not in ("quantization", "kernels", "attention"):

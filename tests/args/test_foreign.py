@@ -193,7 +193,7 @@ def test_what_was_removed_is_told_even_without_a_value():
 def test_plugins_may_ask_for_foreign_values():
     values = foreign.WithNeutral({"port": 1})
     assert values["port"] == 1 and values["tensor_parallel_size"] == 1 and values["enable_lora"] is False
-    assert values["kv_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
+    assert values["ec_transfer_config"] is None and values["all2all_backend"] == "allgather_reducescatter"
     for unknown in ("swap_space", "junk"):
         with pytest.raises(KeyError):
             values[unknown]

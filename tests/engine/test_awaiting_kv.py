@@ -7,20 +7,20 @@ import threading
 import time
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from fakes import composed, make_config
 from scheduler.fake_model import FakeExecutor, make_request, reference
 
-from core.api.config import CacheConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import faults, step_runner
+from core.kv import connectors
 from core.kv.tiers import page_reader
 from core.kv.tiers.disk import DiskTier
 from core.scheduler import awaiting_kv
+from tests.kv.connector_rows import tiers_of, with_cache
 
 BLOCK_SIZE = 4
 NO_TOKEN = 255
@@ -76,8 +76,7 @@ class World:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, ahead: bool, **scheduler: object) -> None:
         config = make_config(max_model_len=128, scheduler={"async_scheduling": ahead, **scheduler})
-        cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(path), disk_bytes=1 << 20)
-        config = msgspec.structs.replace(config, cache=cache)
+        config = with_cache(config, block_size=BLOCK_SIZE, disk_path=str(path), disk_bytes=1 << 20)
         before = composed(config, PagedExecutor())
         before.add([make_request("before", PROMPT, 1)])
         while before.has_work():
@@ -126,8 +125,9 @@ class World:
         self.go.set()
         self.run()
         kv = self.core.scheduler.kv
-        assert kv.usage == 0.0 and kv.tiers is not None
-        assert kv.tiers.pages._reader is not None and not kv.tiers.pages._reader._loads, "nothing is held for anybody"
+        assert kv.usage == 0.0
+        reader = tiers_of(kv.connectors).pages._reader
+        assert reader is not None and not reader._loads, "no page is held for a sequence"
         self.core.close()
 
 
@@ -220,7 +220,7 @@ def test_who_has_waited_starts_although_nobody_else_may_step_aside(
     """Its pages fill the memory for pages that are read, and those of the one who waits need it."""
     monkeypatch.setattr(awaiting_kv, "MAX_AWAITING", 1)
     monkeypatch.setattr(page_reader, "MAX_HELD_BYTES", 1)
-    monkeypatch.setattr(page_reader, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
+    monkeypatch.setattr(connectors, "MAX_LOAD_S", 3600.0)  # nobody starts because a load was given up
     world = World(tmp_path, monkeypatch, False, policy="priority", max_num_seqs=1)
     first = world.add("first", PROMPT, priority=5)
     world.await_load()
@@ -292,11 +292,11 @@ def test_whatever_happens_the_text_is_right(
     monkeypatch.setattr(DiskTier, "read", read)
     monkeypatch.setattr(faults, "FAULTS_BEFORE_PROBE", 1000)
     config = make_config(max_model_len=80, scheduler={"async_scheduling": bool(seed % 2), "max_num_seqs": 4})
-    cache = CacheConfig(block_size=BLOCK_SIZE, disk_path=str(tmp_path), disk_bytes=1 << 20, host_bytes=host_bytes)
     executor = PagedExecutor(24)
-    core = composed(msgspec.structs.replace(config, cache=cache), executor)
-    tiers = core.kv_services.tiers
-    assert tiers is not None and tiers.disk is not None
+    cache = {"disk_path": str(tmp_path), "disk_bytes": 1 << 20, "host_bytes": host_bytes}
+    core = composed(with_cache(config, block_size=BLOCK_SIZE, **cache), executor)
+    tiers = tiers_of(core.scheduler.kv.connectors)
+    assert tiers.disk is not None
     requests: dict[str, EngineRequest] = {}
     tokens: dict[str, list[int]] = {}
     cut: set[str] = set()

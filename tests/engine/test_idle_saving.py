@@ -7,22 +7,22 @@ import os
 import signal
 from pathlib import Path
 
-import msgspec
 import pytest
 from fakes import EOS, TARGET, make_config, reference
 
-from core.api.config import CacheConfig, EngineConfig
+from core.api.config import EngineConfig
 from core.api.messages import EngineOutputs, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.engine.owned_engine import start_engine
 from core.engine.zmq_client import ZmqClient
+from tests.kv.connector_rows import with_cache
 
 PROMPT = list(range(41))
 
 
 def with_disk(path: Path, **scheduler: object) -> EngineConfig:
-    cache = CacheConfig(block_size=4, disk_path=str(path), disk_bytes=1 << 20)
-    return msgspec.structs.replace(make_config(options={}, scheduler=scheduler), cache=cache)
+    config = make_config(options={}, scheduler=scheduler)
+    return with_cache(config, block_size=4, disk_path=str(path), disk_bytes=1 << 20)
 
 
 async def answer(client: ZmqClient) -> tuple[list[int], int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from fakes import EOS, FakeExecutor, composed, make_config, reference
 
-from core.api.config import CacheConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan, StepResult
+from tests.kv.connector_rows import with_cache
 
 
 class Interrupted(FakeExecutor):
@@ -30,7 +29,7 @@ class Interrupted(FakeExecutor):
 @pytest.mark.parametrize("ahead", [False, True], ids=["step by step", "planned ahead"])
 def test_blocks_that_were_not_filled_are_filled_later(ahead: bool) -> None:
     config = make_config(options={"num_blocks": 14}, scheduler={"async_scheduling": ahead})
-    config = msgspec.structs.replace(config, cache=CacheConfig(block_size=4, host_bytes=1 << 20))
+    config = with_cache(config, block_size=4, host_bytes=1 << 20)
     executor = Interrupted(config)
     core = composed(config, executor)
 

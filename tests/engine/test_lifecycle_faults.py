@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 from engine.lives import Death, Lives
+from fakes import make_config
 
 from core.anonymous_file import anonymous_file
 from core.api.checkpoint import TensorInfo
-from core.api.config import CacheConfig
 from core.api.errors import EngineDeadError, UtilityError
 from core.executor.kept_tensors import PAGE, KeptTensors
+from tests.kv.connector_rows import tiers_of, with_cache
 
 
 @pytest.fixture
@@ -250,8 +251,8 @@ def test_tensors_of_the_recorded_weights_stay_until_newer_ones_are_recorded(live
 
 
 def with_disk(path: Path) -> dict[str, Any]:
-    cache = CacheConfig(block_size=4, disk_path=str(path), disk_bytes=1 << 20, host_bytes=1 << 16)
-    return {"cache": cache}
+    config = with_cache(make_config(), block_size=4, disk_path=str(path), disk_bytes=1 << 20, host_bytes=1 << 16)
+    return {"cache": config.cache, "plugins": config.plugins}
 
 
 def test_a_disk_that_fails_leaves_no_cache_of_the_weights_before(
@@ -269,12 +270,12 @@ def test_a_disk_that_fails_leaves_no_cache_of_the_weights_before(
     assert "without the disk behind the KV cache" in caplog.text
     lives.add("same")
     assert lives.run()["same"][0].num_cached_tokens == 0
-    tiers = lives.core.kv_services.tiers
-    assert tiers is not None and tiers.host is not None and tiers.disk is None, "host memory goes on"
+    tiers = tiers_of(lives.core.scheduler.kv.connectors)
+    assert tiers.host is not None and tiers.disk is None, "host memory goes on"
     (tmp_path / "kv").unlink()
     lives.call("update_weights", update={"path": "y"})
-    tiers = lives.core.kv_services.tiers
-    assert tiers is not None and tiers.disk is not None, "a disk that is back is used again"
+    tiers = tiers_of(lives.core.scheduler.kv.connectors)
+    assert tiers.disk is not None, "a disk that is back is used again"
     lives.add("same")
     assert lives.run()["same"][0].num_cached_tokens == 0
     lives.close()

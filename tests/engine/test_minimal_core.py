@@ -12,7 +12,7 @@ ROOT = Path(core.__file__).parent
 
 LOOP = frozenset({
     "calls", "clients", "composition", "connection", "core", "engine_calls", "executor", "executor_calls", "faults", "gate",
-    "greeting", "inproc", "kv_services", "ledger", "loop", "observer", "process", "scheduling", "sequences", "shared_file",
+    "greeting", "inproc", "ledger", "loop", "observer", "process", "scheduling", "sequences", "shared_file",
     "socket_directory", "step_queue", "step_runner", "token_ids", "turns", "utilities", "wire", "zmq_client",
 })  # fmt: skip
 """Modules of `core.engine` that belong to the minimal core."""
@@ -32,12 +32,10 @@ OPTIONAL = (
     *(f"core.kv.{name}" for name in ("block_saver", "event_publisher", "events", "misses", "past", "residency")),
     *(f"core.api.{name}" for name in ("decoder_spec", "draft_input", "draft_spec", "local_spec", "mixer_parts")),
     *(f"core.api.{name}" for name in ("block_", "model_part", "module_spec", "pooling_head", "vllm_config")),
-    "core.kv.services", "core.kv.tiers",
 )  # fmt: skip
 """Beginnings of modules below `BELOW` that do not belong to the minimal core."""
 
 REMAINING = frozenset({
-    ("composition", "core.kv.services"),  # until KV connectors are found like observers
     ("inproc", "core.executor.uniproc"),  # until executors are plugins
 })  # fmt: skip
 """Arrows that are still to go."""

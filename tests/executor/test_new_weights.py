@@ -20,6 +20,7 @@ from core.config.resolve import resolve
 from core.engine.inproc import InprocClient
 from core.executor.uniproc import UniprocExecutor
 from core.llm import LLM
+from tests.kv.connector_rows import tiers_of
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint
 
@@ -272,15 +273,15 @@ def test_the_next_engine_has_what_was_replaced_and_cached_pages_are_never_those_
         client.core.call("update_weights", {"update": msgspec.to_builtins(shared.update("v2"))})
     state = client.core.config.weights
     assert (state.version, state.number) == ("v2", 1)
-    names = {client.core.kv_services.tiers.disk.directory.name}
+    names = {tiers_of(client.core.scheduler.kv.connectors).disk.directory.name}
     client.close()
     executor = UniprocExecutor(msgspec.structs.replace(config, weights=state))
     following = InprocClient(msgspec.structs.replace(config, weights=state), executor)
     assert following.core.config.weights == state
-    names.add(following.core.kv_services.tiers.disk.directory.name)
+    names.add(tiers_of(following.core.scheduler.kv.connectors).disk.directory.name)
     following.close()
     first = InprocClient(config)
     assert first.core.config.weights == WeightsState()
-    assert first.core.kv_services.tiers.disk.directory.name not in names
+    assert tiers_of(first.core.scheduler.kv.connectors).disk.directory.name not in names
     assert len(names) == 1
     first.close()

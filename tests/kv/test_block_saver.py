@@ -2,9 +2,10 @@
 
 import pytest
 
+from core.kv.connectors import KVConnectors
 from core.kv.sequence import KVSequence
-from core.kv.services import KVServices
 from core.kv.tiers.page_directory import page_name
+from tests.kv.connector_rows import tiers_of
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, config_of, look_up
 
 
@@ -13,9 +14,10 @@ class World:
 
     def __init__(self, path, num_blocks=40, **cache):
         config = config_of("m", block_size=4, disk_path=str(path), disk_bytes=1 << 20, **cache)
-        self.services = KVServices.open(config, "n", PAGE_BYTES)
-        self.engine = Engine(self.services.tiers, num_blocks)
-        self.kv, self.tiers, self.disk = self.engine.kv, self.services.tiers, self.services.tiers.disk
+        self.services = KVConnectors.open(config, "n", PAGE_BYTES)
+        self.engine = Engine(self.services, num_blocks)
+        self.tiers = tiers_of(self.services)
+        self.kv, self.disk = self.engine.kv, self.tiers.disk
 
     def idle(self, copy=None, limit=1000):
         """Idle time until nothing is left to do."""
@@ -67,7 +69,7 @@ def test_blocks_keep_their_order_and_nobody_is_evicted(world):
     order = list(world.kv.pool._next)
     world.idle()
     assert list(world.kv.pool._next) == order and world.engine.run(FIRST) == 32
-    assert world.kv.num_tier_tokens == 0
+    assert world.kv.num_external_tokens == 0
 
 
 def test_what_leaves_the_pool_still_reaches_host_memory(tmp_path):
@@ -161,8 +163,8 @@ def test_a_disk_that_fails_wakes_nobody_often(world, monkeypatch):
 
 
 def test_without_a_disk_there_is_nothing_to_do_in_idle_time():
-    services = KVServices.open(config_of("m", host_bytes=1 << 20), "n", PAGE_BYTES)
-    engine = Engine(services.tiers, num_blocks=20)
+    services = KVConnectors.open(config_of("m", host_bytes=1 << 20), "n", PAGE_BYTES)
+    engine = Engine(services, num_blocks=20)
     engine.run(FIRST)
     services.after_step(engine.kv)
     assert services.save_idle(engine.kv, engine.device.copy) is None

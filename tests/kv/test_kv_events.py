@@ -8,16 +8,16 @@ import pytest
 import zmq
 
 from core import LLM, SamplingParams
-from core.api.config import CacheConfig, KVEventsConfig
+from core.api.config import KVEventsConfig
 from core.api.errors import ConfigError
 from core.api.kv_residency import RESIDENCY_BUCKETS
-from core.kv.event_publisher import END_OF_REPLAY, EventPublisher
+from core.kv.connectors import KVConnectors
+from core.kv.event_publisher import END_OF_REPLAY, EventPublisher, PublishedEvents
 from core.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EventLog, KVEventBatch
 from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
 from core.kv.residency import Residency
 from core.kv.sequence import KVSequence
-from core.kv.services import KVServices
 
 
 @pytest.fixture
@@ -160,8 +160,8 @@ def test_an_endpoint_in_use_is_named(tmp_path, context):
 
 def test_services_tell_of_each_step(tmp_path, context):
     address = free_address(tmp_path, "live")
-    services = KVServices(CacheConfig(block_size=4, events=KVEventsConfig(endpoint=address)))
-    kv = KVManager(20, 4, observers=services.observers)
+    services = KVConnectors([PublishedEvents(KVEventsConfig(endpoint=address), 4)])
+    kv = KVManager(20, 4, connectors=services)
     subscriber = context.socket(zmq.SUB)
     subscriber.subscribe("")
     subscriber.connect(address)

@@ -4,12 +4,13 @@ import threading
 
 import pytest
 
-from core.kv.prefix import PrefixHit
+from core.api.kv_load import KVLoad
+from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
 from core.kv.tiers import disk, page_reader
 from core.kv.tiers.host import HostTier
-from core.kv.tiers.kv_load import KVLoad
-from core.kv.tiers.page_reader import MAX_LOAD_S, STUCK_S
+from core.kv.tiers.page_reader import STUCK_S
 from core.kv.tiers.tiers import KVTiers
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, disk_of, key, look_up
 
@@ -43,31 +44,34 @@ class SlowDisk:
 def test_a_hit_says_which_pages_came_from_where(tmp_path):
     """Of the pages that a sequence gets back, those in host memory and those that it waited for are told apart."""
     disk = disk_of(tmp_path)
-    engine = Engine(KVTiers(HostTier(3 * PAGE_BYTES), disk), num_blocks=10)
+    tiers = KVTiers(HostTier(3 * PAGE_BYTES), disk)
+    engine = Engine(tiers, num_blocks=10)
     for tokens in (FIRST, OTHER):
         engine.run(tokens)
         assert disk.flush()
     sequence = KVSequence(list(FIRST))
     hit = look_up(engine.kv, sequence)
-    in_host = {load.entry for load in hit.loads if not load.from_disk}
+    in_host = {load.entry for load in hit.loads if not load.was_awaited}
     assert len(hit.loads) == hit.num_tokens // 4
     assert 0 < len(in_host) <= 3 < len(hit.loads)
-    engine.kv.tiers.close()
+    tiers.close()
 
 
 class World:
     """An engine that finds FIRST and OTHER on a slow disk, and a clock that stands still."""
 
     def __init__(self, path, host=None):
-        before = Engine(KVTiers(None, disk_of(path)), num_blocks=10)
+        tiers = KVTiers(None, disk_of(path))
+        before = Engine(tiers, num_blocks=10)
         for tokens in (FIRST, OTHER, FIRST):
             before.run(tokens)
-            assert before.kv.tiers.disk.flush()
-        before.kv.tiers.close()
+            assert tiers.disk.flush()
+        tiers.close()
         self.now = 100.0
         self.disk = SlowDisk(disk_of(path))
         self.tiers = KVTiers(host, self.disk, clock=lambda: self.now)
-        self.engine = Engine(self.tiers, num_blocks=40)
+        self.connectors = KVConnectors([self.tiers], clock=lambda: self.now)
+        self.engine = Engine(self.connectors, num_blocks=40)
         self.kv = self.engine.kv
 
     def await_load(self, sequence):
@@ -118,9 +122,9 @@ def test_a_page_that_cannot_be_read_ends_the_prefix(world):
 def test_pages_of_memory_and_disk_make_one_prefix(world):
     world.disk.go.set()
     world.engine.run(FIRST[:17])
-    assert world.kv.num_tier_tokens == 16
+    assert world.kv.num_external_tokens == 16
     assert world.engine.run(FIRST) == 32
-    assert world.kv.num_tier_tokens == 32 and world.disk.num_reads == 8
+    assert world.kv.num_external_tokens == 32 and world.disk.num_reads == 8
 
 
 def test_blocks_that_are_evicted_during_a_wait_are_computed(world):
@@ -233,8 +237,8 @@ def test_wrong_values_reach_nobody_who_waits(tmp_path):
     world.await_load(sequence)
     third = world.kv.key(sequence, 3)
     assert world.tiers.host.contains(0, third), "what was read stays in host memory"
-    world.tiers._in_place[1] = object()
-    world.tiers.removed(1, 0, third, valid=False)
+    world.kv.save(1, 0, third, world.tiers)
+    world.connectors.removed(1, 0, third, valid=False)
     assert world.kv.lookup(sequence).num_tokens == 12
     assert not world.tiers.host.contains(0, third) and not world.disk.contains(0, third)
     world.kv.free(sequence)

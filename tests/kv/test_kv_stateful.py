@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from core.api.specs import KVGroup
+from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core.kv.tiers.host import HostTier
@@ -68,7 +69,13 @@ class ManagerMachine(RuleBasedStateMachine):
         room = size * 8 * 30
         made = KVTiers(HostTier(room) if host else None, MemoryDisk(2 * room) if disk else None)
         self.tiers = made if (host or disk) and not self.has_states else None
-        options = {"groups": groups, "max_step_tokens": MAX_STEP, "tiers": self.tiers, "snapshot_interval": interval}
+        connectors = KVConnectors([made] if host or disk else [])
+        options = {
+            "groups": groups,
+            "max_step_tokens": MAX_STEP,
+            "connectors": connectors,
+            "snapshot_interval": interval,
+        }
         self.kv = KVManager(blocks, size, **options)
         self.memory = np.zeros((blocks, size), np.int64)
         self.running = []
@@ -157,7 +164,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def save(self, most):
         """Between steps: cached blocks are to be saved with the next one."""
         self.kv.register_starting()
-        self.tiers.save_some(most)
+        self.tiers.save_some(self.kv, most)
 
     @rule()
     def fail_copies(self):

@@ -11,13 +11,14 @@ import pytest
 from core.api.config import ModelConfig
 from core.api.errors import ConfigError
 from core.api.specs import KVGroup
+from core.kv.connectors import KVConnectors
+from core.kv.fingerprint import fingerprint
 from core.kv.integrity import IntegrityError
 from core.kv.sequence import KVSequence
-from core.kv.services import KVServices
-from core.kv.tiers.fingerprint import fingerprint
 from core.kv.tiers.host import HostTier
 from core.kv.tiers.page_file import PageError, page_parts, read_page
 from core.kv.tiers.tiers import KVTiers
+from tests.kv.connector_rows import tiers_of
 from tests.kv.tier_fakes import FIRST, OTHER, OTHER_PRINT, PAGE_BYTES, PRINT, Engine, config_of, disk_of, key, page
 
 
@@ -35,9 +36,9 @@ def test_evicted_blocks_come_back_with_their_bytes(tiers):
     assert engine.run(FIRST) == 0
     assert engine.run(OTHER) == 0, "evicts the first"
     assert engine.run(FIRST) == 32
-    assert engine.kv.num_tier_tokens == 32 and tiers.num_loaded == 8
+    assert engine.kv.num_external_tokens == 32 and engine.kv.connectors.copies.num_loaded == 8
     assert engine.run([*FIRST, 7]) == 32
-    assert engine.kv.num_tier_tokens == 32, "now they are in the pool again"
+    assert engine.kv.num_external_tokens == 32, "now they are in the pool again"
 
 
 def test_groups_come_back_each_with_its_own(tiers):
@@ -46,7 +47,7 @@ def test_groups_come_back_each_with_its_own(tiers):
     engine.run(FIRST)
     engine.run(OTHER)
     assert engine.run(FIRST) == 32
-    assert tiers.num_loaded == 8 + 2, "of the sliding group only the window"
+    assert engine.kv.connectors.copies.num_loaded == 8 + 2, "of the sliding group only the window"
 
 
 def test_what_could_not_be_copied_is_forgotten(tiers):
@@ -65,15 +66,15 @@ def test_a_block_that_was_not_filled_is_not_a_hit(tiers):
     engine.run(FIRST, fails=True)
     engine.device.blocks[:] = 255
     assert engine.run(FIRST) == 32, "loaded again, with the right bytes"
-    assert tiers.num_loaded == 16
+    assert engine.kv.connectors.copies.num_loaded == 16
 
 
 def test_wrong_values_are_not_saved():
-    tiers = KVTiers(HostTier(1000))
-    tiers.removed(3, 0, key(1), valid=False)
-    assert tiers.take() is None
-    tiers.removed(3, 0, key(1), valid=True)
-    assert tiers.take().saves == [3]
+    connectors = KVConnectors([KVTiers(HostTier(1000))])
+    connectors.removed(3, 0, key(1), valid=False)
+    assert connectors.take_transfers() is None
+    connectors.removed(3, 0, key(1), valid=True)
+    assert connectors.take_transfers().saves == [3]
 
 
 def test_reset_forgets_tiers_too(tiers):
@@ -100,7 +101,7 @@ def test_broken_invariants_of_tiers_are_named():
     tier = HostTier(300)
     tier.write(0, key(1), page(1))
     tier.num_bytes = 7
-    tiers = KVTiers(tier)
+    tiers = KVConnectors([KVTiers(tier)])
     with pytest.raises(IntegrityError, match="host_tier: 7 bytes are counted, 100 are held"):
         tiers.check_integrity(10)
     tier.num_bytes, tier.capacity = 100, 50
@@ -108,12 +109,12 @@ def test_broken_invariants_of_tiers_are_named():
         tiers.check_integrity(10)
     tier.capacity = 300
     tiers.removed(12, 0, key(2), valid=True)
-    with pytest.raises(IntegrityError, match="tier_copies: a copy names no block"):
+    with pytest.raises(IntegrityError, match="block_copies: a copy names no block"):
         tiers.check_integrity(10)
-    tiers.take()
-    tiers.load(3, page(1))
-    tiers.load(3, page(2))
-    with pytest.raises(IntegrityError, match="tier_copies: a block is to be filled twice"):
+    tiers.take_transfers()
+    tiers.copies.load(3, page(1))
+    tiers.copies.load(3, page(2))
+    with pytest.raises(IntegrityError, match="block_copies: a block is to be filled twice"):
         tiers.check_integrity(10)
 
 
@@ -314,5 +315,6 @@ def test_the_fingerprint_changes_with_everything_that_values_depend_on(tmp_path)
 def test_without_prefix_caching_nothing_is_opened(tmp_path):
     path = tmp_path / "cache"
     config = config_of("m", enable_prefix_caching=False, disk_path=str(path), disk_bytes=1, host_bytes=1)
-    assert KVServices.open(config, "n", PAGE_BYTES).tiers is None
+    tiers = tiers_of(KVConnectors.open(config, "n", PAGE_BYTES))
+    assert tiers.host is None and tiers.disk is None
     assert not path.exists()

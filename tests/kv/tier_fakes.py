@@ -3,11 +3,13 @@
 import numpy as np
 
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
+from core.api.kv_load import KVLoad
+from core.kv.connectors import KVConnectors
 from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
 from core.kv.tiers.disk import DiskTier
-from core.kv.tiers.kv_load import KVLoad
+from tests.kv.connector_rows import with_cache
 
 HASHER = PrefixHasher()
 PAGE_BYTES = 100
@@ -46,10 +48,11 @@ class Device:
 
 
 class Engine:
-    """A manager and a device: every computed block holds bytes that tell its tokens."""
+    """A manager and a device: every computed block holds bytes that tell its tokens. place: one connector, or several."""
 
-    def __init__(self, tiers, num_blocks=9, **options):
-        self.kv = KVManager(num_blocks, 4, tiers=tiers, max_step_tokens=64, **options)
+    def __init__(self, place, num_blocks=9, **options):
+        connectors = place if isinstance(place, KVConnectors) else KVConnectors([place])
+        self.kv = KVManager(num_blocks, 4, connectors=connectors, max_step_tokens=64, **options)
         self.device = Device(num_blocks)
 
     def run(self, tokens, fails=False):
@@ -85,9 +88,10 @@ def disk_of(path, print_=PRINT, capacity=1 << 20, page_bytes=PAGE_BYTES):
 
 
 def config_of(path, **cache):
-    return EngineConfig(
+    bare = EngineConfig(
         model=ModelConfig(model=str(path), served_names=("m",)),
-        cache=CacheConfig(**cache),
+        cache=CacheConfig(),
         scheduler=SchedulerConfig(),
         plugins=PluginChoices(loader="safetensors", platform="cpu"),
     )
+    return with_cache(bare, **cache)

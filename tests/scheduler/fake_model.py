@@ -18,7 +18,9 @@ from core.api.messages import NO_HANDLE, EngineOutput, EngineRequest, TokenLogpr
 from core.api.sampling_params import SamplingParams
 from core.api.specs import KVGroup
 from core.api.step_plan import MOST_FORCED, SequenceKey, StepPlan, StepResult
+from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
+from core.kv.misses import Explanations
 from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
 from core_plugins.policies.fair.policy import FairPolicy
@@ -88,7 +90,8 @@ def make_scheduler(
 
     def make_kv() -> KVManager:
         step = max(config.max_num_batched_tokens, config.max_model_len)
-        options = {"groups": groups, "max_step_tokens": step, "snapshot_interval": block_size, "explains": explains}
+        options = {"groups": groups, "max_step_tokens": step, "snapshot_interval": block_size}
+        options["connectors"] = KVConnectors([] if explains == "off" else [Explanations(explains)])
         return KVManager(num_blocks, block_size, prefix_caching, **options)
 
     options = {} if clock is None else {"clock": clock}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from scheduler.fake_model import Client, FakeExecutor, make_request, make_scheduler, run
@@ -16,7 +17,9 @@ from scheduler.fake_model import Client, FakeExecutor, make_request, make_schedu
 from core.api.messages import EngineRequest
 from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
+from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
+from core.kv.misses import Explanations
 from core.kv.sequence import KVSequence
 
 SIZE = 4
@@ -222,8 +225,13 @@ def test_a_request_says_what_it_waited_for(limits, limit) -> None:
     assert [client.last[name, 0].record.waited_for for name in "ab"] == ["", limit]
 
 
+def explained(*args: Any, **options: Any) -> KVManager:
+    """A manager whose misses are explained."""
+    return KVManager(*args, connectors=KVConnectors([Explanations()]), **options)
+
+
 def test_a_collision_is_told_as_one() -> None:
-    kv = KVManager(30, SIZE)
+    kv = explained(30, SIZE)
     kv._keys._hasher._digest = lambda data: b"%d" % len(data)  # all first blocks have one digest
     first = KVSequence([1] * 9)
     kv.attach(first, kv.lookup(first))
@@ -236,7 +244,7 @@ def test_a_collision_is_told_as_one() -> None:
 
 def test_a_window_whose_blocks_are_gone_was_evicted() -> None:
     """The group that keeps every token has the whole prefix, the sliding one has lost its last block."""
-    kv = KVManager(60, SIZE, groups=(KVGroup("full", (0,)), KVGroup("sliding", (1,), window=2 * SIZE)))
+    kv = explained(60, SIZE, groups=(KVGroup("full", (0,)), KVGroup("sliding", (1,), window=2 * SIZE)))
     first = KVSequence(list(range(17)))
     kv.attach(first, kv.lookup(first))
     kv.allocate_slots(first, 17)
@@ -254,7 +262,7 @@ def test_a_state_that_was_not_kept() -> None:
     """The tokens are known, but the state behind them is not there."""
     full = KVGroup("full", (0,))
     state = KVGroup("state", (1,), num_state_blocks=1)
-    kv = KVManager(60, SIZE, groups=(full, state), snapshot_interval=64)
+    kv = explained(60, SIZE, groups=(full, state), snapshot_interval=64)
     first = KVSequence(list(range(17)))
     kv.attach(first, kv.lookup(first))
     kv.allocate_slots(first, 17)
@@ -267,8 +275,8 @@ def test_a_state_that_was_not_kept() -> None:
 
 
 def test_what_is_remembered_is_bounded_and_forgets_the_oldest() -> None:
-    kv = KVManager(6, 1)
-    followed = kv._registry._past._followed
+    kv = explained(6, 1)
+    followed = kv._explainer._past._followed
     most = followed._most
     for number in range(2 * most):
         sequence = KVSequence([number, number])

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from core.engine.killers import Killers
 from core.engine.queue_limit import QueueLimit
 from core.engine.revival import Reviver
+from core.kv.connectors import KVConnectors
 from core.kv.tiers.page_source import PageSource
 from core.kv.tiers.tiers import KVTiers
 from core.scheduler.scheduler import Scheduler
 
-HOLDERS = (Killers, QueueLimit, Reviver, PageSource, KVTiers, Scheduler)
+HOLDERS = (Killers, QueueLimit, Reviver, PageSource, KVConnectors, KVTiers, Scheduler)
 """Classes whose `clock` defaults to `time.monotonic` as it was when they were defined."""
 
 

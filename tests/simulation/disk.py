@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from core.api.config import EngineConfig
 from core.api.errors import ConfigError
+from core.api.kv_load import KVLoad
 from core.kv.hashing import PrefixKey
 from core.kv.tiers.host import HostTier
-from core.kv.tiers.kv_load import KVLoad
 from core.kv.tiers.page_reader import PageReader
 
 Point = Callable[[str], None]
@@ -78,7 +78,7 @@ class SimDisk(HostTier):
 
 
 def fingerprint(config: EngineConfig, numerics: str) -> str:
-    """As `core.kv.tiers.fingerprint`, of what differs here: the weights."""
+    """As `core.kv.fingerprint.fingerprint`, of what differs here: the weights."""
     weights = config.weights
     return ",".join([numerics, *(source.path or source.digest for source in weights.sources)])
 
@@ -89,7 +89,4 @@ class SimPageReader(PageReader):
     def start(self, load: KVLoad) -> None:
         self._loads.add(load)
         self._fill(load)
-        load.is_done = True
-
-    def wait(self, timeout_s: float) -> None:
-        """There is nothing to wait for."""
+        load.finish()

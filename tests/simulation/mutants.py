@@ -18,7 +18,8 @@ from core.engine import wedge, weight_updates
 from core.engine.engine_state import EngineState
 from core.engine.lifecycle import Lifecycle
 from core.engine.zmq_client import ZmqClient
-from core.kv.services import KVServices
+from core.kv.connectors import KVConnectors
+from core.kv.tiers.tiers import KVTiers
 from core.serving.supervised_engine import SupervisedEngine
 from tests.simulation.generator import schedule_of
 from tests.simulation.play import simulation
@@ -45,8 +46,8 @@ def _tensors_dropped_early(reloader: SimReloader, staged: Any) -> None:
     settle(reloader, ())
 
 
-def _refusing(services: KVServices, *args: Any) -> None:
-    if services.tiers is not None and services.tiers.disk is not None:
+def _refusing(connectors: KVConnectors, *args: Any) -> None:
+    if any(isinstance(one, KVTiers) and one.disk is not None for one in connectors.connectors):
         raise OSError(28, "No space left on device")
 
 
@@ -63,7 +64,7 @@ MUTANTS: tuple[tuple[str, Any, str, Any], ...] = (
     ("the cache stays when weights change", weight_updates, "drop_cache", lambda core, config=None: None),
     ("tensors that the next engine needs go early", SimReloader, "settle", _tensors_dropped_early),
     ("tensors of a dead engine stay", SimReloader, "settle", lambda reloader, staged: None),
-    ("a tier that cannot be opened fails an update", KVServices, "use_weights", _refusing),
+    ("a tier that cannot be opened fails an update", KVConnectors, "use_weights", _refusing),
     ("calls of a client that is gone hold on", Lifecycle, "client_gone", lambda lifecycle, client: None),
     ("waiting calls that end hold on", EngineState, "let_go", lambda state, client, call=None: state),
     ("a hang of an engine of others is not noticed", ZmqClient, "ping", lambda client: None),

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,8 +24,10 @@ from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
 from core.grammars import compiler
 from core.journal import journal, segments
-from core.kv import services
-from core.kv.tiers import page_source
+from core.kv import connectors
+from core.kv.misses import Explanations
+from core.kv.tiers import local, page_source
+from core.plugin.contracts import KVConnector
 from core.serving import api_process, supervised_engine, supervisor
 from core_plugins.policies.fair.policy import FairPolicy
 from core_plugins.policies.fcfs.policy import FcfsPolicy
@@ -82,8 +84,9 @@ def simulation() -> Iterator[Play]:
         (journal, "Writer", SimWriter),
         (segments, "os", ForwardedFiles()),
         (lasting, "os", record),
-        (services, "DiskTier", SimDisk),
-        (services, "fingerprint", disk.fingerprint),
+        (connectors, "load_connector", new_connector),
+        (connectors, "fingerprint", disk.fingerprint),
+        (local, "DiskTier", SimDisk),
         (page_source, "PageReader", disk.SimPageReader),
         (supervisor, "ApiChild", SimApiChild),
         (supervisor, "explained", lambda resolution: {}),
@@ -129,6 +132,13 @@ class ForwardedFiles:
 def new_policy(config: EngineConfig, plugins: object) -> SchedulingPolicy:
     """In the place of loading a plugin, which takes as long as a schedule."""
     return POLICIES[config.scheduler.policy]()
+
+
+def new_connector(plugins: object, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:
+    """In the place of loading a plugin, for the same reason."""
+    if name == "explain":
+        return Explanations(config.cache.explains)
+    return local.LocalTiers(config, partial(disk.fingerprint, config, numerics), page_bytes)
 
 
 def _play(schedule: Schedule, clock: Clock, record: RecordFile, steps_file: int) -> Outcome:

@@ -23,6 +23,7 @@ from core.api.config import (
     WeightTransferConfig,
 )
 from core.engine.loop import EngineLoop
+from tests.kv.connector_rows import asked_by
 from tests.simulation import events as e
 from tests.simulation.answers import Answer
 from tests.simulation.api_process import Front
@@ -245,6 +246,13 @@ class World:
 @cache
 def engine_config(settings: e.Settings) -> EngineConfig:
     """The engine's configuration, which schedules with equal settings share."""
+    cache = CacheConfig(
+        block_size=settings.block_size,
+        num_blocks=settings.num_blocks,
+        host_bytes=settings.host_pages * settings.block_size * 8,
+        disk_path="disk" if settings.disk else None,
+        disk_bytes=1 << 20 if settings.disk else 0,
+    )
     return EngineConfig(
         model=ModelConfig(
             model="simulated",
@@ -253,13 +261,7 @@ def engine_config(settings: e.Settings) -> EngineConfig:
             vocab_size=VOCAB_SIZE,
             skip_tokenizer=True,
         ),
-        cache=CacheConfig(
-            block_size=settings.block_size,
-            num_blocks=settings.num_blocks,
-            host_bytes=settings.host_pages * settings.block_size * 8,
-            disk_path="disk" if settings.disk else None,
-            disk_bytes=1 << 20 if settings.disk else 0,
-        ),
+        cache=cache,
         scheduler=SchedulerConfig(
             max_num_seqs=settings.limit,
             max_num_batched_tokens=settings.budget,
@@ -268,7 +270,7 @@ def engine_config(settings: e.Settings) -> EngineConfig:
             num_speculative_tokens=settings.drafts,
             async_scheduling=settings.ahead,
         ),
-        plugins=PluginChoices(loader="none", platform="none", table=POLICIES),
+        plugins=PluginChoices(loader="none", platform="none", table=POLICIES, kv_connectors=asked_by(cache)),
         restarts=RestartConfig(backoff_s=0.05),
         wedge_timeout_s=10.0,
         disable_log_stats=True,

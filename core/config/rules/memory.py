@@ -121,7 +121,7 @@ def states_are_not_offloaded(facts: Facts) -> Findings:
     """Keys and values from a tier would be of no use without the state behind them, which is cached in memory alone."""
     if not facts.has_states:
         return
-    for name in ("kv_offloading_size", "kv_offloading_disk_path"):
+    for name in ("kv_offloading_size", "kv_offloading_disk_path", "kv_transfer_config"):
         if facts[name]:
             yield Derive(name, None, "off: cached states of the model's layers are not offloaded", force=True)
             yield Warn(f"{flag_of(name)} has no effect: the model has layers with a state, which is not offloaded.")
@@ -131,7 +131,14 @@ def offloading_needs_prefix_caching(facts: Facts) -> Findings:
     """Offloading, events and metrics are about cached blocks."""
     if facts["enable_prefix_caching"] is not False:
         return
-    for name in ("kv_offloading_size", "kv_offloading_disk_path", "kv_events_config", "kv_cache_metrics"):
+    names = (
+        "kv_offloading_size",
+        "kv_offloading_disk_path",
+        "kv_transfer_config",
+        "kv_events_config",
+        "kv_cache_metrics",
+    )
+    for name in names:
         if facts[name]:
             yield Warn(f"{flag_of(name)} has no effect without prefix caching.")
 

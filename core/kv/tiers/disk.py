@@ -17,8 +17,7 @@ import os
 from pathlib import Path
 
 from core.api.errors import ConfigError
-from core.api.kv_transfer import Page
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import Page, PrefixKey
 from core.kv.tiers.page_directory import UnsafeDirectoryError, page_name
 from core.kv.tiers.page_file import PageError, read_page
 from core.kv.tiers.page_writer import PageWriter, PendingPage

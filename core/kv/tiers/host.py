@@ -12,8 +12,7 @@ from collections import OrderedDict
 import numpy as np
 import xxhash
 
-from core.api.kv_transfer import Page
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import Page, PrefixKey
 from core.kv.integrity import require
 
 logger = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ class HostTier:
     """A store of pages.
 
     capacity:  most bytes of all pages.
-    checked:   whether a page whose bytes have changed is found out, and is none any more.
+    checked:   verify checksums and drop pages that fail.
     num_bytes: bytes now.
     """
 

@@ -21,7 +21,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import PrefixKey
 
 _DIRECTORY_NAME = re.compile("[0-9a-f]{32}")
 _PAGE_NAME = re.compile("(?:[0-9a-f]{32}|[0-9a-f]{64})-[0-9]{1,4}[.]kv")

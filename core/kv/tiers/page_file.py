@@ -17,8 +17,7 @@ import xxhash
 
 from core.api.decoding import UNREADABLE
 from core.api.errors import CoreError
-from core.api.kv_transfer import Page
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import Page, PrefixKey
 
 MAGIC = "core-kv-1"
 MAX_HEADER = 1 << 14

@@ -1,10 +1,10 @@
 """The thread that reads pages for sequences that wait.
 
-Owns: `PageReader`: loads in the order in which they were started, what they hold in memory, when one is given up.
-Never does: write a page, or make the caller wait for a read. Called by: `KVTiers`.
+Owns: `PageReader`: loads in the order in which they were started, and the memory that they hold. Never does: write a page, or
+make the caller wait for a read. Called by: `PageSource`.
 
-A disk that answers slowly delays the sequences that wait for it, and nobody else. One that does not answer at all costs
-each of them `MAX_LOAD_S` at most: then they are computed instead.
+A disk that answers slowly delays the sequences that wait for it, and no others. When it does not answer at all, the KV manager
+ends each wait after a while and has the sequence computed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from core.api.kv_transfer import Page
-from core.kv.hashing import PrefixKey
-from core.kv.tiers.kv_load import KVLoad
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import Page, PrefixKey
 
 logger = logging.getLogger(__name__)
 
-MAX_LOAD_S = 10.0
-"""How long a sequence waits before it is computed with the pages that have come by then."""
 STUCK_S = 1.0
 """A disk that takes longer for one page is asked for nothing else until it has answered."""
 MAX_HELD_BYTES = 1 << 30
@@ -54,7 +51,6 @@ class PageReader:
         self._loads: set[KVLoad] = set()
         self._num_bytes = 0
         self._asked: float | None = None
-        self._finished = threading.Event()
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -66,7 +62,6 @@ class PageReader:
 
     def start(self, load: KVLoad) -> None:
         """Have a load filled; `end` it when its pages have been taken or are not wanted any more."""
-        load.started = self._clock()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="kv-reader", daemon=True)
             self._thread.start()
@@ -75,20 +70,6 @@ class PageReader:
             self._num_bytes += load.num_bytes
             self._queue.append(load)
             self._changed.notify()
-
-    def is_late(self, load: KVLoad) -> bool:
-        """Whether a load is not done although its time is up; it then is done with what has come."""
-        if load.is_done or self._clock() - load.started < MAX_LOAD_S:
-            return False
-        with self._changed:
-            was_done = load.is_done
-            load.is_done = True
-        return not was_done
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when a load is done, or after `timeout_s` seconds."""
-        if self._finished.wait(timeout_s):
-            self._finished.clear()
 
     def end(self, load: KVLoad) -> None:
         """Nobody waits for a load any more; its pages do not count as held."""
@@ -107,7 +88,6 @@ class PageReader:
             self._loads.clear()
             self._queue.clear()
             self._changed.notify()
-        self._finished.set()
 
     def forget(self, group: int, key: PrefixKey) -> None:
         """A page has wrong values: no load may have it."""
@@ -133,9 +113,8 @@ class PageReader:
             except Exception as error:  # a defect costs this load, not the thread: its sequence is computed instead
                 logger.error("KV pages could not be loaded.", exc_info=error)
             with self._changed:
-                load.is_done = True
                 self._asked = None
-            self._finished.set()
+            load.finish()
 
     def _next(self) -> KVLoad | None:
         """The next load as soon as there is memory for it; None at the end."""
@@ -149,36 +128,19 @@ class PageReader:
     def _fill(self, load: KVLoad) -> None:
         """Read what the longest prefix needs; a page that cannot be read makes it shorter."""
 
-        def has(group: int, index: int) -> bool:
-            if load.has(group, index):
-                return True
+        def contains(group: int, key: PrefixKey) -> bool:
             self._asked = self._clock()
-            return (group, index) not in load.absent and self._tier.contains(group, load.keys[index])
+            return self._tier.contains(group, key)
 
-        complete = False
-        while not (complete or load.is_done):
-            num_blocks = load.needs.longest(len(load.keys), has)
-            complete = self._read_all(load, num_blocks)
-
-    def _read_all(self, load: KVLoad, num_blocks: int) -> bool:
-        """Read the pages of a prefix; False as soon as one is missing or nobody waits any more."""
-        for group, index in load.needs.entries(num_blocks):
-            if load.has(group, index):
-                continue
-            if load.is_done:
-                return False
+        def get(group: int, key: PrefixKey) -> Page | None:
             self._asked = self._clock()
-            page = self._tier.read(group, load.keys[index])
-            if page is None:
-                load.absent.add((group, index))
-                return False
-            self._keep(load, group, index, page)
-        return True
+            return self._tier.read(group, key)
+
+        load.fill(contains, get, self._keep)
 
     def _keep(self, load: KVLoad, group: int, index: int, page: Page) -> None:
         with self._changed:
-            if not load.is_done and (group, index) not in load.absent:
-                load.pages[group, index] = page
+            if load.add(group, index, page):
                 self._num_bytes += page.nbytes
 
     def _forget_page(self, load: KVLoad, group: int, index: int) -> None:
@@ -188,6 +150,6 @@ class PageReader:
             self._num_bytes -= page.nbytes
 
     def _forget_pages(self, load: KVLoad) -> None:
-        load.is_done = True
+        load.finish()  # before its bytes are counted: no page is added from here on
         self._num_bytes -= load.num_bytes
         load.pages = {}

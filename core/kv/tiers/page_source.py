@@ -1,23 +1,19 @@
 """Where a look-up finds pages: host memory, pages on their way to the disk, the disk.
 
 Owns: `PageSource`: what is there at once, and loads of what is not. Never does: decide what is saved, or copy from or to the
-device. Called by: the prefix search, the manager and `KVTiers`.
+device. Called by: `KVTiers`.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 
-from core.api.kv_transfer import Page
-from core.kv.hashing import PrefixKey
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import Page, PrefixKey
 from core.kv.tiers.disk import DiskTier
 from core.kv.tiers.host import HostTier
-from core.kv.tiers.kv_load import KVLoad
 from core.kv.tiers.page_reader import PageReader
-
-logger = logging.getLogger(__name__)
 
 
 class PageSource:
@@ -70,9 +66,7 @@ class PageSource:
             self._reader.start(load)
 
     def collect(self, load: KVLoad) -> bool:
-        """Whether a load is done, with what has come by then; that is in host memory as well from then on."""
-        if self._reader is not None and self._reader.is_late(load):
-            logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
+        """Whether a load is done; what came is in host memory as well from then on."""
         if not load.is_done:
             self.answers()  # a disk that has stopped answering is left alone from here on, before anybody else asks it
             return False
@@ -91,11 +85,6 @@ class PageSource:
         """Nobody waits any more; nothing that is being read arrives."""
         if self._reader is not None:
             self._reader.end_all()
-
-    def wait(self, timeout_s: float) -> None:
-        """Return when some load is done, or after `timeout_s` seconds."""
-        if self._reader is not None:
-            self._reader.wait(timeout_s)
 
     def discard(self, group: int, key: PrefixKey) -> None:
         """A page may have wrong values: nobody gets it, wherever it is."""

@@ -14,8 +14,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.api.kv_transfer import Page
-from core.kv.hashing import PrefixKey
+from core.api.kv_transfer import Page, PrefixKey
 from core.kv.tiers.page_directory import PageDirectory
 from core.kv.tiers.page_file import page_parts
 from core.kv.tiers.rest import Rest

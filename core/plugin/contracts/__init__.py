@@ -46,6 +46,7 @@ from core.plugin.contracts.kernels import (
     HeadsKernel,
     Kernels,
 )
+from core.plugin.contracts.kv_connector import BlockCache, KVConnector
 from core.plugin.contracts.linear_kernels import (
     ActivatedLinear,
     HasActivated,
@@ -100,6 +101,7 @@ __all__ = [
     "BatchChanges",
     "BatchView",
     "BeginsSteps",
+    "BlockCache",
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
@@ -134,6 +136,7 @@ __all__ = [
     "HeadTurn",
     "HeadsKernel",
     "HearsResults",
+    "KVConnector",
     "Kernels",
     "KnowsRequests",
     "LatentBackend",

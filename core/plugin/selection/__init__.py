@@ -13,6 +13,7 @@ from core.plugin.selection.attention import select_attention
 from core.plugin.selection.by_name import (
     select_executor,
     select_grammars,
+    select_kv_connectors,
     select_logits_processors,
     select_policy,
     select_speculative,
@@ -30,6 +31,7 @@ __all__ = [
     "select_executor",
     "select_grammars",
     "select_kernels",
+    "select_kv_connectors",
     "select_loader",
     "select_logits_processors",
     "select_model",

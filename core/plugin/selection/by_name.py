@@ -1,4 +1,4 @@
-"""Plugins that an argument names: proposer, executor, policy, grammar backends, logits processors.
+"""Plugins that an argument names: proposer, executor, policy, grammar backends, logits processors, KV connectors.
 
 Owns: those stages. Never does: load one. Called by: the configuration.
 """
@@ -109,3 +109,18 @@ def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> 
     candidates = tuple(Candidate(row.name, row.distribution, "chosen") for row in taken)
     selection = Selection("logits_processor", tuple(in_order), said, candidates)
     return Choice(selection, tuple(taken.values()), tuple(taken))
+
+
+def select_kv_connectors(registry: PluginRegistry, asked: Sequence[tuple[str, str]]) -> Choice:
+    """The KV connectors that arguments ask for, in the order in which they are asked for pages.
+
+    asked: (name, the argument behind it as the user writes it).
+    """
+    choices = [
+        explicit(registry, "kv_connector", "kv_connector", name, lambda manifest: [], said) for name, said in asked
+    ]
+    manifests = tuple(choice.manifest for choice in choices)
+    taken = tuple(manifest.row.name for manifest in manifests)
+    candidates = tuple(Candidate(row.name, row.distribution, "chosen") for row in (one.row for one in manifests))
+    why = ", ".join(said for _, said in asked)
+    return Choice(Selection("kv_connector", taken, why, candidates), manifests, tuple(one.row for one in manifests))

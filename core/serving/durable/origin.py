@@ -10,7 +10,7 @@ import hashlib
 import msgspec
 
 from core.api.config import ModelConfig
-from core.kv.tiers.fingerprint import files_digest
+from core.kv.fingerprint import files_digest
 
 
 def origin_of(model: ModelConfig, numerics: str) -> str:

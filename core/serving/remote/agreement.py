@@ -23,7 +23,7 @@ from core.api.tokenizer_source import TokenizerSource
 from core.args.reach import is_for_engines
 from core.args.schema import flag_of, schema
 from core.config.explained import explained
-from core.kv.tiers.fingerprint import weights_digest
+from core.kv.fingerprint import weights_digest
 from core.serving.remote.messages import Hello
 
 if TYPE_CHECKING:

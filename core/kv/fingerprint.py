@@ -1,7 +1,7 @@
 """One name for everything besides tokens that the values of a KV block depend on.
 
-Owns: `fingerprint`, and the digest of weight files in it. Never does: read whole weights. Called by: `KVServices`, a front's
-engine.
+Owns: `fingerprint`, and the digest of weight files in it. Never does: read whole weights. Called by: `KVConnectors`, the state
+canary, the API server.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.draft_config import draft_of
 
 NUM_SAMPLES = 64
 SAMPLE_BYTES = 4096
@@ -36,9 +35,9 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table],
         "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
     }
-    draft = draft_of(config)
-    if draft is not None:
-        settled["draft"] = [draft.model.model, draft.spec]
+    if config.draft is not None:  # its shape is known to the executor alone, and here a plain value
+        draft = msgspec.to_builtins(config.draft)
+        settled["draft"] = [draft["model"]["model"], draft["spec"]]
     if config.weights.number:
         settled["weights"] = [config.weights.version, config.weights.sources]
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))

@@ -1,0 +1,137 @@
+"""The pages that one sequence waits for.
+
+Owns: `KVLoad`: which blocks a prefix needs, and the pages that have come. Never does: read anything (a connector does).
+Called by: the prefix search (creates a load and takes its pages) and KV connectors (fill it, on a thread of their own).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from core.api.kv_transfer import Page, PrefixKey
+
+Entry = tuple[int, int]
+"""KV group, and index of a block in a sequence's table of that group."""
+
+Has = Callable[[int, int], bool]
+"""Whether a KV group has the block at an index."""
+
+
+class BlockNeeds(Protocol):
+    """The blocks that prefixes need, whatever the groups of layers are."""
+
+    def longest(self, most: int, has: Has) -> int:
+        """Blocks of the longest prefix, at most `most`, that can be served from the blocks that `has` confirms."""
+        ...
+
+    def entries(self, num_blocks: int) -> Iterator[Entry]:
+        """(group, index) of every block that a prefix of `num_blocks` blocks needs, in the order to load them."""
+        ...
+
+
+class KVLoad:
+    """One search in a slow place, and the pages that came of it.
+
+    needs:     blocks that a prefix needs.
+    keys:      keys of the sequence's full blocks, in order.
+    in_pool:   one byte per index for each group: 1 where the block was cached when the wait began.
+    started:   when the wait began, by the clock of the KV manager.
+    pages:     verified pages by (group, index), including those in memory when the wait began; final once `is_done`.
+    in_memory: entries of `pages` that were in memory when the wait began.
+    absent:    entries whose page is missing or unusable.
+    is_done:   no page will be added: everything came, or the load failed, took too long or is no longer wanted.
+    """
+
+    __slots__ = ("_lock", "_on_done", "absent", "in_memory", "in_pool", "is_done", "keys", "needs", "pages", "started")
+
+    def __init__(self, needs: BlockNeeds, keys: Sequence[PrefixKey], on_done: Callable[[], None] | None = None) -> None:
+        self.needs = needs
+        self.keys = keys
+        self.in_pool: list[bytearray] = []
+        self.started = 0.0
+        self.pages: dict[Entry, Page] = {}
+        self.in_memory: set[Entry] = set()
+        self.absent: set[Entry] = set()
+        self.is_done = False
+        self._on_done = on_done
+        self._lock = threading.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the pages."""
+        return sum(page.nbytes for page in self.pages.values())
+
+    def was_read(self, group: int, index: int) -> bool:
+        """Whether the page of a block came from the slow place."""
+        entry = (group, index)
+        return entry in self.pages and entry not in self.in_memory
+
+    def has(self, group: int, index: int) -> bool:
+        """Whether a block needs no reading."""
+        return bool(self.in_pool[group][index]) or (group, index) in self.pages
+
+    def add(self, group: int, index: int, page: Page) -> bool:
+        """Keep a verified page; False, and no change, when the load is done or the page was found to be wrong."""
+        with self._lock:
+            if self.is_done or (group, index) in self.absent:
+                return False
+            self.pages[group, index] = page
+            return True
+
+    def finish(self) -> bool:
+        """Wake the sequence: it continues with the pages that came. False when the load was done already.
+
+        Every load that was started must end here, even when reading fails.
+        """
+        with self._lock:  # a page is either in `pages` before the sequence looks, or refused by `add`
+            if self.is_done:
+                return False
+            self.is_done = True
+        if self._on_done is not None:
+            self._on_done()
+        return True
+
+    def fill(
+        self,
+        contains: Callable[[int, PrefixKey], bool],
+        get: Callable[[int, PrefixKey], Page | None],
+        keep: Callable[[KVLoad, int, int, Page], None] | None = None,
+    ) -> None:
+        """Read what the longest prefix needs; a page that cannot be read makes the prefix shorter.
+
+        Call it on a thread of the connector. Does not call `finish`.
+
+        contains: whether a page seems to be there. get: the verified page, or None. keep: called in the place of `add`, which
+        it has to call, with (load, group, index, page).
+        """
+
+        def has(group: int, index: int) -> bool:
+            if self.has(group, index):
+                return True
+            return (group, index) not in self.absent and contains(group, self.keys[index])
+
+        complete = False
+        while not (complete or self.is_done):
+            num_blocks = self.needs.longest(len(self.keys), has)
+            complete = self._read_all(num_blocks, get, keep or KVLoad.add)
+
+    def _read_all(
+        self,
+        num_blocks: int,
+        get: Callable[[int, PrefixKey], Page | None],
+        keep: Callable[[KVLoad, int, int, Page], object],
+    ) -> bool:
+        """Read the pages of a prefix; False as soon as one is missing or the load is done."""
+        for group, index in self.needs.entries(num_blocks):
+            if self.has(group, index):
+                continue
+            if self.is_done:
+                return False
+            page = get(group, self.keys[index])
+            if page is None:
+                self.absent.add((group, index))
+                return False
+            keep(self, group, index, page)
+        return True

@@ -1,0 +1,112 @@
+"""The copies between the pool and places outside that the next plan carries.
+
+Owns: `BlockCopies`: blocks to save and to fill, and which saves a step in flight was asked for. Never does: copy, or decide
+what is saved. Called by: `KVConnectors` and the manager.
+
+An evicted block's values stay in place until the next plan is computed. That plan names the block first, so the worker
+returns its bytes with the result, and only then does a connector have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from core.api.kv_transfer import KVTransfers, Page, PrefixKey
+from core.kv.integrity import require
+from core.plugin.contracts.kv_connector import KVConnector
+
+
+class Save(NamedTuple):
+    """A block whose bytes the worker is to return.
+
+    number:    1, 2, 3, ...: distinguishes saves of one block.
+    evicted:   it leaves the pool; otherwise it stays cached there.
+    receivers: connectors that want the page.
+    """
+
+    number: int
+    block_id: int
+    group: int
+    key: PrefixKey
+    evicted: bool
+    receivers: tuple[KVConnector, ...]
+
+
+class BlockCopies:
+    """Copies to make before the next step, and those under way. num_loaded: blocks filled since the start."""
+
+    def __init__(self) -> None:
+        self.num_loaded = 0
+        self._saves: list[Save] = []
+        self._loads: list[tuple[int, Page]] = []
+        self._in_flight: dict[int, list[Save]] = {}
+        self._in_place: dict[int, Save] = {}
+        self._num_taken = 0
+        self._num_saves = 0
+
+    def load(self, block_id: int, page: Page) -> None:
+        """Have the next plan fill a block."""
+        self._loads.append((block_id, page))
+        self.num_loaded += 1
+
+    def save_evicted(self, block_id: int, group: int, key: PrefixKey, receivers: tuple[KVConnector, ...]) -> None:
+        """Have the next plan return the bytes of a block that has just left the pool."""
+        self._save(block_id, group, key, receivers, evicted=True)
+
+    def save_cached(self, block_id: int, group: int, key: PrefixKey, receiver: KVConnector) -> None:
+        """Have the next plan return the bytes of a cached block. Call it between steps: steps under way write first."""
+        self._in_place[block_id] = self._save(block_id, group, key, (receiver,), evicted=False)
+
+    def stop_saving(self, block_id: int) -> Save | None:
+        """A block is no longer cached: the page that `save_cached` asked for is dropped on arrival. None: none was."""
+        return self._in_place.pop(block_id, None)
+
+    def take(self) -> KVTransfers | None:
+        """The copies to make before the next step, or None. Each needs one call of `settle`."""
+        if not self._saves and not self._loads:
+            return None
+        saves = self._saves
+        loads = self._loads
+        self._saves = []
+        self._loads = []
+        self._num_taken += 1
+        self._in_flight[self._num_taken] = saves
+        block_ids = [save.block_id for save in saves]
+        return KVTransfers(self._num_taken, block_ids, loads)
+
+    def settle(self, transfers: KVTransfers) -> list[Save]:
+        """The saves among copies that are over, whether made or not, in the order of their pages."""
+        return self._in_flight.pop(transfers.number, [])
+
+    def is_wanted(self, save: Save) -> bool:
+        """Whether a page that arrived may be kept: a block that was to stay cached still is."""
+        return save.evicted or self._in_place.get(save.block_id) == save
+
+    def forget(self) -> None:
+        """The pool starts over: nobody wants copies that wait or are under way."""
+        self._saves = []
+        self._loads = []
+        self._in_flight.clear()
+        self._in_place.clear()
+
+    def check_integrity(self, num_blocks: int) -> None:
+        """Raise `IntegrityError` unless the copies name blocks of the pool, and none is filled twice."""
+        targets = [block_id for block_id, _ in self._loads]
+        named = [*targets, *self._sources()]
+        are_blocks = all(0 < block_id < num_blocks for block_id in named)
+        require(are_blocks, "block_copies", "a copy names no block")
+        require(len(set(targets)) == len(targets), "block_copies", "a block is to be filled twice")
+
+    def _sources(self) -> Iterator[int]:
+        for save in self._saves:
+            yield save.block_id
+        yield from self._in_place
+
+    def _save(
+        self, block_id: int, group: int, key: PrefixKey, receivers: tuple[KVConnector, ...], *, evicted: bool
+    ) -> Save:
+        self._num_saves += 1
+        save = Save(self._num_saves, block_id, group, key, evicted, receivers)
+        self._saves.append(save)
+        return save

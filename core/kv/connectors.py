@@ -1,0 +1,358 @@
+"""The KV connectors of an engine, in order, as one.
+
+Owns: `KVConnectors`: whom to ask for a page, who is given one, how long a sequence waits, and what happens to a connector that
+fails. Never does: keep pages, decide what is evicted, or know any connector. Called by: the KV manager (look-up, eviction,
+loads) and the engine loop (`after_step`, `save_idle`, `report`, `use_weights`, `drop_host_pages`, `close`).
+
+The first connector that has a page gives it; every connector that wants an evicted block is given its page. One that raises is
+left out from then on: its pages are missing, which costs time and no answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from core.api.config import EngineConfig
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import KVTransfers, Page, PrefixKey
+from core.api.messages import SchedulerStats
+from core.kv.block_copies import BlockCopies
+from core.kv.explainer import CacheView, MissExplainer
+from core.kv.fingerprint import fingerprint
+from core.kv.observer import CacheObserver
+from core.plugin.contracts.kv_connector import BlockCache, Copy, KVConnector
+from core.plugin.hookspecs import LoadContext
+from core.plugin.table import PluginTable
+
+logger = logging.getLogger(__name__)
+
+LAST_WRITES_S = 1.0
+"""Seconds that a connector gets for pages under way when everything else is done."""
+
+MAX_LOAD_S = 10.0
+"""How long a sequence waits for a load before it is computed with the pages that have come by then."""
+
+
+class KVConnectors(CacheObserver):
+    """Several connectors behind one surface.
+
+    connectors: those that work; one that fails is taken out.
+    copies:     copies that the next plan carries.
+    names:      names of the connectors for messages; by default those of their classes.
+    page_bytes: bytes of a page; 0: any number.
+    clock:      seconds, for the time that sequences wait.
+    """
+
+    def __init__(
+        self,
+        connectors: Iterable[KVConnector] = (),
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        names: Sequence[str] = (),
+        page_bytes: int = 0,
+    ) -> None:
+        self.connectors = tuple(connectors)
+        self.copies = BlockCopies()
+        names = names or [type(connector).__name__ for connector in self.connectors]
+        self._names = {id(connector): name for connector, name in zip(self.connectors, names, strict=True)}
+        self._page_bytes = page_bytes
+        self._clock = clock
+        self._finished = threading.Event()
+        self._loading: dict[KVLoad, KVConnector] = {}
+        self._has_pool = False
+        self._keeps_pages = True
+        self._sort()
+
+    @classmethod
+    def open(cls, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnectors:
+        """The connectors that the configuration names, in its order.
+
+        numerics:   name of the arithmetic that values depend on.
+        page_bytes: bytes of one block in all layers of its group.
+
+        Raises ConfigError and PluginError.
+        """
+        table = PluginTable(config.plugins.table)
+        names = config.plugins.kv_connectors
+        opened: list[KVConnector] = []
+        try:
+            for name in names:
+                opened.append(load_connector(table, name, config, numerics, page_bytes))
+        except Exception:
+            for connector in opened:  # an endpoint or a directory must be free for the next try
+                connector.close(LAST_WRITES_S)
+            raise
+        return cls(opened, names=names, page_bytes=page_bytes)
+
+    # --- the manager's side ---
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether pages can come from any connector."""
+        return self._keeps_pages and bool(self._stores or self._loaders)
+
+    @property
+    def hears(self) -> bool:
+        """Whether any connector follows cached blocks; otherwise the pool reports to no one, which costs nothing."""
+        return bool(self._savers or any(self._hearing.values()))
+
+    def begin_pool(self, *, keeps_pages: bool) -> None:
+        """A pool starts empty: copies and loads of an earlier one are over.
+
+        keeps_pages: False for models with states, whose pages would be of no use without the state behind them.
+        """
+        self._keeps_pages = keeps_pages
+        self.end_loads()
+        self.copies.forget()
+        if self._has_pool:
+            self._tell("pool_replaced")
+        self._has_pool = True
+        self._sort()
+
+    def explainer(self, cache: CacheView) -> MissExplainer | None:
+        """The first connector's finder of causes of misses, or None."""
+        for connector in self.connectors:
+            found: MissExplainer | None = self._call(connector, "explainer", cache)
+            if found is not None:
+                return found
+        return None
+
+    def contains(self, group: int, key: PrefixKey) -> bool:
+        """Whether `get` has the page of a block."""
+        return any(self._call(connector, "contains", group, key) for connector in self._stores)
+
+    def get(self, group: int, key: PrefixKey) -> Page | None:
+        """The page of a block if it is in memory, or None."""
+        for connector in self._stores:
+            page: Page | None = self._call(connector, "get", group, key)
+            if page is not None:
+                return page
+        return None
+
+    def fits(self, page: Page) -> bool:
+        """Whether a page has the size of a block: others would fail the whole step that copies them."""
+        if not self._page_bytes or page.nbytes == self._page_bytes:
+            return True
+        logger.warning("A KV connector returned a page of %d bytes, expected %d.", page.nbytes, self._page_bytes)
+        return False
+
+    def loader(self, gap: Callable[[], tuple[int, PrefixKey] | None]) -> KVConnector | None:
+        """The first connector from which a prefix may become longer; None: compute the prompt at once.
+
+        gap: group and key of a block that every longer prefix needs; None when that depends on the length. Called only
+        when a connector can load, because it hashes.
+        """
+        missing: tuple[int, PrefixKey] | None = None
+        is_known = False
+        for connector in self._loaders:
+            if not self._call(connector, "can_load"):
+                continue
+            if not is_known:
+                missing = gap()
+                is_known = True
+            if missing is None or self._call(connector, "may_load", *missing):
+                return connector
+        return None
+
+    def start_load(self, connector: KVConnector, load: KVLoad) -> None:
+        """Have a connector fill a load that `new_load` created."""
+        load.started = self._clock()
+        self._loading[load] = connector
+        self._call(connector, "start_load", load)
+
+    def load_finished(self) -> None:
+        """Wake the thread that waits in `wait`. Called from any thread."""
+        self._finished.set()
+
+    def is_loaded(self, load: KVLoad) -> bool:
+        """Whether a load is done, with what has come by then."""
+        is_late = not load.is_done and self._clock() - load.started >= MAX_LOAD_S
+        if is_late and load.finish():
+            logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
+        connector = self._loading.get(load)
+        if connector is None:
+            return True
+        answer = self._call(connector, "is_loaded", load)
+        return bool(answer) or load.is_done
+
+    def waits_for(self, load: KVLoad | None) -> str:
+        """The engine argument that a sequence with this load waits for."""
+        connector = None if load is None else self._loading.get(load)
+        return KVConnector.argument if connector is None else connector.argument
+
+    def end_load(self, load: KVLoad) -> None:
+        """The pages of a load are in blocks, or nobody waits for them any more."""
+        connector = self._loading.pop(load, None)
+        if connector is not None:
+            self._call(connector, "end_load", load)
+            load.finish()
+
+    def end_loads(self) -> None:
+        """Nobody waits any more; no page that is being read arrives."""
+        for load in list(self._loading):
+            self.end_load(load)
+            load.pages = {}
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when some load is done, or after `timeout_s` seconds."""
+        if self._finished.wait(timeout_s):
+            self._finished.clear()
+
+    def take_transfers(self) -> KVTransfers | None:
+        """The copies to make before the next step, or None."""
+        return self.copies.take()
+
+    def settle(self, transfers: KVTransfers, pages: Sequence[Page] | None) -> None:
+        """Give pages that copies brought to the connectors that wanted them; None: the copies were not made."""
+        saves = self.copies.settle(transfers)
+        if pages is None:
+            for save in saves:
+                for connector in save.receivers:
+                    self._call(connector, "lost", save.group, save.key)
+            return
+        for save, page in zip(saves, pages, strict=False):
+            if self.copies.is_wanted(save):
+                for connector in save.receivers:
+                    self._call(connector, "put", save.group, save.key, page, evicted=save.evicted)
+
+    def check_integrity(self, num_blocks: int) -> None:
+        """Raise an error unless copies name blocks of the pool and every connector's counts are right."""
+        self.copies.check_integrity(num_blocks)
+        for connector in self.connectors:
+            connector.check_integrity()
+
+    # --- events of the cache ---
+
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """A block is cached now."""
+        for connector in self._hearing["stored"]:
+            self._call(connector, "stored", block_id, group, key, parent)
+
+    def reused(self, block_id: int) -> None:
+        """A sequence started with a cached block."""
+        for connector in self._hearing["reused"]:
+            self._call(connector, "reused", block_id)
+
+    def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
+        """Have the next plan return the bytes of an evicted block that a connector wants; drop wrong values everywhere."""
+        for connector in self._hearing["removed"]:
+            self._call(connector, "removed", block_id, group, key, valid=valid)
+        if not self._savers:
+            return
+        saving = self.copies.stop_saving(block_id)
+        if valid:
+            receivers = tuple(one for one in self._savers if self._call(one, "wants", group, key))
+            if receivers:
+                self.copies.save_evicted(block_id, group, key, receivers)
+        elif saving is not None:
+            for connector in saving.receivers:
+                self._call(connector, "discard", group, key)
+
+    def cleared(self) -> None:
+        """Forget every page; those under way are dropped on arrival."""
+        self.end_loads()  # first: no load may bring back what is deleted next
+        self.copies.forget()
+        self._tell("cleared")
+
+    # --- the engine loop's side ---
+
+    @property
+    def observers(self) -> Sequence[CacheObserver]:
+        """Parts that must hear of a pool that starts over besides `begin_pool`: none."""
+        return ()
+
+    def after_step(self, kv: BlockCache) -> None:
+        """A step has ended."""
+        for connector in self._working:
+            self._call(connector, "after_step", kv)
+
+    def save_idle(self, kv: BlockCache, copy: Copy) -> int | None:
+        """No request runs: let connectors work; the milliseconds after which to call again, None for never."""
+        waits = [self._call(connector, "save_idle", kv, copy) for connector in self.connectors]
+        return min((wait for wait in waits if wait is not None), default=None)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Add what connectors count."""
+        for connector in self._reporting:
+            self._call(connector, "report", stats)
+
+    def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
+        """From now on blocks belong to the weights of `config`. A connector that fails is left out.
+
+        A manager that was made before must not be used any more. Arguments: as for `open`.
+        """
+        self.end_loads()
+        self._tell("use_weights", config, partial(fingerprint, config, numerics))
+
+    def drop_host_pages(self) -> None:
+        """Forget what lies in host memory."""
+        self._tell("drop_memory")
+
+    def close(self, kv: BlockCache, copy: Copy, seconds: float) -> None:
+        """Save what connectors lack, for at most `seconds`, and end their threads."""
+        self._tell("save_all", kv, copy, seconds)
+        self._tell("close", LAST_WRITES_S)
+
+    # --- failures ---
+
+    def _tell(self, method: str, *arguments: Any) -> None:
+        for connector in self.connectors:
+            self._call(connector, method, *arguments)
+
+    def _call(self, connector: KVConnector, method: str, *arguments: Any, **options: Any) -> Any:
+        """Call a method; None when the connector fails, which then is left out, or was left out before."""
+        try:
+            return getattr(connector, method)(*arguments, **options)
+        except Exception as error:
+            if connector in self.connectors:
+                self._leave_out(connector, method, error)
+            return None
+
+    def _leave_out(self, connector: KVConnector, method: str, error: Exception) -> None:
+        name = self._names.get(id(connector), type(connector).__name__)
+        logger.warning(
+            "The KV connector '%s' failed in %s and is left out until the engine starts again: %s: %s",
+            name, method, type(error).__name__, error, exc_info=error,
+        )  # fmt: skip
+        self.connectors = tuple(one for one in self.connectors if one is not connector)
+        self._sort()
+        for load, owner in list(self._loading.items()):
+            if owner is connector:
+                del self._loading[load]
+                load.finish()
+        try:
+            connector.close(0.0)
+        except Exception as again:
+            logger.warning("The KV connector '%s' could not be closed: %s", name, again)
+
+    def _sort(self) -> None:
+        """Who is asked what: only connectors that override a method, because most questions are asked for each block."""
+        with_pages = self.connectors if self._keeps_pages else ()
+        self._stores = _overriding(with_pages, "get")
+        self._loaders = _overriding(with_pages, "start_load")
+        self._savers = _overriding(with_pages, "wants")
+        self._hearing = {name: _overriding(self.connectors, name) for name in ("stored", "reused", "removed")}
+        self._working = _overriding(self.connectors, "after_step")
+        self._reporting = _overriding(self.connectors, "report")
+
+
+def load_connector(table: PluginTable, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:
+    """Build one connector that was chosen. Raises ConfigError and PluginError."""
+    context = LoadContext(
+        arguments=config.plugins.arguments.get(f"kv_connector.{name}"),
+        config=config,
+        options={"page_bytes": page_bytes, "fingerprint": partial(fingerprint, config, numerics)},
+    )
+    connector: KVConnector = table.load("kv_connector", name, context)
+    return connector
+
+
+def _overriding(connectors: Iterable[KVConnector], method: str) -> tuple[KVConnector, ...]:
+    """The connectors whose class has a method of its own."""
+    default = getattr(KVConnector, method)
+    return tuple(one for one in connectors if getattr(type(one), method, None) is not default)

@@ -1,0 +1,41 @@
+"""The prefix of a sequence that the cache can serve, as the search found it.
+
+Owns: `PrefixHit` and `PageLoad`. Never does: search or take blocks. Called by: the prefix search (creates it), the manager, the
+scheduler, explainers of misses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from core.api.kv_transfer import Page
+
+
+class PageLoad(NamedTuple):
+    """A block that a connector has: its values, and the entry of the table of `group` that it belongs to.
+
+    was_awaited: whether the sequence waited for it, because it came from a slow place.
+    """
+
+    group: int
+    entry: int
+    page: Page
+    was_awaited: bool = False
+
+
+@dataclass(slots=True)
+class PrefixHit:
+    """A prefix of `num_tokens` tokens: the start of each group's table, and pages to load where that has a 0.
+
+    Entries that no later query reads are 0 (the null block) and have no page. The tables of states have none: the sequence
+    gets a copy of the blocks in `state`.
+
+    num_known_tokens: of the longest prefix that groups which keep every token have, whether there is a state or not.
+    """
+
+    num_tokens: int
+    block_ids: list[list[int]]
+    loads: list[PageLoad] = field(default_factory=list)
+    state: list[int] = field(default_factory=list)
+    num_known_tokens: int = 0

@@ -1,0 +1,1 @@
+"""KV connectors: host memory and disk, published events, residency, and explanations of misses."""

@@ -1,0 +1,1 @@
+"""A KV connector outside the engine's own package."""

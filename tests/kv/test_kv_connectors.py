@@ -1,0 +1,203 @@
+"""Several connectors in order, and connectors that fail: pages are found, and no engine goes down."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from core.api.kv_load import KVLoad
+from core.api.specs import KVGroup
+from core.kv.connectors import MAX_LOAD_S, KVConnectors
+from core.kv.sequence import KVSequence
+from core.plugin.contracts import KVConnector
+from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, look_up
+
+
+class Shelf(KVConnector):
+    """Pages in a dictionary. fails: names of methods that raise."""
+
+    def __init__(self):
+        self.pages = {}
+        self.fails = set()
+        self.is_closed = False
+
+    def get(self, group, key):
+        self.check("get")
+        return self.pages.get((group, key))
+
+    def contains(self, group, key):
+        self.check("contains")
+        return (group, key) in self.pages
+
+    def wants(self, group, key):
+        self.check("wants")
+        return (group, key) not in self.pages
+
+    def put(self, group, key, page, *, evicted):
+        self.check("put")
+        self.pages[group, key] = page
+
+    def cleared(self):
+        self.pages.clear()
+
+    def close(self, timeout_s):
+        self.is_closed = True
+
+    def check(self, name):
+        if name in self.fails:
+            raise RuntimeError("the shelf fell down")
+
+
+class SlowShelf(KVConnector):
+    """Has the pages of another shelf; loads wait until the test fills them."""
+
+    def __init__(self, pages):
+        self.pages = pages
+        self.loads = []
+        self.fails = False
+
+    def can_load(self):
+        return True
+
+    def may_load(self, group, key):
+        return (group, key) in self.pages
+
+    def start_load(self, load):
+        self.loads.append(load)
+
+    def is_loaded(self, load):
+        if self.fails:
+            raise RuntimeError("no answer")
+        return load.is_done
+
+    def fill(self, load):
+        load.fill(self.may_load, lambda group, key: self.pages.get((group, key)))
+        load.finish()
+
+
+def saved():
+    """The pages of FIRST."""
+    shelf = Shelf()
+    engine = Engine(shelf, num_blocks=10)
+    for tokens in (FIRST, OTHER):
+        engine.run(tokens)
+    return shelf.pages
+
+
+def test_each_connector_that_wants_a_page_gets_it_with_one_copy():
+    one, two = Shelf(), Shelf()
+    engine = Engine(KVConnectors([one, two]), num_blocks=10)
+    engine.run(FIRST)
+    sequence = KVSequence(list(OTHER))
+    engine.kv.attach(sequence, look_up(engine.kv, sequence))
+    engine.kv.allocate_slots(sequence, len(OTHER))
+    transfers = engine.kv.take_transfers()
+    assert len(transfers.saves) == len(set(transfers.saves)) == 8
+    engine.kv.settle_transfers(transfers, engine.device.copy(transfers))
+    assert len(one.pages) == 8 and one.pages.keys() == two.pages.keys()
+
+
+def test_the_first_connector_with_a_page_gives_it():
+    pages = saved()
+    one, two = Shelf(), Shelf()
+    some = list(pages)[:3]
+    one.pages = {name: pages[name] for name in some}
+    two.pages = {name: page if name not in some else np.zeros_like(page) for name, page in pages.items()}
+    assert Engine(KVConnectors([one, two]), num_blocks=20).run(FIRST) == 32, "and with the bytes of the first"
+
+
+@pytest.mark.parametrize("method", ["get", "contains", "wants", "put"])
+def test_a_connector_that_fails_is_left_out_and_the_others_go_on(method, caplog):
+    bad, good = Shelf(), Shelf()
+    bad.fails = {method}
+    connectors = KVConnectors([bad, good], names=["bad", "good"])
+    engine = Engine(connectors, num_blocks=10)
+    with caplog.at_level("WARNING", "core"):
+        for tokens in (FIRST, OTHER):
+            engine.run(tokens)
+        assert engine.run(FIRST) == 32
+    assert f"connector 'bad' failed in {method} and is left out" in caplog.text and "fell down" in caplog.text
+    assert connectors.connectors == (good,) and bad.is_closed
+
+
+def test_a_connector_that_fails_alone_leaves_an_engine_without():
+    bad = Shelf()
+    bad.fails = {"put"}
+    engine = Engine(bad, num_blocks=10)
+    for tokens in (FIRST, OTHER):
+        engine.run(tokens)
+    assert engine.run(FIRST) == 0
+
+
+def test_a_load_is_given_to_the_first_connector_that_may_have_more():
+    pages = saved()
+    empty, full = SlowShelf({}), SlowShelf(pages)
+    connectors = KVConnectors([empty, full])
+    kv = Engine(connectors, num_blocks=20).kv
+    sequence = KVSequence(list(FIRST))
+    assert isinstance(kv.lookup(sequence), KVLoad)
+    assert not empty.loads and full.loads == [sequence.load] and not kv.is_loaded(sequence)
+    threading.Thread(target=full.fill, args=full.loads).start()
+    kv.wait_for_loads(20.0)
+    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 32
+
+
+def test_a_connector_that_never_answers_costs_a_bounded_wait():
+    now = 5.0
+    slow = SlowShelf(saved())
+    kv = Engine(KVConnectors([slow], clock=lambda: now), num_blocks=20).kv
+    sequence = KVSequence(list(FIRST))
+    kv.lookup(sequence)
+    now += MAX_LOAD_S - 0.1
+    assert not kv.is_loaded(sequence)
+    now += 0.2
+    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 0
+    slow.fill(slow.loads[0])
+    assert kv.lookup(sequence).num_tokens == 0, "what comes later is not mixed in"
+
+
+def test_sequences_that_wait_for_a_connector_that_fails_go_on():
+    slow = SlowShelf(saved())
+    kv = Engine(slow, num_blocks=20).kv
+    sequence = KVSequence(list(FIRST))
+    kv.lookup(sequence)
+    slow.fails = True
+    assert kv.is_loaded(sequence) and kv.lookup(sequence).num_tokens == 0
+
+
+def test_a_sequence_names_the_argument_that_it_waits_for():
+    slow = SlowShelf(saved())
+    slow.argument = "shelf_path"
+    kv = Engine(slow, num_blocks=20).kv
+    sequence = KVSequence(list(FIRST))
+    kv.lookup(sequence)
+    assert kv.waits_for(sequence) == "shelf_path"
+
+
+def test_models_with_states_use_no_pages():
+    shelf = Shelf()
+    shelf.fails = {"get", "contains", "wants", "put"}
+    groups = (KVGroup("full", (0,)), KVGroup("state", (1,), num_state_blocks=1))
+    connectors = KVConnectors([shelf])
+    engine = Engine(connectors, num_blocks=40, groups=groups)
+    for tokens in (FIRST, OTHER, FIRST):
+        sequence = KVSequence(list(tokens))
+        engine.kv.attach(sequence, engine.kv.lookup(sequence))
+        engine.kv.allocate_slots(sequence, len(tokens))
+        sequence.num_computed_tokens = len(tokens)
+        engine.kv.free(sequence)
+    assert connectors.connectors == (shelf,)
+
+
+def test_a_connector_that_promises_a_page_and_has_none_shortens_the_prefix():
+    shelf = Shelf()
+    shelf.pages = dict.fromkeys(saved())
+    assert Engine(shelf, num_blocks=20).run(FIRST) == 0
+
+
+def test_a_page_of_another_size_is_computed(caplog):
+    shelf = Shelf()
+    shelf.pages = {name: page[:-1] for name, page in saved().items()}
+    connectors = KVConnectors([shelf], page_bytes=PAGE_BYTES)
+    assert Engine(connectors, num_blocks=20).run(FIRST) == 0
+    assert f"a page of {PAGE_BYTES - 1} bytes, expected {PAGE_BYTES}" in caplog.text
