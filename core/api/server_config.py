@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from core.api.plugin_choices import ResolvedPlugin
+
 
 class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on what one client, connection or request may take of the server.
@@ -118,6 +120,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_server_count: processes that answer HTTP requests.
     max_callback_ms:  milliseconds that a callback of the event loop may take before it is told; None: nothing is measured.
     journal:          None: nothing outlives the server.
+    apis:             HTTP APIs in the order in which their paths are looked for; None: all of the engine's own.
     remote:           None: this command has both, a front and an engine.
     """
 
@@ -163,6 +166,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
+    apis: tuple[ResolvedPlugin, ...] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

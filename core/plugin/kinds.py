@@ -51,6 +51,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("grammar", "core.grammars", None, None, "many, one for each request"),
     Kind("response_format", "core.response_formats", None, None, "many"),
     Kind("logits_processor", "core.logits_processors", "logits_processors", None, "many"),
+    Kind("api", "core.apis", None, None, "many"),
 )
 
 RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})

@@ -26,6 +26,7 @@ CONTRACTS: dict[str, type] = {
     "grammar": contracts.GrammarBackend,
     "response_format": contracts.ResponseFormats,
     "logits_processor": contracts.LogitsProcessor,
+    "api": contracts.Api,
 }
 OF_LAYERS: dict[str, type] = {"latent": contracts.LatentBackend, "state": contracts.StateBackend}
 """Contracts of attention backends for layer kinds that have one of their own."""
