@@ -79,7 +79,7 @@ def routes_have_a_class(subject: Subject) -> None:
     """Every route has a class of access, and a path that no other API has."""
     for routes in _routes(subject):
         for route in routes.router.routes:
-            path = getattr(route, "path_format", route.path)
+            path = str(getattr(route, "path_format", ""))
             if path not in routes.access:
                 raise Failure(f"{path} has no class of access; expected 'public', 'tenant' or 'operator'")
             if path in ACCESS:

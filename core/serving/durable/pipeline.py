@@ -29,6 +29,7 @@ from core.serving.exchange import Answer, Exchange
 from core.serving.generation import PromptRun, Runnable
 from core.serving.pipeline import Call, Pipeline
 from core.serving.prompt_output import PromptOutput
+from core.serving.responses.run import Trail
 from core.serving.responses.stored_response import StoredResponse
 
 
@@ -112,7 +113,7 @@ class DurablePipeline(Pipeline):
         stream = self.streams.run(exchange.kind, run.answer_id, call.tenant, run.recorder, events)
         return EventStream(stream.follow(0), done=b"")
 
-    def trail(self, run: PromptRun, entry: StoredResponse, *, follows: bool) -> ResponseTrail | None:
+    def trail(self, run: PromptRun, entry: StoredResponse, *, follows: bool) -> Trail | None:
         """The trail of a response whose run is recorded."""
         if not isinstance(run, RecordedRun):
             return super().trail(run, entry, follows=follows)

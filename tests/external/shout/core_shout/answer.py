@@ -51,4 +51,4 @@ class ShoutAnswer:
         return Answer(self.answer_id, output.outputs[0].text.upper())
 
 
-SHOUT: Final = Exchange(kind="shout", identify=id_with("shout"), answer=ShoutAnswer, lasts=True)
+ROW: Final = Exchange(kind="shout", identify=id_with("shout"), answer=ShoutAnswer, lasts=True)

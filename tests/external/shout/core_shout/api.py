@@ -41,6 +41,6 @@ class ShoutApi:
     def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
         """One route, for every caller with a key."""
         from core.serving.api_routes import exchange_routes
-        from core_shout.answer import SHOUT, Answer
+        from core_shout.answer import ROW, Answer
 
-        return [exchange_routes("/v1/shout", SHOUT, access="tenant", body=Body, answer=Answer)]
+        return [exchange_routes("/v1/shout", ROW, access="tenant", body=Body, answer=Answer)]

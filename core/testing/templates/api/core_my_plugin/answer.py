@@ -51,4 +51,4 @@ class MyPluginAnswer:
         return Answer(self.answer_id, output.outputs[0].text.upper())
 
 
-MY_PLUGIN: Final = Exchange(kind="my_plugin", identify=id_with("my_plugin"), answer=MyPluginAnswer, lasts=True)
+ROW: Final = Exchange(kind="my_plugin", identify=id_with("my_plugin"), answer=MyPluginAnswer, lasts=True)

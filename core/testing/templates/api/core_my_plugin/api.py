@@ -40,8 +40,8 @@ class MyPluginApi:
 
     def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
         """One route, for every caller with a key."""
-        from core_my_plugin.answer import MY_PLUGIN, Answer
+        from core_my_plugin.answer import ROW, Answer
 
         from core.serving.api_routes import exchange_routes
 
-        return [exchange_routes("/v1/my_plugin", MY_PLUGIN, access="tenant", body=Body, answer=Answer)]
+        return [exchange_routes("/v1/my_plugin", ROW, access="tenant", body=Body, answer=Answer)]
