@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -57,6 +58,7 @@ print(json.dumps(seen))
 def answers(python, tmp_path_factory):
     """answers(words) -> {what: (status, text, headers)}; words: of --plugins."""
 
+    @functools.cache
     def run(words):
         done = python("-c", SERVE, str(tmp_path_factory.mktemp("journal")), words)
         assert done.returncode == 0, done.stderr[-3000:]
