@@ -72,7 +72,9 @@ class Pipeline:
             if streams:
                 return await self.stream(call, exchange, answer, run)
             response = await until_disconnect(request.receive, answer.whole(run.outputs))
-            response.headers.update(exchange.headers(answer_id))
+            headers = exchange.headers(answer_id)
+            if headers:
+                response.headers.update(headers)
             return response
 
     def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
