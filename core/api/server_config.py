@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.answer_settings import AnswerSettings
+from core.api.plugin_choices import ResolvedPlugin
 from core.api.server_limits import ServerLimits
 
 __all__ = [
@@ -81,6 +82,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     api_server_count: processes that answer HTTP requests.
     max_callback_ms:  milliseconds that a callback of the event loop may take before it is told; None: nothing is measured.
     journal:          None: nothing outlives the server.
+    apis:             HTTP APIs in the order in which their paths are looked for; None: all of the engine's own.
     remote:           None: this command has both, a front and an engine.
     """
 
@@ -126,6 +128,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     answers: AnswerSettings = AnswerSettings()
     journal: JournalSettings | None = None
     remote: RemoteSettings | None = None
+    apis: tuple[ResolvedPlugin, ...] | None = None
 
     @property
     def keys(self) -> tuple[str, ...]:

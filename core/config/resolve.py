@@ -22,6 +22,7 @@ from core.api.module_spec import ModelSpec, ModuleSpec
 from core.args.sources import Merged, merge
 from core.config.acceptance import acceptance_waiver
 from core.config.answers import answer_settings
+from core.config.apis import chosen_apis
 from core.config.attempt import Attempt
 from core.config.checkpoint import Checkpoint, find_checkpoint
 from core.config.choices import choose_plugins, choose_proposer
@@ -127,6 +128,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
     attempt.run_rules("arguments")
     discover(attempt)
     server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
+    if attempt.facts.context == "serve":
+        apis = chosen_apis(attempt.plugins, attempt.problems, attempt.warnings)
+        server = msgspec.structs.replace(server, apis=apis)
     model, platform = _model_and_platform(attempt)
     checkpoint = model.checkpoint
     spec = model.spec

@@ -15,7 +15,6 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal
 
 import msgspec
 
@@ -30,8 +29,6 @@ HEAD_BYTES = _HEAD.size + _NAME.size
 
 LONGEST = 1 << 30
 """Bytes of a payload; a longer one is damage."""
-
-EntryKind = Literal["chat", "completion", "response"]
 
 
 class Kind(IntEnum):
@@ -75,7 +72,7 @@ class Accepted(msgspec.Struct, array_like=True):
     body:     the prepared request, msgpack.
     """
 
-    kind: EntryKind
+    kind: str
     id: str
     tenant: bytes
     created: int
@@ -108,7 +105,7 @@ class Shown(msgspec.Struct, array_like=True):
 class Ended(msgspec.Struct, array_like=True):
     """kind, id, tenant: as accepted. at: seconds since the epoch. kept: what is to be shown of it from now on."""
 
-    kind: EntryKind
+    kind: str
     id: str
     tenant: bytes
     at: float

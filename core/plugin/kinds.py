@@ -147,6 +147,7 @@ KINDS: tuple[Kind, ...] = (
         "many",
         contract="core.plugin.contracts.kv_connector:KVConnector",
     ),
+    Kind("api", "core.apis", None, None, "many", contract="core.plugin.contracts.api:Api"),
     Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
 )
 

@@ -1,8 +1,8 @@
 """Who may use which route.
 
-Owns: the class of every path that the server mounts, and the refusal of callers who are not the operator. Never does: check
-keys (`core.serving.authentication` does). Called by: `core.serving.app`, which guards each route as its class says, and the
-OpenAPI document.
+Owns: the class of every path of the engine's own APIs, the guard of all routes, and the refusal of callers who are not the
+operator. Never does: check keys (`core.serving.authentication` does). Called by: `core.serving.app`, which guards each route as
+its class says, and the APIs.
 
 The guard is part of the route, so a path cannot mean one thing to the guard and another to the router.
 """
@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from core.api.errors import RequestError
 from core.api.server_config import ServerConfig
-from core.serving.responses.stored_response import Tenant
+from core.serving.tenant import Tenant
 
 Access = Literal["public", "tenant", "operator"]
 
@@ -94,6 +94,11 @@ public: no key is needed. tenant: any key. operator: what concerns all tenants, 
 """
 
 
+def access_of(path: str) -> Access:
+    """The class of one of the engine's own paths. Raises KeyError: a new route is in `ACCESS` before it is mounted."""
+    return ACCESS[path]
+
+
 def operators(config: ServerConfig) -> frozenset[Tenant]:
     """The tenants that are the operator.
 
@@ -108,10 +113,11 @@ def operators(config: ServerConfig) -> frozenset[Tenant]:
     return frozenset({0 if first else None})
 
 
-def mount(app: FastAPI, router: APIRouter, allowed: frozenset[Tenant]) -> None:
-    """Add the routes of a router, those of the operator behind a guard. allowed: the tenants that are the operator.
+def mount(app: FastAPI, router: APIRouter, access: Mapping[str, Access], allowed: frozenset[Tenant]) -> None:
+    """Add the routes of a router, those of the operator behind a guard.
 
-    Raises KeyError for a path without a class: a new route is in `ACCESS` before it is mounted.
+    access: the class of each path. allowed: the tenants that are the operator.
+    Raises KeyError for a path without a class.
     """
 
     async def operator_only(request: Request) -> None:  # a plain function would take a thread
@@ -121,7 +127,7 @@ def mount(app: FastAPI, router: APIRouter, allowed: frozenset[Tenant]) -> None:
     plain, operators_own = APIRouter(), APIRouter()
     for route in router.routes:
         assert isinstance(route, APIRoute)
-        part = operators_own if ACCESS[route.path_format] == "operator" else plain
+        part = operators_own if access[route.path_format] == "operator" else plain
         part.routes.append(route)
     if plain.routes:
         app.include_router(plain)

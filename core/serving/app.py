@@ -7,57 +7,44 @@ Called by: `core.serving.service`, tests, and whoever mounts the API in an appli
 from __future__ import annotations
 
 import functools
-from types import ModuleType
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import msgspec
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from core.api.config import CacheConfig, EngineConfig, ModelConfig
+from core.api.errors import PluginError
 from core.api.server_config import ServerConfig
 from core.engine.default_params import recommended_values
 from core.formats.selection import served_format
 from core.observe.metrics import ServerMetrics
 from core.serving import errors
-from core.serving.access import ACCESS, mount, operators
+from core.serving.access import Access, mount, operators
+from core.serving.api_routes import ApiRoutes
+from core.serving.apis import load_apis
 from core.serving.authentication import Authentication
 from core.serving.body import BodyRoom
 from core.serving.chat_template import read_template
 from core.serving.context import ServingContext
 from core.serving.drain import DrainGate
 from core.serving.durable.kept_responses import ResponseKeeper
+from core.serving.durable.pipeline import DurablePipeline
 from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
+from core.serving.exchange import Exchange
 from core.serving.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
-from core.serving.openapi import document
+from core.serving.openapi import Operation, document
 from core.serving.own_middleware import load_middleware
+from core.serving.pipeline import Pipeline
 from core.serving.preparation_apart import ApartPreparation
 from core.serving.prepared import PreparationSettings
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
-from core.serving.routes import (
-    cache,
-    chat,
-    completions,
-    health,
-    load,
-    messages,
-    metrics,
-    models,
-    page,
-    pause,
-    pooling,
-    profile,
-    responses,
-    server_info,
-    sleep,
-    tokenize,
-    tokenizer_info,
-    weights,
-)
-from core.serving.routes import docs as docs_routes
 from core.serving.tenants import Tenants
 from core.serving.turnstile import Turnstile
+from core.serving.watching import watched
 from core.tokens.templates import TOOL_TEMPLATE
 from core.version import __version__
 
@@ -75,7 +62,8 @@ def create_app(
 ) -> FastAPI:
     """The API of `engine`. cache_config: reported by /metrics. durable: lets streams and responses outlive the server.
 
-    Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used.
+    Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used, and PluginError
+    when an API cannot.
     """
     app = FastAPI(
         title="core",
@@ -84,20 +72,27 @@ def create_app(
         redoc_url=None,
         openapi_url=None,  # routes.docs
     )
-    context = _context(engine, server_config, model_config, cache_config, durable)
+    served = _served(server_config, engine.config)
+    exchanges = {exchange.kind: exchange for routes in served for exchange in routes.exchanges}
+    context = _context(engine, server_config, model_config, cache_config, durable, exchanges)
     app.state.context = context
     allowed = operators(server_config)
-    paths: list[str] = []
-    for module in _modules(server_config, engine.config):
-        paths += [route.path for route in module.router.routes]
-        mount(app, module.router, allowed)
+    access: dict[str, Access] = {}
+    operations: dict[str, Operation] = {}
+    for routes in served:
+        mount(app, routes.router, routes.access, allowed)
+        access |= routes.access
+        operations |= routes.operations
+    paths = list(access)
     has_keys = bool(server_config.keys)
-    make_document = functools.partial(document, app, keys=bool(server_config.api_keys), guards=has_keys)
+    make_document = functools.partial(
+        document, app, operations, access, keys=bool(server_config.api_keys), guards=has_keys
+    )
     app.openapi = functools.cache(make_document)  # type: ignore[method-assign]
     errors.install(app, paths)
     # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
     if has_keys:
-        open_paths = [path for path in paths if ACCESS.get(path) == "public"]
+        open_paths = [path for path in paths if access[path] == "public"]
         needs_key = bool(server_config.api_keys)
         app.add_middleware(Authentication, keys=server_config.keys, open_paths=open_paths, needs_key=needs_key)
     app.add_middleware(HeadRequests)
@@ -124,37 +119,20 @@ def create_app(
     return app
 
 
-def _modules(server_config: ServerConfig, engine: EngineConfig) -> list[ModuleType]:
-    """The modules of routes that this server has."""
-    found: list[ModuleType] = [
-        models,
-        completions,
-        chat,
-        responses,
-        messages,
-        pooling,
-        tokenize,
-        cache,
-        health,
-        metrics,
-        server_info,
-    ]
-    if not server_config.disable_fastapi_docs:
-        found.append(docs_routes)
-    if not server_config.disable_ui:
-        found.append(page)
-    if server_config.enable_server_load_tracking:
-        found.append(load)
-    if server_config.enable_tokenizer_info_endpoint:
-        found.append(tokenizer_info)
-    if engine.profiler is not None:
-        found.append(profile)
-    if engine.sleeps:
-        found.append(sleep)
-    if engine.weight_transfer is not None:
-        found.append(weights)
-    if engine.sleeps or engine.weight_transfer is not None:
-        found.append(pause)
+def _served(server: ServerConfig, engine: EngineConfig) -> list[ApiRoutes]:
+    """The routes of all APIs. Raises PluginError where one brings a path that another one has."""
+    owners: dict[str, str] = {}
+    found: list[ApiRoutes] = []
+    for name, api in load_apis(server.apis):
+        for routes in api.routes(server, engine):
+            for path in routes.access:
+                owner = owners.setdefault(path, name)
+                if owner != name:
+                    raise PluginError(
+                        f"api plugin '{name}': brings {path}, which is a path of the API '{owner}'; leave one of them out with "
+                        f"--plugins no:{name} or no:{owner}."
+                    )
+            found.append(routes)
     return found
 
 
@@ -164,6 +142,7 @@ def _context(
     model: ModelConfig,
     cache: CacheConfig | None,
     durable: DurableStreams | None,
+    exchanges: Mapping[str, Exchange],
 ) -> ServingContext:
     own = read_template(server.chat_template)
     tokenizer = engine.tokenizer
@@ -185,6 +164,7 @@ def _context(
         embedding_size=model.embedding_size,
         pooling=model.pooling,
         pair_template=own,
+        apis=server.apis,
     )
     preparer = Preparer(settings, tokenizer)
     metrics = ServerMetrics(
@@ -195,6 +175,7 @@ def _context(
         vllm_names=server.vllm_metrics,
     )
     engine.restarts.on_recovered = metrics.recovery.observe
+    tracing = _tracing(server, model)
     keeper = None if durable is None else ResponseKeeper(durable.journal, durable.key_digests)
     return ServingContext(
         engine=engine,
@@ -204,9 +185,12 @@ def _context(
         bodies=BodyRoom(server.limits.max_body_size),
         metrics=metrics,
         responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
+        generate=watched(engine, metrics, tracing),
+        pipeline=Pipeline() if durable is None else DurablePipeline(durable),
+        exchanges=exchanges,
         tenants=_tenants(server, settings, tokenizer),
         durable=durable,
-        tracing=_tracing(server, model),
+        tracing=tracing,
     )
 
 
@@ -214,6 +198,7 @@ def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tok
     """The tenants of the server's keys. Public prompts are rendered as requests are: apart, where a template can be ended."""
     if not (server.keys and server.public_prompts):
         return Tenants.of(server.keys)
+    settings = msgspec.structs.replace(settings, apis=None)  # they are read as chats, whether or not chats are served
     with ApartPreparation(settings, tokenizer) as preparation:
         return Tenants.of(server.keys, server.public_prompts, preparation)
 

@@ -1,26 +1,32 @@
 """Turns engine outputs into the choices of /v1/chat/completions.
 
 Owns: roles, deltas, logprobs and finish reasons of answers. Never does: parse (`answer_parsing` does) or run anything.
-Called by: `core.serving.routes.chat`.
+Called by: the pipeline, through the row of `core.serving.routes.chat`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncGenerator
 from operator import attrgetter
 
 import msgspec
+from fastapi import Response
 from msgspec import UNSET
 
 from core.api.outputs import CompletionOutput, RequestOutput
 from core.formats.answer_plan import message_reasoning
 from core.serving.answer_parsing import AnswerParser
+from core.serving.answer_stream import AnswerStream, ShownPrompts, num_entries, written
+from core.serving.body import json_response
 from core.serving.context import ServingContext
 from core.serving.extras import Extras
+from core.serving.generation import final_output
 from core.serving.json_pieces import long_list
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.message_parts import MessageParts
 from core.serving.prepared import PreparedChat
+from core.serving.prompt_output import Outputs, PromptOutput
 from core.serving.protocol.chat import (
     ChatChoice,
     ChatChunk,
@@ -179,3 +185,35 @@ class ChatWriter:
             return None
         top = self.request.top_logprobs or 0
         return self.logprobs.long_chat(completion.token_ids, completion.logprobs, top)
+
+
+class ChatAnswer:
+    """The answer to one conversation; see `core.serving.exchange.Answer`. created: seconds since the epoch, in chunks."""
+
+    def __init__(self, context: ServingContext, prepared: PreparedChat, answer_id: str, created: int) -> None:
+        self._context = context
+        self._prepared = prepared
+        self._answer_id = answer_id
+        self._created = created
+        self._writer = ChatWriter(context, prepared)
+
+    async def whole(self, outputs: Outputs) -> Response:
+        """As in `Answer`. A long answer is written in a thread."""
+        final = await final_output(outputs)
+        num_new = num_entries(final) + ShownPrompts(self._prepared.body).num_new(0, final)
+        return await written(final, lambda: json_response(self._body(final)), num_new)
+
+    def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """As in `Answer`."""
+        chunk = ChatChunk(
+            id=self._answer_id,
+            object="chat.completion.chunk",
+            created=self._created,
+            model=self._prepared.model,
+            choices=[],
+            system_fingerprint=self._context.weight_version,
+        )
+        return AnswerStream(self._context, self._prepared.body, first, outputs).events(chunk, self._writer)
+
+    def _body(self, final: RequestOutput) -> ChatResponse:
+        return self._writer.whole(final, self._answer_id, self._prepared.model)

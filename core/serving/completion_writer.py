@@ -1,19 +1,36 @@
 """Turns engine outputs into the choices of /v1/completions.
 
 Owns: echo, logprobs and text offsets, indices of several prompts. Never does: run anything.
-Called by: `core.serving.routes.completions`, for streams (deltas) and whole answers alike.
+Called by: the pipeline, through the row of `core.serving.routes.completions`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from functools import partial
+
+from fastapi import Response
 
 from core.api.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from core.engine.prompt_logprobs import PromptLogprobs
+from core.serving.answer_stream import (
+    LIGHT,
+    OUTPUT_COST,
+    AnswerStream,
+    ShownPrompts,
+    in_thread_if,
+    num_entries,
+    written,
+)
+from core.serving.body import json_response
 from core.serving.context import ServingContext
+from core.serving.extras import Extras
 from core.serving.json_pieces import long_list
 from core.serving.logprobs import LogprobsFormatter
-from core.serving.prepared import Prompt
+from core.serving.prepared import PreparedCompletion, Prompt
+from core.serving.prompt_output import Outputs, PromptOutput
 from core.serving.protocol.completions import (
     CompletionChoice,
     CompletionLogprobs,
@@ -143,6 +160,59 @@ class CompletionWriter:
         if prompt.text is not None and not was_cut:
             return prompt.text
         return self.tokenizer.decode(output.prompt_token_ids, skip_special_tokens=self._skips_special_tokens)
+
+
+class CompletionAnswer:
+    """The answer to one completion; see `core.serving.exchange.Answer`. created: seconds since the epoch."""
+
+    def __init__(self, context: ServingContext, prepared: PreparedCompletion, answer_id: str, created: int) -> None:
+        self._context = context
+        self._body = prepared.body
+        self._writer = CompletionWriter(context, prepared.body, prepared.prompts)
+        self._head = CompletionResponse(
+            id=answer_id,
+            object="text_completion",
+            created=created,
+            model=prepared.model,
+            choices=[],
+        )
+
+    async def whole(self, outputs: Outputs) -> Response:
+        """As in `Answer`. A long answer is written in a thread."""
+        num_written = await self._fill(outputs)
+        self._head.system_fingerprint = self._context.weight_version
+        return await in_thread_if(num_written > LIGHT, lambda: json_response(self._head))
+
+    def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """As in `Answer`."""
+        self._head.system_fingerprint = self._context.weight_version
+        return AnswerStream(self._context, self._body, first, outputs).events(self._head, self._writer)
+
+    async def _fill(self, outputs: Outputs) -> int:
+        """Put the choices of all outputs into the answer; how many tokens and log-probabilities they have.
+
+        Outputs of several prompts may all be there at once: others have their turn between them.
+        """
+        writer = self._writer
+        num_written = cost = 0
+        shown = ShownPrompts(writer.request)
+        choices: list[CompletionChoice] = []
+        extras = Extras(writer.request)
+        async with aclosing(outputs):
+            async for prompt_index, output in outputs:
+                extras.add(prompt_index, output)
+                num_new = num_entries(output) + shown.num_new(prompt_index, output)
+                choices += await written(output, partial(writer.choices, prompt_index, output), num_new)
+                num_written += num_new
+                cost += OUTPUT_COST + num_new
+                if cost > LIGHT:
+                    await asyncio.sleep(0)
+                    cost = 0
+        await in_thread_if(num_written > LIGHT, writer.free)
+        self._head.choices = sorted(choices, key=lambda choice: choice.index)
+        self._head.usage = writer.usage.usage()
+        extras.tell(self._head)
+        return num_written
 
 
 def _drop_generated(output: RequestOutput) -> None:

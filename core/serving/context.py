@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 from fastapi import Request
 from msgspec import UNSET, UnsetType
@@ -24,16 +23,18 @@ from core.serving.body import BodyRoom
 from core.serving.drain import Drain
 from core.serving.durable.streams import DurableStreams
 from core.serving.engine_protocol import ServingEngine
-from core.serving.middleware import client_request_id
 from core.serving.preparer import Preparer
 from core.serving.responses.store import ResponseStore
-from core.serving.responses.stored_response import Tenant
 from core.serving.served_names import ServedNames
+from core.serving.tenant import Tenant
 from core.serving.tenants import Tenants
 from core.serving.tolerated_fields import ToleratedFields
+from core.serving.watching import Generate
 
 if TYPE_CHECKING:
     from core.observe.tracing import Tracing
+    from core.serving.exchange import Exchange
+    from core.serving.pipeline import Pipeline
 
 
 @dataclass(slots=True)
@@ -42,6 +43,9 @@ class ServingContext:
 
     bodies: the memory for request bodies.
     responses: those of /v1/responses that are kept.
+    generate: the engine's, within what watches each prompt.
+    pipeline: the way of every request that asks the engine.
+    exchanges: the rows of the APIs by the kind of their bodies.
     drain: whether the server takes requests, and which ones run.
     tenants: who shares cached prefixes with whom.
     durable: streams that outlive their connections; None: none do.
@@ -58,6 +62,9 @@ class ServingContext:
     bodies: BodyRoom
     metrics: ServerMetrics
     responses: ResponseStore
+    generate: Generate
+    pipeline: Pipeline
+    exchanges: Mapping[str, Exchange]
     drain: Drain = field(default_factory=Drain)
     tenants: Tenants = field(default_factory=Tenants)
     durable: DurableStreams | None = None
@@ -112,14 +119,8 @@ def tenant_of(request: Request) -> Tenant:
     return number
 
 
-def user_of(request: Request, named: object) -> str:
+def user_of(context: ServingContext, tenant: Tenant, named: object) -> str:
     """The user of a request: its key where there are several keys, else the body's `user` field."""
-    tenant = tenant_of(request)
-    if tenant is not None and len(context_of(request).server.keys) > 1:
+    if tenant is not None and len(context.server.keys) > 1:
         return f"API key {tenant}"
     return named if isinstance(named, str) else ""
-
-
-def response_id(request: Request, prefix: str, own: str | None) -> str:
-    """`prefix` and the request's id: from the body, else from `X-Request-Id`, else new."""
-    return f"{prefix}-{own or client_request_id(request.headers) or uuid4().hex}"

@@ -1,12 +1,12 @@
 """Explanations of answers at the server's edge: who asks for one.
 
 Owns: the header, and what a body says about its sampling values. Never does: explain (`core.engine.explaining` does).
-Called by: the routes, `run_prompts`.
+Called by: the pipeline and the run of prompts, for requests that ask for one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from typing import Any
 
 from core.api.config import ModelConfig
 from core.engine.default_params import sampling_sources
@@ -23,17 +23,14 @@ GUIDED = (
 """The words about tools that no template shows."""
 
 
-def wants_explanation(field: bool | None, headers: Mapping[str, str]) -> bool:
-    """Whether an answer is to be explained. field: `explain` of the body, which wins over the header."""
-    if field is not None:
-        return field
-    return headers.get(HEADER, "").strip().lower() not in NO
+def explain(body: Any, header: str) -> None:
+    """Have an answer explained whose header asks for it; the field `explain` of the body wins, where the body can have one."""
+    if getattr(body, "explain", False) is None:
+        body.explain = header.strip().lower() not in NO
 
 
-def explain_terms(prepared: PreparedChat | PreparedCompletion, model: ModelConfig) -> ExplainTerms | None:
-    """What the explanation needs of a body; None when nobody asks for one."""
-    if not prepared.body.explain:
-        return None
+def explain_terms(prepared: PreparedChat | PreparedCompletion, model: ModelConfig) -> ExplainTerms:
+    """The facts of a body that the explanation of its answer needs."""
     given = prepared.body.given_names()
     sources = sampling_sources(prepared.params, given, model)
     if not isinstance(prepared, PreparedChat):

@@ -1,8 +1,8 @@
 """Runs the prompts of one HTTP request on the engine.
 
-Owns: their places in the queue, the merged stream of outputs of several prompts, the end of it on failures. Never does:
-format answers.
-Called by: the completion routes.
+Owns: their places in the queue, the merged stream of the outputs of several prompts, its end on failures. Never does: format
+answers, or keep anything (`core.serving.durable` extends the run for that).
+Called by: the pipeline.
 """
 
 from __future__ import annotations
@@ -13,138 +13,122 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from core.api.errors import CoreError, RequestError
+from starlette.types import Receive
+
+from core.api.errors import RequestError
 from core.api.outputs import RequestOutput
-from core.api.pooling_params import PoolingParams
-from core.api.sampling_params import SamplingParams
-from core.api.structured_outputs import FIELD
 from core.engine.queue_limit import Arrival
 from core.engine.request_terms import RequestTerms
-from core.observe.recent_requests import RecentRequest
-from core.observe.request_meter import RequestMeter
 from core.serving.context import ServingContext
-from core.serving.durable.recorder import RequestRecorder
-from core.serving.errors import GenerationError
+from core.serving.disconnect import until_disconnect
 from core.serving.explaining import explain_terms
 from core.serving.field_names import OF_ENGINE, renamed
 from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
 from core.serving.prompt_output import PromptOutput
-from core.serving.tenants import Tenants
-
-if TYPE_CHECKING:
-    from core.observe.request_span import RequestSpan
+from core.serving.watching import PromptCall
 
 logger = logging.getLogger("core.serving")
 
-NO_LIMIT = SamplingParams(max_tokens=None)
-"""What is counted of a request to pool: one choice, and no limit of tokens."""
+Runnable = PreparedChat | PreparedCompletion | PreparedPooling
 
 
-async def run_prompts(
-    context: ServingContext,
-    prepared: PreparedChat | PreparedCompletion | PreparedPooling,
-    response_id: str,
-    user: str,
-    arrival: Arrival,
-    recorder: RequestRecorder | None = None,
-) -> AsyncGenerator[PromptOutput, None]:
-    """Yield (prompt index, output) as outputs come, in any order of prompts.
+class PromptRun:
+    """The run of one request's prompts.
 
+    answer_id: names it in logs and for people; the engine has ids of its own, since two clients may send the same one.
     user: whose request it is, for the fair policy.
     arrival: its place in the queue until here.
-    recorder: keeps what the prompts get, and knows what they have got already.
-
-    Closing it early aborts everything that still runs. Raises RequestError, EngineDeadError or GenerationError.
+    outputs: (prompt index, output) as outputs come, in any order of prompts. Closing it early aborts everything that still
+        runs. It raises RequestError, EngineDeadError or GenerationError.
     """
-    params = prepared.params
-    prompts = prepared.prompts
-    if context.server.enable_log_requests:
-        _log(context, prompts, params, response_id)
-    # The engine's ids are ours alone: two clients may send the same request id.
-    unique = uuid4().hex[:8]
-    ids = [f"{response_id}-{index}-{unique}" for index in range(len(prompts))]
-    queue = context.engine.queue
-    try:
-        arrival.end()
-        num_tokens = [len(prompt.token_ids) for prompt in prompts]
-        places = dict(zip(ids, num_tokens, strict=True))
-        again = recorder is not None and recorder.again
-        queue.enter(places, arrival.key, again=again)
-        runs = _runs(context, prepared, response_id, ids, user, arrival, recorder)
-        async with aclosing(_together(runs, recorder)) as outputs:
-            async for item in outputs:
-                if recorder is not None:
-                    recorder.count(item[1])
-                yield item
-    except RequestError as error:
-        raise renamed(error, {**OF_ENGINE, **prepared.names}) from error
-    finally:
-        for request_id in ids:
-            queue.end(request_id)
 
+    again = False
+    """Whether an earlier server took the request: then it is not refused for want of room."""
 
-def _runs(
-    context: ServingContext,
-    prepared: PreparedChat | PreparedCompletion | PreparedPooling,
-    response_id: str,
-    ids: Sequence[str],
-    user: str,
-    arrival: Arrival,
-    recorder: RequestRecorder | None,
-) -> list[AsyncGenerator[RequestOutput, None]]:
-    """The outputs of each prompt; it begins to run when they are asked for. ids: the engine's."""
-    params = prepared.params
-    terms = _terms(context, prepared, user, arrival)
-    runs: list[AsyncGenerator[RequestOutput, None]] = []
-    for index, (request_id, prompt) in enumerate(zip(ids, prepared.prompts, strict=True)):
-        given = prompt.as_input(prepared.body.cache_salt)
-        own_terms = _with_tenant(terms, context.tenants, arrival.key, prompt)
-        if recorder is not None:
-            own_terms = replace(own_terms, recorder=recorder.part(index))
-        entry = context.recent.enter(response_id, arrival.key)
-        runs.append(_run_one(context, given, copy.copy(params), request_id, own_terms, entry))
-    return runs
+    def __init__(
+        self, context: ServingContext, prepared: Runnable, answer_id: str, user: str, arrival: Arrival
+    ) -> None:
+        self.context = context
+        self.prepared = prepared
+        self.answer_id = answer_id
+        self.user = user
+        self.arrival = arrival
+        self.outputs = self._outputs()
 
+    async def first(self, receive: Receive) -> PromptOutput:
+        """The first output: what fails before it is answered with a status of its own."""
+        try:
+            return await until_disconnect(receive, anext(self.outputs))
+        except BaseException:
+            await self.outputs.aclose()
+            raise
 
-def _terms(
-    context: ServingContext,
-    prepared: PreparedChat | PreparedCompletion | PreparedPooling,
-    user: str,
-    arrival: Arrival,
-) -> RequestTerms:
-    """What all prompts have in common besides their parameters."""
-    is_parsed = isinstance(prepared, PreparedChat) and prepared.format is not None
-    return RequestTerms(
-        priority=prepared.body.priority or 0,
-        user=user,
-        strict_length=True,
-        timeout_s=prepared.body.timeout,
-        arrival=arrival.begin,
-        marks_specials=is_parsed,
-        explain=None if isinstance(prepared, PreparedPooling) else explain_terms(prepared, context.model),
-        gives_prompt=True,
-    )
+    async def accepted(self) -> None:
+        """Until the request is kept, where it is."""
 
+    def terms(self, index: int) -> RequestTerms:
+        """The terms of one prompt besides its parameters."""
+        prepared = self.prepared
+        terms = RequestTerms(
+            priority=prepared.body.priority or 0,
+            user=self.user,
+            strict_length=True,
+            timeout_s=prepared.body.timeout,
+            arrival=self.arrival.begin,
+            marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
+            gives_prompt=True,
+        )
+        if not isinstance(prepared, PreparedPooling) and prepared.body.explain:
+            terms = replace(terms, explain=explain_terms(prepared, self.context.model))
+        key = self.arrival.key
+        if key is None:
+            return terms
+        tenants = self.context.tenants
+        num_public_tokens = tenants.num_public_tokens(prepared.prompts[index].token_ids)
+        return replace(terms, tenant=tenants.name(key), num_public_tokens=num_public_tokens)
 
-def _together(
-    runs: Sequence[AsyncGenerator[RequestOutput, None]], recorder: RequestRecorder | None
-) -> AsyncGenerator[PromptOutput, None]:
-    """The outputs of all prompts with the index of each: as they come, or in the order in which they were recorded."""
-    if len(runs) == 1:
-        return _alone(runs[0])
-    merged = _merge(runs)
-    return merged if recorder is None else recorder.in_order(merged)
+    def merged(self, runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
+        """The outputs of all prompts with the index of each."""
+        return _alone(runs[0]) if len(runs) == 1 else _merge(runs)
 
+    async def _outputs(self) -> AsyncGenerator[PromptOutput, None]:
+        prompts = self.prepared.prompts
+        if self.context.server.enable_log_requests:
+            self._log()
+        unique = uuid4().hex[:8]
+        ids = [f"{self.answer_id}-{index}-{unique}" for index in range(len(prompts))]
+        queue = self.context.engine.queue
+        try:
+            self.arrival.end()
+            num_tokens = [len(prompt.token_ids) for prompt in prompts]
+            places = dict(zip(ids, num_tokens, strict=True))
+            queue.enter(places, self.arrival.key, again=self.again)
+            runs = [self._run(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
+            async with aclosing(self.merged(runs)) as outputs:
+                async for item in outputs:
+                    yield item
+        except RequestError as error:
+            raise renamed(error, {**OF_ENGINE, **self.prepared.names}) from error
+        finally:
+            for request_id in ids:
+                queue.end(request_id)
 
-def _with_tenant(terms: RequestTerms, tenants: Tenants, key: int | None, prompt: Prompt) -> RequestTerms:
-    """The terms of one prompt, with whom it shares its cached prefix."""
-    if key is None:
-        return terms
-    num_public_tokens = tenants.num_public_tokens(prompt.token_ids)
-    return replace(terms, tenant=tenants.name(key), num_public_tokens=num_public_tokens)
+    def _run(self, index: int, prompt: Prompt, request_id: str) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of one prompt; it begins to run when they are asked for."""
+        given = prompt.as_input(self.prepared.body.cache_salt)
+        entry = self.context.recent.enter(self.answer_id, self.arrival.key)
+        params = copy.copy(self.prepared.params)
+        return self.context.generate(PromptCall(given, params, request_id, self.terms(index), entry))
+
+    def _log(self) -> None:
+        limit = self.context.server.max_log_len
+        params = self.prepared.params
+        for prompt in self.prepared.prompts:
+            shown = prompt.token_ids[:limit] if prompt.text is None else prompt.text[:limit]
+            num_tokens = len(prompt.token_ids)
+            logger.info("Request %s: %r, %d prompt tokens, %s", self.answer_id, shown, num_tokens, params)
 
 
 async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
@@ -159,62 +143,6 @@ async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[Pro
     async with aclosing(run) as outputs:
         async for output in outputs:
             yield 0, output
-
-
-async def _run_one(
-    context: ServingContext,
-    prompt: dict[str, Any],
-    params: SamplingParams | PoolingParams,
-    request_id: str,
-    terms: RequestTerms,
-    entry: RecentRequest,
-) -> AsyncGenerator[RequestOutput, None]:
-    counted = params if isinstance(params, SamplingParams) else NO_LIMIT
-    meter = RequestMeter(context.metrics, counted, entry)
-    stream = context.engine.generate(prompt, params, request_id, terms)
-    if context.tracing is not None:
-        stream = _traced(stream, context.tracing.follow(request_id, entry.id, params))
-    try:
-        async with aclosing(stream) as outputs:
-            async for output in outputs:
-                meter.update(output)
-                _raise_failure(output)
-                yield output
-    except RequestError:
-        meter.refuse()
-        raise
-    finally:
-        meter.close()
-
-
-async def _traced(
-    stream: AsyncGenerator[RequestOutput, None], span: RequestSpan
-) -> AsyncGenerator[RequestOutput, None]:
-    """The same outputs, which a span follows: those that end with a failure too."""
-    try:
-        async with aclosing(stream) as outputs:
-            async for output in outputs:
-                span.update(output)
-                yield output
-    except RequestError:
-        span.drop()
-        raise
-    except CoreError:
-        span.close(failed=True)
-        raise
-    finally:
-        span.close()
-
-
-def _raise_failure(output: RequestOutput) -> None:
-    for completion in output.outputs:
-        if completion.finish_reason == "error":
-            sentence = str(completion.stop_reason)
-            if sentence.startswith(FIELD):
-                raise RequestError(sentence, param=FIELD, status=422, code="too_much_work")
-            raise GenerationError(f"The engine could not finish this request: {completion.stop_reason or 'no details'}")
-        if completion.finish_reason == "timeout":
-            raise RequestError(str(completion.stop_reason), param="timeout", status=408, code="request_timeout")
 
 
 async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
@@ -244,12 +172,3 @@ async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGe
         for task in pumps:
             task.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
-
-
-def _log(
-    context: ServingContext, prompts: Sequence[Prompt], params: SamplingParams | PoolingParams, response_id: str
-) -> None:
-    limit = context.server.max_log_len
-    for prompt in prompts:
-        shown = prompt.token_ids[:limit] if prompt.text is None else prompt.text[:limit]
-        logger.info("Request %s: %r, %d prompt tokens, %s", response_id, shown, len(prompt.token_ids), params)

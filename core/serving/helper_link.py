@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import msgspec
 
 from core.helper_process import HEADER_BYTES
-from core.serving.preparation import Buffer
+from core.serving.body_kinds import Buffer
 from core.serving.preparation_process import Answer
 
 

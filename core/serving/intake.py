@@ -1,7 +1,7 @@
 """From a request to what was prepared of it, in the order in which refusing costs least.
 
 Owns: that order: is there a place in the queue, the body, a place kept, preparation. Never does: one of them itself.
-Called by: the routes that take a body.
+Called by: the pipeline, and the routes that answer without the engine.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from fastapi import Request
 
 from core.engine.queue_limit import Arrival
 from core.serving.body import read_body
-from core.serving.context import context_of, tenant_of
+from core.serving.context import ServingContext
 from core.serving.disconnect import until_disconnect
 from core.serving.preparer import SMALL_BODY
 from core.serving.protocol.decoding import too_deep
+from core.serving.tenant import Tenant
 
 T = TypeVar("T")
 
 
 @asynccontextmanager
 async def intake(
-    request: Request, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
+    context: ServingContext, request: Request, tenant: Tenant, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
 ) -> AsyncIterator[tuple[T, Arrival]]:
     """The prepared body of a request, and the place in the queue that is kept for it.
 
     Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too deeply is
     refused wherever that shows, in the answer's beginning too.
     """
-    context = context_of(request)
     context.drain.check()
-    key = tenant_of(request)
-    context.engine.queue.check(key)
+    queue = context.engine.queue
+    queue.check(tenant)
     try:
         with ExitStack() as places:
             with context.bodies.body() as body:
                 data = await read_body(request, body)
-                arrival = places.enter_context(context.engine.queue.arriving(key))
+                arrival = places.enter_context(queue.arriving(tenant))
                 work = prepare(data)
                 prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
             yield prepared, arrival

@@ -6,6 +6,7 @@ Owns: the table of operations and the document made from it. Never does: route, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -13,7 +14,7 @@ import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from core.serving.access import ACCESS
+from core.serving.access import Access
 from core.serving.errors import ErrorBody
 from core.serving.protocol.anthropic import CountTokensRequest, MessagesRequest
 from core.serving.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
@@ -159,15 +160,19 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 
-def document(app: FastAPI, *, keys: bool, guards: bool) -> dict[str, Any]:
-    """The document of `app`. keys: whether requests need one. guards: whether some callers are not the operator."""
+def document(
+    app: FastAPI, operations: Mapping[str, Operation], access: Mapping[str, Access], *, keys: bool, guards: bool
+) -> dict[str, Any]:
+    """The document of `app`.
+
+    operations, access: by path. keys: whether requests need one. guards: whether some callers are not the operator.
+    """
     made = get_openapi(title=app.title, version=app.version, routes=app.routes)
     for path, methods in made["paths"].items():
-        known = OPERATIONS[path]
-        access = ACCESS[path]
-        guarded = keys and access != "public"
+        known = operations[path]
+        guarded = keys and access[path] != "public"
         errors = {*ALWAYS, *known.errors}
-        if guards and access == "operator":
+        if guards and access[path] == "operator":
             errors.add(403)
         if guarded:
             errors.add(401)
@@ -183,7 +188,7 @@ def document(app: FastAPI, *, keys: bool, guards: bool) -> dict[str, Any]:
                 operation["requestBody"] = {"required": True, "content": _json(known.body)}
             if guarded:
                 operation["security"] = [{name: []} for name in KEY_SCHEMES]
-    made["components"] = _components(keys)
+    made["components"] = _components(operations, keys)
     return made
 
 
@@ -219,9 +224,9 @@ def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
     return {JSON: {"schema": schema}}
 
 
-def _components(keys: bool) -> dict[str, Any]:
+def _components(operations: Mapping[str, Operation], keys: bool) -> dict[str, Any]:
     structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
-    for known in OPERATIONS.values():
+    for known in operations.values():
         chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
         for struct in (known.answer, known.body, known.deletion, *chunks):
             if isinstance(struct, type):

@@ -1,7 +1,7 @@
 """From the body of a request to pool to the prompts that the engine takes.
 
 Owns: the texts of a body one by one, with a named prompt in front, or as pairs that a model reads together.
-Never does: decode a body, or pool. Called by: `core.serving.preparation`.
+Never does: decode a body, or pool. Called by: the rows of `core.serving.pooling_bodies`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,20 @@ from core.engine.pooling_input import NO_TOKENS, resolved
 from core.engine.text_pairs import TextPairs
 from core.serving.amounts import check_amount, check_choices, check_numbers
 from core.serving.field_names import own_names
-from core.serving.prepared import PreparationSettings, PreparedEmbedding, PreparedPooling, Prompt
+from core.serving.preparation import Preparation
+from core.serving.prepared import PreparedEmbedding, PreparedPooling, Prompt
 from core.serving.protocol.pairs import PairBody, RerankRequest
 from core.serving.protocol.pooling import PoolingBody, Text
-from core.serving.text_tokens import TextTokens
-from core.tokens.template_limits import Limits
-from core.tokens.tokenizer import Tokenizer
 
 
 class PoolingPreparation:
-    """The steps for one server.
+    """The steps for one server. preparation: the steps that all bodies have in common."""
 
-    tokenizer: of the served model. texts: the same, within bounds. limits: of rendering templates.
-    """
-
-    def __init__(
-        self, settings: PreparationSettings, tokenizer: Tokenizer, texts: TextTokens, limits: Limits | None = None
-    ) -> None:
-        self._limits = limits
-        self._settings = settings
-        self._tokenizer = tokenizer
-        self._texts = texts
+    def __init__(self, preparation: Preparation) -> None:
+        self._limits = preparation.limits
+        self._settings = preparation.settings
+        self._tokenizer = preparation.tokenizer
+        self._texts = preparation.texts
 
     def prepare(self, body: Any, model: str, kind: type[PreparedPooling]) -> PreparedPooling:
         """A decoded body. model: the name to report. Raises RequestError."""

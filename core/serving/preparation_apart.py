@@ -13,6 +13,7 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.helper_process import read_message, spawn_helper, write_message
+from core.serving.apis import body_kinds
 from core.serving.preparation_process import Answer, Start, job_header
 from core.serving.prepared import PreparationSettings
 from core.tokens.tokenizer import Tokenizer
@@ -27,6 +28,7 @@ class ApartPreparation:
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
         self.tokenizer = tokenizer
+        self._bodies = body_kinds(settings.apis)
         self._process, self._connection = spawn_helper(MODULE)
         self._connection.settimeout(JOB_SECONDS)
         self._stream = self._connection.makefile("rwb")
@@ -54,4 +56,4 @@ class ApartPreparation:
         answer = msgspec.msgpack.decode(payload, type=Answer)
         if answer.refusal is not None:
             raise answer.refusal.as_error()
-        return answer.decoded(kind)
+        return answer.decoded(self._bodies[kind].result)

@@ -20,8 +20,8 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.helper_process import header, spawn_helper
+from core.serving.body_kinds import BodyKind, Buffer
 from core.serving.helper_link import HelperEnded, HelperLink
-from core.serving.preparation import Buffer
 from core.serving.preparation_process import Answer, Start, job_header
 from core.serving.prepared import PreparationSettings
 from core.serving.render_limits import END_SIGNAL
@@ -76,9 +76,9 @@ class PreparationHelper:
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def run(self, kind: str, data: Buffer) -> Any:
-        """The result of `kind` (see `RESULTS`) for a body. Raises RequestError."""
-        head = job_header(kind, len(data))
+    async def run(self, kind: BodyKind, data: Buffer) -> Any:
+        """The result of `kind` for a body. Raises RequestError."""
+        head = job_header(kind.name, len(data))
         message: list[Buffer] = [head + data] if len(data) <= JOINED_BYTES else [head, data]
         answer = await self._answer(message)
         if answer.refusal is not None:
@@ -86,8 +86,8 @@ class PreparationHelper:
                 logger.error("A request could not be prepared.\n%s", answer.refusal.details)
             raise answer.refusal.as_error()
         if answer.num_bytes > SHORT_ANSWER:
-            return await asyncio.to_thread(answer.decoded, kind)
-        return answer.decoded(kind)
+            return await asyncio.to_thread(answer.decoded, kind.result)
+        return answer.decoded(kind.result)
 
     async def close(self) -> None:
         """End the process for good."""

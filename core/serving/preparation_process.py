@@ -3,8 +3,8 @@
 Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
 closes. Never does: wait for anything else, or import torch. Called by: `core.serving.preparation_helper`, as a child.
 
-The first message (`core.helper_process`) is `Start`, as msgpack; then jobs go one way, each the place of its kind in `KINDS`
-(one byte) and the body as it came, and an `Answer`, as msgpack, the other.
+The first message (`core.helper_process`) is `Start`, as msgpack; then jobs go one way, each the name of its kind (its
+length in one byte, then its letters) and the body as it came, and an `Answer`, as msgpack, the other.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from core.executor.host_memory import release_unused_memory
 from core.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core.processes import end_with_parent
 from core.serving.preparation import Preparation
-from core.serving.prepared import RESULTS, PreparationSettings, Prompt
+from core.serving.prepared import PreparationSettings, Prompt
 from core.serving.protocol.decoding import too_deep
 from core.serving.render_limits import RenderLimits
 from core.tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
-KINDS = tuple(RESULTS)
 NOTHING = memoryview(b"")
 SHORT_PROMPT = 1024
 """Token ids that are sent as numbers of msgpack, which takes 10 ns each to read and holds the interpreter for as long."""
@@ -66,9 +65,9 @@ class Answer(msgspec.Struct, array_like=True):
         """Of all that is to be decoded."""
         return len(self.result) + sum(map(len, self.token_ids))
 
-    def decoded(self, kind: str) -> Any:
-        """The result, whole. Long ones are read in a thread: other threads go on in the middle of a prompt."""
-        result: Any = msgspec.msgpack.decode(self.result, type=RESULTS[kind])
+    def decoded(self, form: type[msgspec.Struct]) -> Any:
+        """The result, whole; form: its type. Long ones are read in a thread: others go on in the middle of a prompt."""
+        result: Any = msgspec.msgpack.decode(self.result, type=form)
         for prompt, packed in zip(prompts_of(result), self.token_ids, strict=False):
             if packed:
                 ids = prompt.token_ids
@@ -86,23 +85,25 @@ def prompts_of(result: Any) -> list[Prompt]:
 
 def job_header(kind: str, num_bytes: int) -> bytes:
     """The header of a body of this many bytes."""
-    return header(1 + num_bytes) + bytes([KINDS.index(kind)])
+    name = kind.encode()
+    return header(1 + len(name) + num_bytes) + bytes([len(name)]) + name
 
 
 def serve(stream: BufferedRWPair) -> None:
     """Work until the stream ends, or this process has grown."""
-    start = msgspec.msgpack.decode(read_message(stream), type=Start)
+    facts = msgspec.msgpack.decode(read_message(stream), type=Start)
     limits = RenderLimits()
-    preparation = Preparation(start.settings, Tokenizer.restore(start.tokenizer), limits)
-    os.nice(start.niceness)  # not before: on a busy machine the first request would wait for seconds
-    del start  # with the tokenizer's JSON, of which half of the memory at the start comes
+    preparation = Preparation(facts.settings, Tokenizer.restore(facts.tokenizer), limits)
+    os.nice(facts.niceness)  # not before: on a busy machine the first request would wait for seconds
+    del facts  # with the tokenizer's JSON, of which half of the memory at the start comes
     release_unused_memory()
     gc.freeze()  # nothing of this is ever garbage, so no collection looks at it again
     at_start = peak_memory()
     is_last = False
     while not is_last and (payload := read_message(stream)):
-        kind = KINDS[payload[0]]
-        answer = _answer(preparation, kind, memoryview(payload)[1:])
+        start = 1 + payload[0]
+        kind = bytes(payload[1:start]).decode()
+        answer = _answer(preparation, kind, memoryview(payload)[start:])
         del payload
         is_last = answer.last or limits.is_exhausted or peak_memory() - at_start > GROWN_BYTES
         answer.last = is_last

@@ -6,12 +6,11 @@ Called by: `core.serving.preparation` (makes them), routes and writers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
+from core.api.config import ResolvedPlugin
 from core.api.late_chunking import LateChunkingMetadata
 from core.api.pooling import PoolingConfig
 from core.api.pooling_params import PoolingParams
@@ -50,6 +49,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     embedding_size:      numbers of an embedding in a prompt; 0: prompts have none.
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
+    apis:                whose kinds of bodies are prepared; None: all of the engine's own.
     """
 
     served_names: tuple[str, ...]
@@ -69,6 +69,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
     embedding_size: int = 0
     pooling: PoolingConfig | None = None
     pair_template: str | None = None
+    apis: tuple[ResolvedPlugin, ...] | None = None
 
 
 class Prompt(msgspec.Struct):
@@ -239,23 +240,3 @@ class WrittenAnswer(msgspec.Struct):
     """An answer that needs no engine. body: JSON, which is written where the request is prepared: it may be many MB."""
 
     body: bytes
-
-
-RESULTS: Mapping[str, type[msgspec.Struct]] = MappingProxyType(
-    {
-        "chat": PreparedChat,
-        "completion": PreparedCompletion,
-        "embedding": PreparedEmbedding,
-        "embed": PreparedEmbed,
-        "pooling": PreparedHidden,
-        "classify": PreparedClasses,
-        "score": PreparedScore,
-        "rerank": PreparedRerank,
-        "response": PreparedResponse,
-        "messages": PreparedMessages,
-        "count_tokens": CountedTokens,
-        "tokenize": WrittenAnswer,
-        "detokenize": WrittenAnswer,
-    }
-)
-"""The results of the steps for each kind of body; `Preparation` has a method of the same name."""

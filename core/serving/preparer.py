@@ -3,7 +3,7 @@ else in a helper process.
 
 Owns: `Preparer`, its two helpers, and the turns that tiny requests take on the loop, so that between any two of them other
 connections are served.
-Never does: the steps themselves (`core.serving.preparation`). Called by: routes.
+Never does: the steps themselves (`core.serving.preparation`). Called by: the intake.
 """
 
 from __future__ import annotations
@@ -13,18 +13,10 @@ import logging
 import time
 from typing import Any
 
-from core.serving.preparation import Buffer, Preparation
+from core.serving.body_kinds import BodyKind, Buffer
+from core.serving.preparation import Preparation
 from core.serving.preparation_helper import Lane, PreparationHelper
-from core.serving.prepared import (
-    CountedTokens,
-    PreparationSettings,
-    PreparedChat,
-    PreparedCompletion,
-    PreparedMessages,
-    PreparedPooling,
-    PreparedResponse,
-    WrittenAnswer,
-)
+from core.serving.prepared import PreparationSettings
 from core.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core.serving")
@@ -38,10 +30,6 @@ SMALL_AT_ONCE = 2
 """Such threads at work: more of them would only wait for each other, and the event loop for all."""
 SMALL_PAIRS = 1024
 """The same for a body whose texts are read in pairs: a query is tokenized once for each document."""
-PAIRED = frozenset({"score", "rerank"})
-"""Kinds of such bodies."""
-RENDERED = frozenset({"chat", "response", "messages", "count_tokens", "tokenize"})
-"""Kinds of bodies that may render a template, whose cost no size tells: never on the event loop."""
 SMALL_LANE = Lane(most_jobs=4, job_seconds=20.0, idle_seconds=None, niceness=0)
 """For small bodies, so that no chat waits for a large one. The process stays: to start it takes half a second."""
 LARGE_LANE = Lane(most_jobs=1, job_seconds=60.0, idle_seconds=120.0, niceness=5)
@@ -50,7 +38,7 @@ TURN_SECONDS = 0.005
 
 
 class Preparer:
-    """One for each server. Its methods take the bytes of a body and raise RequestError for what cannot be served."""
+    """One for each server. here: the preparation within this process; small, large: the helper processes."""
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.here = Preparation(settings, tokenizer)
@@ -62,93 +50,34 @@ class Preparer:
         self._has_noted = False
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
-    async def chat(self, data: Buffer) -> PreparedChat:
-        """A body of /v1/chat/completions."""
-        prepared: PreparedChat = await self._prepare("chat", data)
-        self._note(prepared)
-        return prepared
-
-    async def completion(self, data: Buffer) -> PreparedCompletion:
-        """A body of /v1/completions."""
-        prepared: PreparedCompletion = await self._prepare("completion", data)
-        return prepared
-
-    async def embedding(self, data: Buffer) -> PreparedPooling:
-        """A body of /v1/embeddings."""
-        return await self._pooling("embedding", data)
-
-    async def embed(self, data: Buffer) -> PreparedPooling:
-        """A body of /v2/embed."""
-        return await self._pooling("embed", data)
-
-    async def pooling(self, data: Buffer) -> PreparedPooling:
-        """A body of /pooling."""
-        return await self._pooling("pooling", data)
-
-    async def classify(self, data: Buffer) -> PreparedPooling:
-        """A body of /classify."""
-        return await self._pooling("classify", data)
-
-    async def score(self, data: Buffer) -> PreparedPooling:
-        """A body of /score."""
-        return await self._pooling("score", data)
-
-    async def rerank(self, data: Buffer) -> PreparedPooling:
-        """A body of /rerank."""
-        return await self._pooling("rerank", data)
-
-    async def _pooling(self, kind: str, data: Buffer) -> PreparedPooling:
-        prepared: PreparedPooling = await self._prepare(kind, data)
-        return prepared
-
-    async def response(self, data: Buffer) -> PreparedResponse:
-        """A body of /v1/responses behind the items that are kept for it."""
-        prepared: PreparedResponse = await self._prepare("response", data)
-        self._note(prepared.chat)
-        return prepared
-
-    async def messages(self, data: Buffer) -> PreparedMessages:
-        """A body of /v1/messages."""
-        prepared: PreparedMessages = await self._prepare("messages", data)
-        self._note(prepared.chat)
-        return prepared
-
-    async def count_tokens(self, data: Buffer) -> CountedTokens:
-        """A body of /v1/messages/count_tokens."""
-        counted: CountedTokens = await self._prepare("count_tokens", data)
-        return counted
-
-    async def tokenize(self, data: Buffer) -> WrittenAnswer:
-        """A body of /tokenize."""
-        prepared: WrittenAnswer = await self._prepare("tokenize", data)
-        return prepared
-
-    async def detokenize(self, data: Buffer) -> WrittenAnswer:
-        """A body of /detokenize."""
-        prepared: WrittenAnswer = await self._prepare("detokenize", data)
+    async def prepare(self, kind: str, data: Buffer) -> Any:
+        """What the preparation of `kind` makes of a body's bytes. Raises RequestError for what cannot be served."""
+        prepared = await self._prepare(self.here.bodies[kind], data)
+        if getattr(getattr(prepared, "chat", prepared), "guided", False):
+            self._note_guided()
         return prepared
 
     async def close(self) -> None:
         """End the helper processes."""
         await asyncio.gather(self.small.close(), self.large.close())
 
-    async def _prepare(self, kind: str, data: Buffer) -> Any:
-        reads_pairs = self._reads_pairs and kind in PAIRED
+    async def _prepare(self, kind: BodyKind, data: Buffer) -> Any:
+        reads_pairs = self._reads_pairs and kind.pairs
         if len(data) > (SMALL_PAIRS if reads_pairs else SMALL_BODY):
             return await self.large.run(kind, data)
-        if reads_pairs or kind in RENDERED:
+        if reads_pairs or kind.renders:
             return await self.small.run(kind, data)
         if len(data) > TINY_BODY:
             async with self._threads:
-                return await asyncio.to_thread(self.here.run, kind, data)
+                return await asyncio.to_thread(self.here.run, kind.name, data)
         if self._spent_s < TURN_SECONDS:
-            return self._run(kind, data)
+            return self._run(kind.name, data)
         async with self._turn:  # whose next owner goes on in the next turn
-            return self._run(kind, data)
+            return self._run(kind.name, data)
 
-    def _note(self, chat: PreparedChat) -> None:
+    def _note_guided(self) -> None:
         """Log once that tools are described in a message."""
-        if chat.guided and not self._has_noted:
+        if not self._has_noted:
             self._has_noted = True
             logger.warning(
                 "The model's chat template shows no tools, so a system message describes them. A model that was not trained "

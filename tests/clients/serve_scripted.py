@@ -58,7 +58,7 @@ def engine_of(script: Script) -> AsyncEngine:
 
 def record(folder: Path) -> None:
     """Keep what is prepared from now on."""
-    prepare = Preparer._prepare
+    prepare = Preparer.prepare
     numbers = itertools.count(1)
 
     async def kept(self: Preparer, kind: str, data: Any) -> Any:
@@ -70,7 +70,7 @@ def record(folder: Path) -> None:
             (folder / f"{name}.txt").write_text(prompt.text or "")
         return prepared
 
-    Preparer._prepare = kept  # type: ignore[method-assign]
+    Preparer.prepare = kept  # type: ignore[method-assign]
 
 
 def serve(port: int, script: Script) -> int:

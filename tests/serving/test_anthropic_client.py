@@ -181,8 +181,9 @@ def test_a_turn_of_calls_goes_on_from_the_same_prompt(server: RunningServer) -> 
     ]
     prompts: list[str] = []
     for messages in (turns[:1], turns):
-        prepared = server.preparer.here.messages(
-            json.dumps(body("ASK-ALL") | {"messages": messages}, default=lambda block: block.to_dict()).encode()
+        prepared = server.preparer.here.run(
+            "messages",
+            json.dumps(body("ASK-ALL") | {"messages": messages}, default=lambda block: block.to_dict()).encode(),
         )
         prompts.append(prepared.chat.prompts[0].text or "")
     written = f"<think>\nHm.\n</think>\n\nI will look.{WEATHER}{WEATHER}"

@@ -316,6 +316,6 @@ def test_counting_has_no_limit_but_that_of_texts() -> None:
     )
     preparation = Preparation(settings, make_tokenizer())
     long = json.dumps({"max_tokens": 5, "messages": [{"role": "user", "content": "x" * 300}]}).encode()
-    assert preparation.count_tokens(long).count.input_tokens > 300
+    assert preparation.run("count_tokens", long).count.input_tokens > 300
     with pytest.raises(RequestError, match="tokens fit"):
-        preparation.messages(long)
+        preparation.run("messages", long)

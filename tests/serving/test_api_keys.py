@@ -154,9 +154,7 @@ async def test_a_key_is_one_user_however_it_is_written(monkeypatch: pytest.Monke
     engine = make_engine()
     app = app_of(engine, api_keys=("k", "other"))
     users: list[str] = []
-    monkeypatch.setattr(
-        "core.serving.routes.chat.user_of", lambda request, named: users.append(user_of(request, named)) or "u"
-    )
+    monkeypatch.setattr("core.serving.pipeline.user_of", lambda *given: users.append(user_of(*given)) or "u")
     monkeypatch.setattr("core.serving.intake.read_body", _a_chat)
     for written in ("Bearer k", "bearer k", "BEARER   k", "Bearer other"):
         await call(app, "POST", "/v1/chat/completions", {"authorization": written})

@@ -143,13 +143,13 @@ def test_the_user_is_the_field_or_one_of_several_keys() -> None:
 
 def test_the_time_in_which_a_request_is_prepared_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_server() as server:
-        prepare = server.preparer.completion
+        prepare = server.preparer.prepare
 
-        async def slow(data: bytes) -> Any:
+        async def slow(kind: str, data: bytes) -> Any:
             await asyncio.sleep(0.3)
-            return await prepare(data)
+            return await prepare(kind, data)
 
-        monkeypatch.setattr(server.preparer, "completion", slow)
+        monkeypatch.setattr(server.preparer, "prepare", slow)
         answer = server.http.post("/v1/completions", json=SLOW | {"timeout": 0.25})
         assert answer.status_code == 408
         assert server.http.post("/v1/completions", json=SLOW | {"timeout": 30}).status_code == 200

@@ -65,7 +65,7 @@ def prepare(tokenizer: Tokenizer, **body: Any) -> PreparedChat:
         format=answer_format(AnswerSettings(), QWEN, tokenizer.special_texts),
         limits=ServerLimits(),
     )
-    return Preparation(settings, tokenizer).chat(json.dumps({"messages": HI, **body}).encode())
+    return Preparation(settings, tokenizer).run("chat", json.dumps({"messages": HI, **body}).encode())
 
 
 def accepts(compiler: Any, tokenizer: Tokenizer, prepared: PreparedChat, text: str) -> bool:

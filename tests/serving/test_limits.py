@@ -232,7 +232,7 @@ def test_clients_that_leave_do_not_confuse_the_helper(limited: RunningServer) ->
 
     async def leave_and_ask() -> list[Any]:
         bodies = [json.dumps({"prompt": f"text {i}", "metadata": PADDING}).encode() for i in range(6)]
-        tasks = [asyncio.ensure_future(limited.preparer.completion(body)) for body in bodies]
+        tasks = [asyncio.ensure_future(limited.preparer.prepare("completion", body)) for body in bodies]
         await asyncio.sleep(0)
         for task in tasks[:5]:
             task.cancel()

@@ -11,6 +11,7 @@ import pytest
 
 from core.api.messages import EngineRequest
 from core.engine import prompt_parser
+from core.serving import completion_writer
 from core.serving.completion_writer import CompletionWriter
 from core.serving.json_pieces import ENTRIES
 from core.serving.logprobs import LogprobsFormatter
@@ -18,7 +19,6 @@ from core.serving.preparation import Preparation
 from core.serving.preparation_process import Answer
 from core.serving.responses.stored_response import StoredResponse
 from core.serving.responses.writer import ResponseWriter
-from core.serving.routes import completions
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import FakeClient
 
@@ -138,7 +138,7 @@ def test_texts_above_some_kilobytes_are_tokenized_in_a_thread(roomy: RunningServ
 @pytest.mark.parametrize("body", [{"echo": True}, {"return_token_ids": True}], ids=["echo", "ids"])
 def test_prompts_that_answers_show_are_written_elsewhere(roomy: RunningServer, places: Places, body: Any) -> None:
     places.watch(CompletionWriter, "choices")
-    places.watch(completions, "json_response")
+    places.watch(completion_writer, "json_response")
     places.watch(CompletionWriter, "free")
     answer = complete(roomy, prompt=[[65] * 5000] * 3, max_tokens=1, **body)
     assert len(answer["choices"]) == 3
@@ -159,7 +159,7 @@ def test_several_outputs_at_once_take_turns(roomy: RunningServer, monkeypatch: p
     class Counted:
         sleep = staticmethod(noted)
 
-    monkeypatch.setattr(completions, "asyncio", Counted)
+    monkeypatch.setattr(completion_writer, "asyncio", Counted)
     complete(roomy, prompt=[[65] * 1500] * 6, max_tokens=1, echo=True)
     assert len(sleeps) >= 2
 

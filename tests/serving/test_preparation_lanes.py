@@ -74,7 +74,7 @@ def test_other_jobs_of_a_process_that_ends_are_done_by_the_next_one(lanes: Runni
     async def all_at_once() -> list[Any]:
         asks = ["Hi", "operation", "you", "memory", "there"]
         bodies = [json.dumps({"messages": [{"role": "user", "content": ask}]}).encode() for ask in asks]
-        return await asyncio.gather(*map(lanes.preparer.chat, bodies), return_exceptions=True)
+        return await asyncio.gather(*(lanes.preparer.prepare("chat", body) for body in bodies), return_exceptions=True)
 
     results = asyncio.run_coroutine_threadsafe(all_at_once(), lanes.loop).result(60)
     texts = [str(result) if isinstance(result, Exception) else result.prompts[0].text for result in results]
@@ -114,7 +114,7 @@ def test_a_small_chat_does_not_wait_for_a_large_one(lanes: RunningServer) -> Non
     os.kill(large.pid, signal.SIGSTOP)
     try:
         body = json.dumps(CHAT | {"metadata": PADDING}).encode()
-        waiting = asyncio.run_coroutine_threadsafe(lanes.preparer.chat(body), lanes.loop)
+        waiting = asyncio.run_coroutine_threadsafe(lanes.preparer.prepare("chat", body), lanes.loop)
         assert chat(lanes).status_code == 200
         assert not waiting.done()
     finally:
@@ -168,7 +168,7 @@ def test_a_caller_that_leaves_again_and_again_confuses_nobody(lanes: RunningServ
         tasks = []
         for i in range(12):
             body = json.dumps({"messages": [{"role": "user", "content": f"text {i}"}]}).encode()
-            tasks.append(asyncio.ensure_future(lanes.preparer.chat(body)))
+            tasks.append(asyncio.ensure_future(lanes.preparer.prepare("chat", body)))
         for _ in range(3):
             await asyncio.sleep(0)
             for task in tasks[:-1]:
@@ -182,8 +182,8 @@ def test_a_caller_that_leaves_again_and_again_confuses_nobody(lanes: RunningServ
 
 def test_small_bodies_are_read_as_in_this_process(lanes: RunningServer) -> None:
     body = json.dumps(CHAT | {"temperature": 0.5, "stop": ["x"], "seed": 1}).encode()
-    here = Preparation(lanes.preparer.here.settings, lanes.engine.tokenizer).chat(body)
-    there = asyncio.run_coroutine_threadsafe(lanes.preparer.chat(body), lanes.loop).result(30)
+    here = Preparation(lanes.preparer.here.settings, lanes.engine.tokenizer).run("chat", body)
+    there = asyncio.run_coroutine_threadsafe(lanes.preparer.prepare("chat", body), lanes.loop).result(30)
     assert here == there
 
 

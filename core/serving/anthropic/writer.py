@@ -1,21 +1,29 @@
 """Turns the events of an answer into Anthropic's: blocks, their parts, the ending.
 
 Owns: the order of events, stop reasons, usage. Never does: parse a model's text (`AnswerParser` does), or run anything.
-Called by: `core.serving.routes.messages`.
+Called by: the pipeline, through the row of `core.serving.routes.messages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from functools import partial
 from types import MappingProxyType
 
 import msgspec
+from fastapi import Response
 
 from core.api.outputs import CompletionOutput, RequestOutput
 from core.serving.answer_parsing import AnswerParser
+from core.serving.answer_stream import written
 from core.serving.anthropic.answer_blocks import Blocks, whole_blocks
+from core.serving.body import json_response
+from core.serving.context import ServingContext
 from core.serving.errors import GenerationError, ended_early
+from core.serving.generation import final_output
 from core.serving.prepared import PreparedMessages
+from core.serving.prompt_output import Outputs, PromptOutput
 from core.serving.protocol.anthropic_answer import (
     AnswerBlock,
     Ending,
@@ -144,3 +152,29 @@ class MessagesWriter:
         """Whether the answer has all the tokens that there was room for, and more were asked for."""
         room = self.prepared.chat.params.max_tokens or 0
         return self._completion_tokens >= room and room < self.prepared.max_tokens
+
+
+class MessagesReply:
+    """The answer to one request of the Messages API; see `core.serving.exchange.Answer`."""
+
+    def __init__(self, context: ServingContext, prepared: PreparedMessages, answer_id: str, created: int) -> None:
+        self._writer = MessagesWriter(prepared, answer_id)
+
+    async def whole(self, outputs: Outputs) -> Response:
+        """As in `Answer`. A long answer is written in a thread."""
+        final = await final_output(outputs)
+        return await written(final, lambda: json_response(self._writer.whole(final)))
+
+    async def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
+        """As in `Answer`."""
+        async with aclosing(outputs):
+            yield event_bytes(self._writer.opening(first[1]))
+            item: PromptOutput | None = first
+            while item is not None:
+                events = await written(item[1], partial(self._news, item[1]))
+                if events:
+                    yield events
+                item = await anext(outputs, None)
+
+    def _news(self, output: RequestOutput) -> bytes:
+        return b"".join(event_bytes(event) for event in self._writer.news(output))

@@ -19,7 +19,8 @@ from core.serving.durable.key_digests import KeyDigests
 from core.serving.durable.sureness import Sureness
 from core.serving.responses.event_log import EventLog
 from core.serving.responses.items import KeptItem
-from core.serving.responses.stored_response import StoredResponse, Tenant
+from core.serving.responses.stored_response import StoredResponse
+from core.serving.tenant import Tenant
 
 logger = logging.getLogger("core.serving")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 
-from core.serving.responses.stored_response import Tenant
+from core.serving.tenant import Tenant
 
 NOBODY = b""
 """The digest of requests without a key."""

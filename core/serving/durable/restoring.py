@@ -21,19 +21,19 @@ from core.journal.reader import Entry
 from core.journal.records import Accepted
 from core.serving.context import ServingContext
 from core.serving.durable.kept_responses import restored_response
+from core.serving.durable.pipeline import RecordedRun
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.durable.stream import Events
 from core.serving.durable.streams import DurableStreams
 from core.serving.errors import GenerationError
-from core.serving.generation import run_prompts
-from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedResponse
+from core.serving.exchange import Exchange
+from core.serving.prepared import PreparedResponse
 from core.serving.responses.making import response_run
-from core.serving.responses.run import Outputs
-from core.serving.streamed_answers import streamed_events
 
 logger = logging.getLogger("core.serving")
 
-FORMS = {"chat": PreparedChat, "completion": PreparedCompletion}
+RESPONSE = "response"
+"""The kind of what is kept of /v1/responses, which is no stream."""
 
 
 def restore(context: ServingContext) -> None:
@@ -43,10 +43,10 @@ def restore(context: ServingContext) -> None:
         return
     journal = streams.journal
     entries, journal.entries = journal.entries, []
-    running = [entry for entry in entries if entry.ended is None and not _is_strange(streams, entry)]
+    running = [entry for entry in entries if entry.ended is None and not _is_strange(context, streams, entry)]
     num_strange = 0
     for entry in entries:
-        if _is_strange(streams, entry):
+        if _is_strange(context, streams, entry):
             streams.set_aside(entry)
             num_strange += 1
         elif entry.ended is not None:
@@ -57,8 +57,8 @@ def restore(context: ServingContext) -> None:
         logger.info("%d requests of an earlier server go on.", len(running))
     if num_strange:
         logger.warning(
-            "%d entries of the request journal belong to keys that this server does not have; they are dropped when they "
-            "are older than %g s (--request-journal-lifetime).",
+            "%d entries of the request journal belong to keys or APIs that this server does not have; they are dropped "
+            "when they are older than %g s (--request-journal-lifetime).",
             *(num_strange, streams.settings.lifetime_s),
         )
 
@@ -72,11 +72,11 @@ def _shortest_first(entries: Iterable[Entry]) -> list[Entry]:
     return sorted(entries, key=size)
 
 
-def _is_strange(streams: DurableStreams, entry: Entry) -> bool:
-    """Whether an entry belongs to a key that this server does not have, so that nobody could ever read it."""
+def _is_strange(context: ServingContext, streams: DurableStreams, entry: Entry) -> bool:
+    """Whether an entry belongs to a key or an API that this server does not have, so that no client could read it."""
     owner = entry.ended or entry.accepted
     assert owner is not None
-    return not streams.key_digests.knows(owner.tenant)
+    return not streams.key_digests.knows(owner.tenant) or owner.kind not in context.preparer.here.bodies
 
 
 def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> None:
@@ -84,7 +84,7 @@ def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> Non
     ended = entry.ended
     assert ended is not None
     log = streams.journal.go_on(entry)
-    if ended.kind != "response":
+    if ended.kind != RESPONSE:
         streams.restore(entry, log)
         return
     kept = restored_response(ended, streams.key_digests.tenant(ended.tenant))
@@ -101,7 +101,7 @@ def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> No
     assert accepted is not None
     log = streams.journal.go_on(entry)
     try:
-        if accepted.kind == "response":
+        if accepted.kind == RESPONSE:
             _go_on_with_response(context, streams, entry, accepted)
         else:
             _go_on_with_stream(context, streams, entry, accepted)
@@ -111,14 +111,14 @@ def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> No
 
 
 def _go_on_with_stream(context: ServingContext, streams: DurableStreams, entry: Entry, accepted: Accepted) -> None:
-    prepared = msgspec.msgpack.decode(accepted.body, type=FORMS[accepted.kind])
+    prepared = msgspec.msgpack.decode(accepted.body, type=context.preparer.here.bodies[accepted.kind].result)
     recorder = RequestRecorder(streams.journal.go_on(entry), entry)
     sentence = _obstacle(streams, accepted)
     if sentence:
         events = _failing(sentence)
     else:
-        outputs = run_prompts(context, prepared, accepted.id, accepted.user, _arrival(context, accepted), recorder)
-        events = _events(context, prepared, accepted, outputs)
+        run = _run(context, prepared, accepted, recorder)
+        events = _events(context, context.exchanges[accepted.kind], prepared, accepted, run)
     tenant = streams.key_digests.tenant(accepted.tenant)
     stream = streams.run(accepted.kind, accepted.id, tenant, recorder, events)
     stream.is_broken = bool(sentence)
@@ -127,15 +127,18 @@ def _go_on_with_stream(context: ServingContext, streams: DurableStreams, entry: 
 def _go_on_with_response(context: ServingContext, streams: DurableStreams, entry: Entry, accepted: Accepted) -> None:
     prepared = msgspec.msgpack.decode(accepted.body, type=PreparedResponse)
     recorder = RequestRecorder(streams.journal.go_on(entry), entry)
+    run = _run(context, prepared, accepted, recorder)
     sentence = _obstacle(streams, accepted)
-    if sentence:
-        outputs = _failing(sentence)
-    else:
-        arrival = _arrival(context, accepted)
-        outputs = run_prompts(context, prepared.chat, accepted.id, accepted.user, arrival, recorder)
+    outputs = _failing(sentence) if sentence else run.outputs
     tenant = streams.key_digests.tenant(accepted.tenant)
-    run = response_run(context, tenant, prepared, accepted.id, outputs, recorder, created=accepted.created)
-    run.start()
+    response = response_run(context, tenant, prepared, accepted.id, run, outputs, created=accepted.created)
+    response.start()
+
+
+def _run(context: ServingContext, prepared: Any, accepted: Accepted, recorder: RequestRecorder) -> RecordedRun:
+    """The run that goes on. prepared: as the earlier server had it."""
+    runs = getattr(prepared, "chat", prepared)
+    return RecordedRun(context, runs, accepted.id, accepted.user, _arrival(context, accepted), recorder)
 
 
 def _obstacle(streams: DurableStreams, accepted: Accepted) -> str:
@@ -159,11 +162,12 @@ def _arrival(context: ServingContext, accepted: Accepted) -> Arrival:
 
 
 async def _events(
-    context: ServingContext, prepared: PreparedChat | PreparedCompletion, accepted: Accepted, outputs: Outputs
+    context: ServingContext, exchange: Exchange, prepared: Any, accepted: Accepted, run: RecordedRun
 ) -> Events:
     """The events of a stream from its beginning; the first output is waited for here."""
-    first = await anext(outputs)
-    events = streamed_events(context, prepared, accepted.id, accepted.created, first, outputs)
+    first = await anext(run.outputs)
+    answer = exchange.answer(context, prepared, accepted.id, accepted.created)
+    events = answer.events(first, run.outputs)
     async with aclosing(events):
         async for event in events:
             yield event

@@ -1,6 +1,6 @@
-"""Where a client reads on: of an event's id in a header, or of a name and a number in the path.
+"""Where a client reads on in a kept stream: after an event that it names in a header, or after a number of the query.
 
-Owns: these two ways for conversations and completions. Never does: keep streams. Called by: their routes.
+Owns: the answer to a GET of a stream. Never does: keep streams. Called by: the routes of what may be kept.
 """
 
 from __future__ import annotations
@@ -8,24 +8,13 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from core.api.errors import RequestError
-from core.journal.records import EntryKind
 from core.serving.context import context_of, tenant_of
 from core.serving.durable.event_ids import LARGEST, last_event_id
 from core.serving.durable.streams import DurableStreams
 from core.serving.event_stream import EventStream
 
 
-async def resumed(request: Request, kind: EntryKind) -> Response | None:
-    """The rest of the stream whose last event a client names; None when it names none, or nothing is kept at all."""
-    streams = context_of(request).durable
-    last = None if streams is None else last_event_id(request)
-    if streams is None or last is None:
-        return None
-    events = await streams.after(tenant_of(request), kind, last.answer_id, last)
-    return EventStream(events, done=b"")
-
-
-async def read_again(request: Request, kind: EntryKind, answer_id: str) -> Response:
+async def read_again(request: Request, kind: str, answer_id: str) -> Response:
     """The events of a stream behind `starting_after` or the header's event; all of them without either. Raises RequestError."""
     streams = _kept(request)
     last = last_event_id(request)

@@ -18,7 +18,7 @@ import msgspec
 
 from core.api.errors import CoreError, EngineDeadError
 from core.journal.journal import EntryLog, Journal, now
-from core.journal.records import Ended, EntryKind
+from core.journal.records import Ended
 from core.serving.durable.event_ids import LARGEST, EventId, with_ids
 from core.serving.durable.patient_log import PatientLog
 from core.serving.durable.recorder import RequestRecorder
@@ -26,7 +26,7 @@ from core.serving.durable.sureness import Sureness, first_after
 from core.serving.errors import error_event
 from core.serving.event_stream import DONE
 from core.serving.responses.event_log import EventLog
-from core.serving.responses.stored_response import Tenant
+from core.serving.tenant import Tenant
 
 logger = logging.getLogger("core.serving")
 
@@ -47,7 +47,7 @@ class DurableStream:
     packed:    its events, compressed, once it has ended.
     """
 
-    def __init__(self, kind: EntryKind, answer_id: str, tenant: Tenant, digest: bytes, log: EntryLog) -> None:
+    def __init__(self, kind: str, answer_id: str, tenant: Tenant, digest: bytes, log: EntryLog) -> None:
         self.kind = kind
         self.id = answer_id
         self.tenant = tenant

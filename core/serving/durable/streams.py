@@ -17,23 +17,21 @@ from core.api.errors import RequestError
 from core.api.server_config import JournalSettings, ServerConfig
 from core.journal.journal import EntryLog, Journal, now
 from core.journal.reader import Entry
-from core.journal.records import Accepted, Ended, EntryKind
+from core.journal.records import Accepted, Ended
 from core.serving.durable.event_ids import EventId
 from core.serving.durable.key_digests import KeyDigests
 from core.serving.durable.origin import origin_of
 from core.serving.durable.recorder import RequestRecorder
 from core.serving.durable.stream import DurableStream, Events
-from core.serving.prepared import PreparedChat, PreparedCompletion, PreparedResponse
-from core.serving.responses.stored_response import Tenant
-
-Prepared = PreparedChat | PreparedCompletion | PreparedResponse
+from core.serving.prepared import PreparedChat
+from core.serving.tenant import Tenant
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """A request to be kept. created, arrived: seconds since the epoch; see `Accepted`."""
 
-    kind: EntryKind
+    kind: str
     answer_id: str
     tenant: Tenant
     created: int
@@ -64,13 +62,13 @@ class DurableStreams:
         self._streams: dict[tuple[Tenant, str], DurableStream] = {}
         self._aside: list[tuple[float, int]] = []
 
-    def accept(self, job: Job, prepared: Prepared) -> RequestRecorder:
+    def accept(self, job: Job, prepared: msgspec.Struct) -> RequestRecorder:
         """Keep a request from now on. Raises RequestError (503) when that cannot be.
 
         Its calls get ids that the next server will give them as well.
         """
         self._expire()
-        chat = prepared.chat if isinstance(prepared, PreparedResponse) else prepared
+        chat = getattr(prepared, "chat", prepared)
         if isinstance(chat, PreparedChat):
             chat.id_seed = secrets.randbits(63)
         accepted = Accepted(
@@ -86,7 +84,7 @@ class DurableStreams:
         return RequestRecorder(self.journal.accept(accepted))
 
     def run(
-        self, kind: EntryKind, answer_id: str, tenant: Tenant, recorder: RequestRecorder, events: Events
+        self, kind: str, answer_id: str, tenant: Tenant, recorder: RequestRecorder, events: Events
     ) -> DurableStream:
         """Run a stream from now on. events: blocks without ids."""
         stream = DurableStream(kind, answer_id, tenant, self.key_digests.digest(tenant), recorder.log)
@@ -108,7 +106,7 @@ class DurableStreams:
         self._aside.append((begin, entry.number))
         self._expire()
 
-    def find(self, tenant: Tenant, kind: EntryKind, answer_id: str) -> DurableStream:
+    def find(self, tenant: Tenant, kind: str, answer_id: str) -> DurableStream:
         """A stream of this tenant. Raises RequestError (404)."""
         self._expire()
         stream = self._streams.get((tenant, answer_id))
@@ -123,7 +121,7 @@ class DurableStreams:
             )
         return stream
 
-    async def after(self, tenant: Tenant, kind: EntryKind, answer_id: str, last: EventId) -> Events:
+    async def after(self, tenant: Tenant, kind: str, answer_id: str, last: EventId) -> Events:
         """What follows the last event that a client has read. Raises RequestError (400, 404, 409)."""
         stream = self.find(tenant, kind, answer_id)
         start = await stream.after(last, self.journal.epoch)

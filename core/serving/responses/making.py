@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from core.serving.answer_parsing import AnswerParser
 from core.serving.context import ServingContext
-from core.serving.durable.patient_log import PatientLog
-from core.serving.durable.recorder import RequestRecorder
-from core.serving.durable.response_trail import ResponseTrail
+from core.serving.generation import PromptRun
 from core.serving.logprobs import LogprobsFormatter
 from core.serving.prepared import PreparedResponse
+from core.serving.prompt_output import Outputs
 from core.serving.protocol.responses import ENCRYPTED_REASONING, LOGPROBS
 from core.serving.responses.event_log import EventLog
 from core.serving.responses.head import response_head
 from core.serving.responses.message_logprobs import MessageLogprobs
 from core.serving.responses.output_items import OutputItems
-from core.serving.responses.run import Outputs, ResponseRun
-from core.serving.responses.stored_response import StoredResponse, Tenant
+from core.serving.responses.run import ResponseRun
+from core.serving.responses.stored_response import StoredResponse
 from core.serving.responses.writer import ResponseWriter
+from core.serving.tenant import Tenant
 
 
 def response_run(
@@ -28,12 +28,12 @@ def response_run(
     tenant: Tenant,
     prepared: PreparedResponse,
     response_id: str,
+    run: PromptRun,
     outputs: Outputs,
-    recorder: RequestRecorder | None,
     *,
     created: int,
 ) -> ResponseRun:
-    """The run of a response. recorder: keeps what it gets; None: it ends with the server. created: seconds since the epoch."""
+    """The run of a response. outputs: those of `run`, unless it cannot go on. created: seconds since the epoch."""
     body = prepared.body
     head = response_head(prepared, response_id, created)
     logprobs: MessageLogprobs | None = None
@@ -51,11 +51,5 @@ def response_run(
     if not body.stored:
         return ResponseRun(writer, outputs, context.responses, None)
     entry = StoredResponse.of(tenant, head, prepared.items, EventLog() if body.stream else None)
-    streams = context.durable
-    if streams is None or recorder is None:
-        return ResponseRun(writer, outputs, context.responses, entry)
-    entry.journaled = recorder.log
-    if body.stream and not body.background:
-        entry.log = PatientLog(streams.settings.patience_s, entry.cancel)
-    trail = ResponseTrail(streams.journal, recorder, entry)
+    trail = context.pipeline.trail(run, entry, follows=bool(body.stream and not body.background))
     return ResponseRun(writer, outputs, context.responses, entry, trail)

@@ -17,15 +17,13 @@ from core.api.errors import CoreError, EngineDeadError
 from core.api.outputs import RequestOutput
 from core.serving.answer_stream import num_entries, written
 from core.serving.errors import error_event
-from core.serving.prompt_output import PromptOutput
+from core.serving.prompt_output import Outputs
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.store import ResponseStore
 from core.serving.responses.stored_response import StoredResponse
 from core.serving.responses.writer import ResponseWriter
 
 logger = logging.getLogger("core.serving")
-
-Outputs = AsyncGenerator[PromptOutput, None]
 
 
 class Trail(Protocol):
@@ -63,6 +61,11 @@ class ResponseRun:
         self.entry = entry
         self.num_written = 0
         self._trail = trail
+
+    @property
+    def is_kept_apart(self) -> bool:
+        """Whether it goes on without its connection, since a later server could, too."""
+        return self._trail is not None
 
     async def whole(self) -> ResponseObject:
         """The response when it has ended. What fails is raised, and nothing is kept of it."""

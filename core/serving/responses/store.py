@@ -18,7 +18,8 @@ from core.api.errors import RequestError
 from core.api.server_limits import ServerLimits
 from core.serving.responses.items import KeptItem
 from core.serving.responses.shelf import Shelf
-from core.serving.responses.stored_response import StoredResponse, Tenant
+from core.serving.responses.stored_response import StoredResponse
+from core.serving.tenant import Tenant
 
 
 class Keeper(Protocol):

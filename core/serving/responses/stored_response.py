@@ -18,9 +18,7 @@ from core.serving.durable.sureness import Sureness
 from core.serving.protocol.response_objects import ResponseObject
 from core.serving.responses.event_log import EventLog
 from core.serving.responses.items import KeptItem
-
-Tenant = int | None
-"""The number of an API key; None where there are no keys."""
+from core.serving.tenant import Tenant
 
 ENTRY_BYTES = 2000
 ITEM_BYTES = 400

@@ -15,25 +15,24 @@ from fastapi import APIRouter, Request, Response
 
 from core.api.errors import RequestError
 from core.serving.answer_stream import LIGHT, in_thread_if
-from core.serving.answering import first_output, kept
 from core.serving.body import json_response, written_response
-from core.serving.context import ServingContext, context_of, tenant_of, user_of
+from core.serving.context import ServingContext, context_of, tenant_of
 from core.serving.disconnect import until_disconnect
 from core.serving.durable.event_ids import last_event_id
-from core.serving.durable.recorder import RequestRecorder
 from core.serving.durable.resuming import number_of
 from core.serving.durable.sureness import first_after
 from core.serving.event_stream import EventStream
-from core.serving.explaining import wants_explanation
-from core.serving.generation import run_prompts
+from core.serving.generation import PromptRun
 from core.serving.intake import intake
+from core.serving.pipeline import Call, note_fields
 from core.serving.prepared import PreparedResponse
 from core.serving.protocol.response_objects import DeletedResponse, ItemList
 from core.serving.responses.kept_items import packed, reference_of, referred
 from core.serving.responses.making import response_run
 from core.serving.responses.run import ResponseRun
 from core.serving.responses.store import not_found
-from core.serving.responses.stored_response import StoredResponse, Tenant
+from core.serving.responses.stored_response import StoredResponse
+from core.serving.tenant import Tenant
 
 router = APIRouter(tags=["generation"])
 
@@ -48,32 +47,28 @@ async def create_response(request: Request) -> Response:
     """Answer a conversation, at once or in the background."""
     context = context_of(request)
     tenant = tenant_of(request)
-    async with intake(request, partial(_prepare, context, tenant)) as (prepared, arrival):
-        context.tolerated.tell(PATH, prepared.unknown)
+    async with intake(context, request, tenant, partial(_prepare, context, tenant)) as (prepared, arrival):
+        call = Call(context, request, tenant, prepared, arrival)
+        note_fields(call)
         body = prepared.body
-        chat = prepared.chat
-        chat.body.explain = wants_explanation(chat.body.explain, request.headers)
         _check_storing(context, tenant, prepared)
         response_id = f"resp_{uuid4().hex}"
-        user = user_of(request, body.user)
         created = int(time.time())
         lasts = body.stored and bool(body.background or body.stream)
-        recorder = kept(request, "response", response_id, user, created, prepared) if lasts else None
-        outputs = run_prompts(context, chat, response_id, user, arrival, recorder)
-        run = response_run(context, tenant, prepared, response_id, outputs, recorder, created=created)
-        if not lasts:
-            return await _answer(request, run, streams=bool(body.stream))
-        if body.background:
-            await _begin_apart(run, recorder)
+        run = context.pipeline.run(call, "response", response_id, created, lasts=lasts)
+        response = response_run(context, tenant, prepared, response_id, run, run.outputs, created=created)
+        if lasts and body.background:
+            await run.accepted()  # what is to outlive the server is on disk before the client hears of it
+            response.start()
             if not body.stream:
-                return json_response(run.writer.response)
-        elif recorder is None:
-            return await _answer(request, run, streams=True)
+                return json_response(response.writer.response)
+        elif response.is_kept_apart:
+            _, first = await run.first(request.receive)
+            response.start(first)
         else:
-            _, first = await first_output(request, outputs, recorder)
-            run.start(first)
-        assert run.entry is not None and run.entry.log is not None
-        return EventStream(run.entry.log.follow(0), done=b"")
+            return await _answer(request, run, response, streams=bool(body.stream))
+        assert response.entry is not None and response.entry.log is not None
+        return EventStream(response.entry.log.follow(0), done=b"")
 
 
 @router.get(PATH + "/{response_id}")
@@ -152,7 +147,8 @@ async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> 
             status=413,
             code="body_too_large",
         )
-    return await context.preparer.response(whole)
+    prepared: PreparedResponse = await context.preparer.prepare("response", whole)
+    return prepared
 
 
 def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedResponse) -> None:
@@ -171,20 +167,13 @@ def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedRe
         context.responses.check_background(tenant)
 
 
-async def _answer(request: Request, run: ResponseRun, *, streams: bool) -> Response:
+async def _answer(request: Request, run: PromptRun, response: ResponseRun, *, streams: bool) -> Response:
     """An answer that ends with its connection."""
     if not streams:
-        response = await until_disconnect(request.receive, run.whole())
-        return await in_thread_if(run.num_written > LIGHT, partial(json_response, response))
-    _, first = await first_output(request, run.outputs, None)
-    return EventStream(run.events(first), done=b"")
-
-
-async def _begin_apart(run: ResponseRun, recorder: RequestRecorder | None) -> None:
-    """Go on without the client. What is to outlive the server is on disk before the client hears of it."""
-    if recorder is not None:
-        await recorder.log.accepted()
-    run.start()
+        body = await until_disconnect(request.receive, response.whole())
+        return await in_thread_if(response.num_written > LIGHT, partial(json_response, body))
+    _, first = await run.first(request.receive)
+    return EventStream(response.events(first), done=b"")
 
 
 async def _start(request: Request, entry: StoredResponse) -> int:

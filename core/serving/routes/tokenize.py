@@ -1,11 +1,13 @@
-"""POST /tokenize and /detokenize. Owns: the routes. Never does: the work (`core.serving.preparation` does)."""
+"""POST /tokenize and /detokenize. Owns: the routes. Never does: the work (`core.serving.text_bodies` does)."""
 
 from __future__ import annotations
+
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
 from core.serving.body import written_response
-from core.serving.context import context_of
+from core.serving.context import context_of, tenant_of
 from core.serving.intake import intake
 
 router = APIRouter(tags=["tokens"])
@@ -14,12 +16,17 @@ router = APIRouter(tags=["tokens"])
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
     """Token ids of a prompt or of a rendered conversation."""
-    async with intake(request, context_of(request).preparer.tokenize) as (answer, _):
-        return written_response(answer.body)
+    return await _written(request, "tokenize")
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
     """Text of token ids, special tokens included."""
-    async with intake(request, context_of(request).preparer.detokenize) as (answer, _):
+    return await _written(request, "detokenize")
+
+
+async def _written(request: Request, kind: str) -> Response:
+    """An answer that needs no engine: its preparation wrote it."""
+    context = context_of(request)
+    async with intake(context, request, tenant_of(request), partial(context.preparer.prepare, kind)) as (answer, _):
         return written_response(answer.body)

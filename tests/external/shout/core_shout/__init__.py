@@ -1,0 +1,1 @@
+"""An API of another package."""
