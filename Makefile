@@ -64,7 +64,7 @@ $(TEST_STAMP): $(STAMP)
 wheels: | $(VENV)/bin/python  ## every distribution as a wheel in dist/, with the kernels of every instruction set
 	rm -rf dist $(addsuffix /build/lib*,$(DISTRIBUTIONS))    # setuptools would pack modules that are no more
 	CORE_NATIVE=all $(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(addprefix ./,$(DISTRIBUTIONS))
-	@for wheel in dist/*.whl; do $(PYTHON) -m zipfile --list $$wheel; done | grep -q '_native\.abi3\.so' || \
+	@for wheel in dist/*.whl; do $(PYTHON) -m zipfile --list $$wheel; done | grep '_native\.abi3\.so' > /dev/null || \
 		{ echo "dist: no wheel has the C++ extension; 'CORE_NATIVE=all $(PYTHON) $(NATIVE)/setup.py build_ext' says why"; exit 1; }
 
 serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
