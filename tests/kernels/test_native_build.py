@@ -11,13 +11,16 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core_plugins.platforms.cpu import build
+from core_plugins.platforms.cpu import build as build_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path("core_plugins/platforms/cpu")
-OLD_COMPILER = """#!/bin/sh
+NO_MACROS = 'case "$*" in *-dM*) exit 1;; esac'
+"""Of a compiler that cannot tell which instruction sets this machine has: all are compiled then."""
+OLD_COMPILER = f"""#!/bin/sh
 # Knows no BF16, writes empty outputs, and remembers how it was called.
-echo "$@" >> {log}
+{NO_MACROS}
+echo "$@" >> {{log}}
 case "$*" in *bf16.cpp*) echo "error: unrecognized option" >&2; exit 1;; esac
 while [ "$1" != "-o" ]; do shift; done
 touch "$2"
@@ -35,13 +38,17 @@ def source(tmp_path):
     return tmp_path
 
 
-def compile_with(source, compiler, *options):
+def build(source, compiler, *options, sets="host"):
     tools = {name: str(compiler) for name in ("CC", "CXX", "LDSHARED", "LDCXXSHARED")}
-    command = [sys.executable, "setup.py", "build_ext", "--inplace", *options]
-    environment = {**os.environ, **tools}
-    done = subprocess.run(
-        command, cwd=source, capture_output=True, text=True, timeout=100, check=False, env=environment
+    command = [sys.executable, str(source / "setup.py"), "build_ext", "--inplace", *options]
+    environment = {**os.environ, **tools, "CORE_NATIVE": sets}
+    return subprocess.run(
+        command, cwd=source.parent, capture_output=True, text=True, timeout=100, check=False, env=environment
     )
+
+
+def compile_with(source, compiler, *options, sets="host"):
+    done = build(source, compiler, *options, sets=sets)
     assert done.returncode == 0, done.stderr  # an installation goes on without the extension
     return source / PACKAGE / "native_build_error.txt", list((source / PACKAGE).glob("_native*.so"))
 
@@ -108,12 +115,90 @@ def test_a_second_installation_compiles_what_has_changed_alone(source):
     assert len(compiled(source)) > 10
 
 
-PATIENT_COMPILER = """#!/bin/sh
-# Ends once another call has begun, or after ten seconds in vain.
+HOST_COMPILER = """#!/bin/sh
+# For a processor of the second best set that the machine's kind has. Writes empty outputs and remembers its sources.
+case "$*" in
+    *-dM*-march=native*|*-march=native*-dM*) printf '#define __PLAIN__ 1\\n#define {second} 1\\n'; exit;;
+    *{best_flag}*-dM*) printf '#define __PLAIN__ 1\\n#define {second} 1\\n#define __BEST__ 1\\n'; exit;;
+    *{second_flag}*-dM*) printf '#define __PLAIN__ 1\\n#define {second} 1\\n'; exit;;
+    *-dM*) printf '#define __PLAIN__ 1\\n'; exit;;
+esac
 echo "$@" >> {log}
-if [ "$(wc -l < {log})" -lt 2 ]; then
-    for _ in $(seq 100); do [ "$(wc -l < {log})" -ge 2 ] && break; sleep 0.1; done
-    [ "$(wc -l < {log})" -ge 2 ] || exit 1
+case "$*" in *{fails}*) echo "error: unrecognized option" >&2; exit 1;; esac
+while [ "$1" != "-o" ]; do shift; done
+touch "$2"
+"""
+SETS = {
+    "x86_64": {"best_flag": "-mavx512bf16", "second_flag": "-mavx512vnni", "order": ["avx512_vnni", "avx512"]},
+    "aarch64": {"best_flag": "+bf16", "second_flag": "+dotprod", "order": ["neon_dot", "neon"]},
+}
+
+
+def tables(sources):
+    """The instruction sets whose kernels are among some sources."""
+    return [Path(name).stem.removeprefix("kernels_") for name in sources if "kernels_" in name]
+
+
+@pytest.fixture
+def host_compiler(source):
+    """host_compiler(fails=PATTERN) -> a compiler for a processor that has all but the best set of this machine's kind."""
+    if platform.machine() not in SETS:
+        pytest.skip("needs instruction sets to choose among")
+    row = SETS[platform.machine()]
+
+    def make(fails="nothing"):
+        compiler = source / "compiler"
+        flags = {name: row[name] for name in ("best_flag", "second_flag")}
+        compiler.write_text(HOST_COMPILER.format(second="__SECOND__", log=source / "log", fails=fails, **flags))
+        compiler.chmod(stat.S_IRWXU)
+        return compiler
+
+    make.order = row["order"]
+    return make
+
+
+def test_an_installation_compiles_the_best_set_of_this_processor_alone(source, host_compiler):
+    _, built = compile_with(source, host_compiler())
+    assert built and tables(compiled(source)) == host_compiler.order[:1]
+
+
+def test_a_set_that_the_assembler_does_not_know_gives_way_to_the_next_best(source, host_compiler):
+    best, second = host_compiler.order
+    error, built = compile_with(source, host_compiler(fails=f"kernels_{best}.cpp"))
+    assert built and not error.exists()
+    assert tables(compiled(source)) == [second, best]  # sorted; tried the other way round
+
+
+def test_all_sets_after_those_of_the_host_compiles_what_is_missing(source, host_compiler):
+    compiler = host_compiler()
+    compile_with(source, compiler)
+    begun = compiled(source)
+    _, built = compile_with(source, compiler, sets="all")
+    added = compiled(source)
+    assert built and "generic" in tables(added) and not set(tables(added)) & set(tables(begun))
+    assert [name for name in added if "kernels_" not in name] == [str(PACKAGE / "native" / "dispatch.cpp")]
+    compile_with(source, compiler, sets="all")
+    assert not compiled(source)
+
+
+def test_sets_are_named_for_other_machines_and_wrong_names_are_refused(source, host_compiler):
+    compiler = host_compiler(fails="kernels_generic.cpp")
+    _, built = compile_with(source, compiler, sets=",".join(host_compiler.order))
+    assert built and tables(compiled(source)) == sorted(host_compiler.order)
+    refused = build(source, compiler, sets="avx9000")
+    assert refused.returncode != 0 and not compiled(source)
+    assert "CORE_NATIVE 'avx9000': expected host, all, or some of generic, " in refused.stderr
+    error, _ = compile_with(source, compiler, sets="generic")  # asked for by name: nothing takes its place
+    assert "unrecognized option" in error.read_text()
+
+
+PATIENT_COMPILER = f"""#!/bin/sh
+# Ends once another call has begun, or after ten seconds in vain.
+{NO_MACROS}
+echo "$@" >> {{log}}
+if [ "$(wc -l < {{log}})" -lt 2 ]; then
+    for _ in $(seq 100); do [ "$(wc -l < {{log}})" -ge 2 ] && break; sleep 0.1; done
+    [ "$(wc -l < {{log}})" -ge 2 ] || exit 1
 fi
 while [ "$1" != "-o" ]; do shift; done
 touch "$2"
@@ -138,10 +223,10 @@ def test_files_are_compiled_in_parallel(source):
 def test_a_read_only_installation_is_a_sentence(monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(UserError, match="is read-only"):
-        build.rebuild()
+        build_kernels.rebuild()
 
 
 def test_an_installation_without_sources_is_a_sentence(monkeypatch, tmp_path):
-    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(build_kernels, "ROOT", tmp_path)
     with pytest.raises(UserError, match=r"has no setup\.py"):
-        build.rebuild()
+        build_kernels.rebuild()

@@ -18,6 +18,7 @@ from core_plugins.platforms.cpu import extension
 from core_plugins.platforms.cpu import kernels as binding
 
 ROOT = Path(__file__).resolve().parents[2]
+NATIVE = Path("core_plugins/platforms/cpu/native")
 
 
 def run_python(code):
@@ -119,6 +120,30 @@ def test_without_the_extension_there_is_a_reason(monkeypatch, tmp_path):
         binding.NativeKernels(1)
 
 
+def test_an_extension_of_another_processor_is_refused_with_what_it_was_compiled_for(native, tmp_path):
+    """An environment that was copied from another machine: torch computes, and nothing crashes."""
+    made = {path.stem: str(path) for path in OBJECTS if not path.stem.startswith("kernels_")}
+    if "module" not in made:
+        pytest.skip("needs the object files of a build in place")
+    del made["dispatch"]
+    other = "neon" if platform.machine() == "x86_64" else "avx2"
+    foreign = tmp_path / "foreign.cpp"
+    table = f'extern "C" const KernelTable core_kernels_{other} = {{"{other}"}};'
+    foreign.write_text(f'#include "native.h"\n{table}\n#include "dispatch.cpp"\n')
+    library = tmp_path / "_native.abi3.so"
+    options = ["-std=c++17", "-fPIC", "-w", f"-DCORE_HAVE_{other.upper()}", "-I", str(ROOT / NATIVE)]
+    tool("g++", *options, "-shared", "-pthread", str(foreign), *made.values(), "-o", str(library))
+    code = (
+        "import importlib.util, sys, core_plugins.platforms.cpu as package\n"
+        f"package.__path__.insert(0, {str(tmp_path)!r})\n"
+        "from core_plugins.platforms.cpu.extension import kernels_or_reason, numerics\n"
+        "print(kernels_or_reason(), numerics('cpu-native', {}))\n"
+    )
+    said = run_python(code)
+    assert f"compiled for ['{other}'] alone, which this processor does not run" in said
+    assert "`core build-kernels` compiles it" in said and said.rstrip().endswith("None")
+
+
 OBJECTS = sorted((ROOT / "build").glob("native.*/core_plugins/platforms/cpu/native/*.o"))
 FEATURES = {  # of the instructions of an object file, without what x86-64 always has
     "avx": r"\bv[a-z0-9]+\s|%ymm",
@@ -149,10 +174,18 @@ def test_the_extension_exports_its_entry_point_alone(native):
     assert exported.split()[2:] == ["PyInit__native"]
 
 
+def test_the_tests_have_every_instruction_set(native):
+    """An installation has the best set of its machine alone; others, and so their tests, would be missing unnoticed."""
+    prefix = {"x86_64": ("avx", "generic"), "aarch64": ("neon", "generic")}.get(platform.machine(), "generic")
+    sets = {path.stem.removeprefix("kernels_") for path in (ROOT / NATIVE).glob("kernels_*.cpp")}
+    expected = {name for name in sets if name.startswith(prefix)}
+    assert set(native.compiled_isas()) == expected, "CORE_NATIVE=all .venv/bin/python setup.py build_ext --inplace"
+
+
 def test_every_source_has_its_object_file(native):
     if not OBJECTS:
         pytest.skip("needs the object files of a build in place")
-    sources = {path.stem for path in (ROOT / "core_plugins/platforms/cpu/native").glob("*.cpp")}
+    sources = {path.stem for path in (ROOT / NATIVE).glob("*.cpp")}
     other = {"x86_64": "neon", "aarch64": "avx"}.get(platform.machine(), "kernels")
     assert {path.stem for path in OBJECTS} >= {name for name in sources if other not in name}
 

@@ -136,6 +136,18 @@ def test_a_request_that_fails_names_the_plugin(bad, tiny_llama, caplog, kind, so
     assert logged and all("Traceback" not in str(output) for output in output.outputs)
 
 
+PROMPT = [{"prompt_token_ids": [1, 40, 40, 40]}]
+GREEDY = SamplingParams(max_tokens=8, ignore_eos=True, temperature=0)
+
+
+@pytest.fixture(scope="module")
+def plain_token_ids(tiny_llama):
+    """The greedy tokens of an engine without drafts."""
+    with LLM(str(tiny_llama), **SETTINGS) as llm:
+        (output,) = llm.generate(PROMPT, GREEDY, use_tqdm=False)
+    return output.outputs[0].token_ids
+
+
 PROPOSALS = {
     "raising": ("{}['oops']", "Bad.propose failed: KeyError: 'oops'"),
     "leaving": ("__import__('sys').exit('goodbye')", "it called sys.exit(goodbye)"),
@@ -150,18 +162,16 @@ PROPOSALS = {
 
 
 @pytest.mark.parametrize("answer, words", PROPOSALS.values(), ids=PROPOSALS)
-def test_a_proposer_that_fails_is_named_and_done_without(bad, tiny_llama, caplog, monkeypatch, answer, words):
+def test_a_proposer_that_fails_is_named_and_done_without(
+    bad, tiny_llama, plain_token_ids, caplog, monkeypatch, answer, words
+):
     if "within" in words:
         monkeypatch.setattr("core.executor.checked_proposer.LIMIT_S", 0.3)
     bad("speculative", PROPOSER.replace("{}['oops']", answer))
-    prompt = [{"prompt_token_ids": [1, 40, 40, 40]}]
-    params = SamplingParams(max_tokens=8, ignore_eos=True, temperature=0)
-    with LLM(str(tiny_llama), **SETTINGS) as llm:
-        (expected,) = llm.generate(prompt, params, use_tqdm=False)
     with LLM(str(tiny_llama), **{**SETTINGS, **DRAFTS}) as llm, caplog.at_level(logging.ERROR, logger="core"):
-        (output,) = llm.generate(prompt, params, use_tqdm=False, explain=True)
+        (output,) = llm.generate(PROMPT, GREEDY, use_tqdm=False, explain=True)
         stats = llm.stats()
-    assert output.outputs[0].token_ids == expected.outputs[0].token_ids
+    assert output.outputs[0].token_ids == plain_token_ids
     (logged,) = [record.message for record in caplog.records]
     assert logged == stats.spec_off == output.explain.drafts.off
     assert "speculative plugin 'bad' (bad-package 3.1)" in logged and words in logged

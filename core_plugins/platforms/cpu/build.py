@@ -13,12 +13,14 @@ from pathlib import Path
 
 from core.api.errors import UserError
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[len(__name__.split(".")) - 1]  # the folder of the distribution
 TIME_LIMIT_SECONDS = 600
 
 
 def rebuild() -> str:
     """Compile the extension next to its sources and return the compiler's log.
+
+    The environment variable CORE_NATIVE of the build names the instruction sets: `host` (the default), `all`, or some.
 
     Raises UserError when the sources are not there, the installation is read-only, the compiler fails or takes more than
     ten minutes.

@@ -39,8 +39,12 @@ def check_isa(native: ModuleType | Reason, isa: str) -> None:
     if isinstance(native, Reason):
         raise UserError(f"isa '{isa}': not compiled: {native}.")
     runnable = native.isas()
-    if isa not in runnable:
-        raise UserError(f"isa '{isa}': these run here: {', '.join(runnable)}.")
+    if isa in runnable:
+        return
+    text = f"isa '{isa}': these run here: {', '.join(runnable)}"
+    if isa not in native.compiled_isas():  # an installation from source compiles the best set of its machine alone
+        text += "; `CORE_NATIVE=all core build-kernels` compiles every set that the compiler knows"
+    raise UserError(f"{text}.")
 
 
 def numerics(name: str, platform: Mapping[str, Any]) -> str | None:

@@ -7,12 +7,9 @@ float16 bytes of the matrix [N, K]: for AutoRound's own formats as its module mu
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import json
 import shutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +22,10 @@ HERE = Path(__file__).parent
 AWQ = HERE.parent / "awq"
 GPTQ = HERE.parent / "gptq"
 WORK = Path("/tmp/make-auto-round")
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+from maker import EXPERTS, SHAPE, digest, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
 MIXED = {
     "model.layers.1.mlp.down_proj": {"bits": 8},
     "model.layers.0.mlp.up_proj": {"bits": 16},
@@ -57,20 +41,15 @@ CHECKPOINTS: dict[str, tuple[Path, Any, str, dict[str, Any]]] = {
 }
 
 
-def digest(matrix: torch.Tensor) -> str:
-    """Of a matrix in float16."""
-    unsigned_zeros = matrix.to(torch.float16) + 0.0
-    return hashlib.sha256(unsigned_zeros.contiguous().numpy().tobytes()).hexdigest()
+def half_digest(matrix: torch.Tensor) -> str:
+    """Return the digest of a matrix in float16."""
+    return digest(matrix.to(torch.float16), torch.float16)
 
 
 def make(name: str, folder: Path, config: Any, form: str, settings: dict[str, Any]) -> None:
     """One checkpoint."""
-    torch.manual_seed(0)
     plain = WORK / name
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.mul_(3.0)
-    model.half().save_pretrained(plain)
+    random_model(config, torch.float16).save_pretrained(plain)
     save_tokenizer(plain)
     model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float16)
     rounding = AutoRound(
@@ -95,8 +74,7 @@ def make(name: str, folder: Path, config: Any, form: str, settings: dict[str, An
     if folder == GPTQ:
         return  # GPTQModel 7.7 does not open modules that phi3 holds fused; the test has a reference of its own
     digests = of_awq(target) if "awq" in form else of_modules(target)
-    tools = {tool: version(tool) for tool in ("auto-round", "autoawq", "torch", "transformers")}
-    (target / "digests.json").write_text(json.dumps({"versions": tools, "float16": digests}, indent=1) + "\n")
+    write_digests(target, ("auto-round", "autoawq", "torch", "transformers"), digests, "float16")
 
 
 def of_modules(path: Path) -> dict[str, str]:
@@ -107,7 +85,7 @@ def of_modules(path: Path) -> dict[str, str]:
         if hasattr(module, "qweight"):
             inputs = module.infeatures if hasattr(module, "infeatures") else module.in_features
             with torch.inference_mode():
-                digests[name] = digest(module(torch.eye(inputs, dtype=torch.float16)).T)
+                digests[name] = half_digest(module(torch.eye(inputs, dtype=torch.float16)).T)
     return digests
 
 
@@ -128,10 +106,10 @@ def of_awq(path: Path) -> dict[str, str]:
         module, _, suffix = name.rpartition(".")
         if suffix == "qweight":
             stored = [tensors[f"{module}.{part}"] for part in ("qweight", "qzeros", "scales")]
-            digests[module] = digest(tool.dequantize_gemm(*stored, 4, 32).T)
+            digests[module] = half_digest(tool.dequantize_gemm(*stored, 4, 32).T)
     return digests
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        make(wanted, *CHECKPOINTS[wanted])
+    for one in wanted(CHECKPOINTS):
+        make(one, *CHECKPOINTS[one])

@@ -7,11 +7,8 @@ blocks cross rows, far from the weights that went in); of 8-bit integers, the pr
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +19,10 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, 
 
 HERE = Path(__file__).parent
 WORK = Path("/tmp/make-bitsandbytes")
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+from maker import SHAPE, digest, keep_files, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
-SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
 NESTED = {"load_in_4bit": True, "bnb_4bit_quant_type": "fp4", "bnb_4bit_use_double_quant": True}
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "nf4": (LlamaConfig(**SHAPE), {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}),
@@ -49,13 +34,6 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
 }
 # transformers holds the experts of mixtral as one matrix, which bitsandbytes does not pack.
-
-
-def digest(matrix: torch.Tensor) -> str:
-    """Of a matrix in float32."""
-    assert matrix.dtype is torch.float32, matrix.dtype
-    unsigned_zeros = matrix + 0.0
-    return hashlib.sha256(unsigned_zeros.contiguous().numpy().tobytes()).hexdigest()
 
 
 def dequantized(weight: Any) -> torch.Tensor:
@@ -70,12 +48,8 @@ def dequantized(weight: Any) -> torch.Tensor:
 
 def make(name: str, config: Any, settings: dict[str, Any]) -> None:
     """One checkpoint."""
-    torch.manual_seed(0)
     plain = WORK / name
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.mul_(3.0)
-    model.save_pretrained(plain)
+    random_model(config, torch.float32).save_pretrained(plain)
     packed = AutoModelForCausalLM.from_pretrained(
         plain, quantization_config=BitsAndBytesConfig(**settings), device_map="cpu", dtype=torch.float32
     )
@@ -90,13 +64,10 @@ def make(name: str, config: Any, settings: dict[str, Any]) -> None:
             digests[module_name] = digest(dequantized(weight))
         elif getattr(weight, "SCB", None) is not None:
             digests[module_name] = digest(weight.data.float() * (weight.SCB.float() / 127).view(-1, 1))
-    for file in target.iterdir():
-        if file.name not in ("config.json", "model.safetensors", "tokenizer.json"):
-            file.unlink()
-    tools = {tool: version(tool) for tool in ("bitsandbytes", "torch", "transformers")}
-    (target / "digests.json").write_text(json.dumps({"versions": tools, "float32": digests}, indent=1) + "\n")
+    keep_files(("config.json", "model.safetensors", "tokenizer.json"), target)
+    write_digests(target, ("bitsandbytes", "torch", "transformers"), digests)
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        make(wanted, *CHECKPOINTS[wanted])
+    for one in wanted(CHECKPOINTS):
+        make(one, *CHECKPOINTS[one])

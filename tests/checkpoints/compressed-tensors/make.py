@@ -8,7 +8,6 @@ compressed-tensors itself dequantizes it with its scales widened to float32 (it 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import tempfile
@@ -31,20 +30,9 @@ from tokenizers import Tokenizer, models
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, PreTrainedTokenizerFast, Qwen3MoeConfig
 
 HERE = Path(__file__).parent
-SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
+
+from maker import EXPERTS, UNTIED, digest, random_bfloat16_model, wanted, write_json  # noqa: E402
 
 
 def integers(bits: int, symmetric: bool = True, group: int | None = 32) -> QuantizationArgs:
@@ -79,7 +67,7 @@ def preset(name: str, targets: list[str]) -> QuantizationScheme:
 
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "mixed": (
-        LlamaConfig(**SHAPE),
+        LlamaConfig(**UNTIED),
         {
             "a": group(["re:.*layers.0.self_attn.[qkv]_proj$"], integers(4)),
             "b": group(["re:.*layers.0.self_attn.o_proj$"], integers(8, symmetric=False, group=None)),
@@ -93,7 +81,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
     "rare": (
-        LlamaConfig(**SHAPE),
+        LlamaConfig(**UNTIED),
         {
             "a": group(["re:.*layers.0.self_attn.[qkv]_proj$"], whole(8, symmetric=True), BYTES),
             "b": group(["re:.*layers.0.self_attn.o_proj$"], integers(8, symmetric=False, group=None), BYTES),
@@ -107,11 +95,11 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
         },
     ),
     "w4a16-asym-experts": (
-        Qwen3MoeConfig(**SHAPE, **EXPERTS),
+        Qwen3MoeConfig(**UNTIED, **EXPERTS),
         {"a": group(["Linear"], integers(4, symmetric=False))},
     ),
-    "w8a8-fused": (Phi3Config(**SHAPE, sliding_window=None), {"a": preset("W8A8", ["Linear"])}),
-    "fp8-static-cache": (LlamaConfig(**SHAPE), {"a": preset("FP8", ["Linear"])}),
+    "w8a8-fused": (Phi3Config(**UNTIED, sliding_window=None), {"a": preset("W8A8", ["Linear"])}),
+    "fp8-static-cache": (LlamaConfig(**UNTIED), {"a": preset("FP8", ["Linear"])}),
 }
 PLAIN = {"mixed": [], "rare": [], "w4a16-asym-experts": ["lm_head", "re:.*mlp.gate$"]}
 CACHE = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=False, symmetric=True)
@@ -120,12 +108,7 @@ CACHE = QuantizationArgs(num_bits=8, type="float", strategy="tensor", dynamic=Fa
 def make(name: str) -> None:
     """One checkpoint."""
     config, groups = CHECKPOINTS[name]
-    torch.manual_seed(len(name))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8.0)
+    model = random_bfloat16_model(config, len(name))
     options = {}
     data = {}
     if name == "fp8-static-cache":
@@ -142,8 +125,7 @@ def make(name: str) -> None:
     model.save_pretrained(directory, save_compressed=True)
     for extra in ("generation_config.json", "recipe.yaml"):
         (directory / extra).unlink(missing_ok=True)
-    digests = digests_of(directory)
-    (directory / "dequantized.json").write_text(json.dumps(digests, indent=1) + "\n")
+    write_json(directory / "dequantized.json", digests_of(directory))
 
 
 def digests_of(directory: Path) -> dict[str, str]:
@@ -169,8 +151,7 @@ def digests_of(directory: Path) -> dict[str, str]:
             digests[f"{module}.sums"] = nvfp4_sums(local, scheme)
             continue
         compressor = BaseCompressor.get_value_from_registry(getattr(form, "value", form))
-        matrix = compressor.decompress(local, scheme)["weight"].float().contiguous()
-        digests[module] = hashlib.sha256(matrix.numpy().tobytes()).hexdigest()
+        digests[module] = digest(compressor.decompress(local, scheme)["weight"].float(), signed_zeros=True)
     return digests
 
 
@@ -186,5 +167,5 @@ def nvfp4_sums(local: dict[str, torch.Tensor], scheme: QuantizationScheme) -> li
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or CHECKPOINTS:
-        make(name)
+    for one in wanted(CHECKPOINTS):
+        make(one)

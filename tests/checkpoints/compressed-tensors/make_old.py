@@ -8,8 +8,8 @@ whose inputs belong to groups in any order (`weight_g_idx`).
 
 from __future__ import annotations
 
-import hashlib
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +24,18 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 HERE = Path(__file__).parent
-SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": True,
-}
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
+
+from maker import SHAPE, digest, write_json  # noqa: E402
+
+TIED = {**SHAPE, "tie_word_embeddings": True}
 GROUP = 32
 
 
 def model(seed: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """(configuration, tensors) of a random model in bfloat16."""
     torch.manual_seed(seed)
-    config = LlamaConfig(**SHAPE, dtype="bfloat16")
+    config = LlamaConfig(**TIED, dtype="bfloat16")
     made = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     tensors = {}
     for name, tensor in made.state_dict().items():
@@ -57,14 +49,9 @@ def save(name: str, config: dict[str, Any], tensors: dict[str, torch.Tensor], di
     directory = HERE / name
     directory.mkdir(exist_ok=True)
     (directory / "config.json").write_text(json.dumps(config, indent=1, default=str) + "\n")
-    (directory / "dequantized.json").write_text(json.dumps(digests, indent=1) + "\n")
+    write_json(directory / "dequantized.json", digests)
     contiguous = {key: tensor.contiguous() for key, tensor in tensors.items()}
     save_file(contiguous, directory / "model.safetensors", metadata={"format": "pt"})
-
-
-def digest(matrix: torch.Tensor) -> str:
-    """Of a matrix in float32."""
-    return hashlib.sha256(matrix.float().contiguous().numpy().tobytes()).hexdigest()
 
 
 def channel_fp8(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, QuantizationArgs]:
@@ -102,7 +89,7 @@ def make_sparse() -> None:
             parts = structured.compress({name: kept})
             whole = dict(structured.decompress_from_state_dict(parts))
         matrix = whole[name].float()
-        digests[module] = digest(matrix if scale is None else matrix * scale.float())
+        digests[module] = digest(matrix if scale is None else matrix * scale.float(), signed_zeros=True)
         tensors.update(parts)
     weights = QuantizationArgs(num_bits=8, type="float", strategy="channel", symmetric=True).model_dump()
     inputs = {**weights, "strategy": "token", "dynamic": True}
@@ -136,7 +123,7 @@ def make_act_order() -> None:
         parts = {**packed, "weight_scale": scale, "weight_g_idx": groups.int()}
         values = unpack_from_int32(parts["weight_packed"], 4, matrix.shape)
         zero = unpack_from_int32(parts["weight_zero_point"], 4, scale.shape, packed_dim=0)
-        digests[module] = digest(dequantize(values, scale, zero, args, g_idx=groups.int()))
+        digests[module] = digest(dequantize(values, scale, zero, args, g_idx=groups.int()).float(), signed_zeros=True)
         for suffix, tensor in parts.items():
             tensors[f"{module}.{suffix}"] = tensor
     group = {"targets": ["Linear"], "weights": args.model_dump()}

@@ -8,11 +8,7 @@ the packed tensors (`dequantize`), and the versions of the tools.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -24,26 +20,13 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.quantizers.quantizer_finegrained_fp8 import FineGrainedFP8HfQuantizer
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
 KEPT = ("config.json", "model.safetensors", "tokenizer.json")
 WORK = Path("/tmp/make-fp8")
-SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+SHAPE: dict[str, Any] = {**UNTIED, "num_hidden_layers": 1}
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "blocks": (LlamaConfig(**SHAPE), {"weight_block_size": (32, 16)}),
     "experts": (Qwen3MoeConfig(**SHAPE, **EXPERTS), {"weight_block_size": (32, 32)}),
@@ -54,11 +37,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def make(name: str) -> None:
     """One checkpoint."""
     config, settings = CHECKPOINTS[name]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.mul_(3.0)
-    model.bfloat16().save_pretrained(WORK / name)
+    random_model(config, torch.bfloat16).save_pretrained(WORK / name)
     FineGrainedFP8HfQuantizer.validate_environment = lambda self, *args, **kwargs: None
     asked = FineGrainedFP8Config(**settings)
     packed = AutoModelForCausalLM.from_pretrained(WORK / name, dtype=torch.bfloat16, quantization_config=asked)
@@ -66,21 +45,17 @@ def make(name: str) -> None:
     packed.save_pretrained(saved)
     save_tokenizer(saved)
     target = HERE / name
-    target.mkdir(exist_ok=True)
-    for file in KEPT:
-        shutil.copy(saved / file, target / file)
+    copy_files(KEPT, saved, target)
     state = with_scales_of_experts(load_file(target / "model.safetensors"))
     save_file(state, target / "model.safetensors", metadata={"format": "pt"})
     digests = {}
     for full, scale in state.items():
         module, _, suffix = full.rpartition(".")
         if suffix == "weight_scale_inv":
-            matrix = Fp8Dequantize(None)._dequantize_one(state[f"{module}.weight"], scale, torch.float32)
-            unsigned = matrix + 0.0  # zero has no sign here
-            digests[module] = hashlib.sha256(unsigned.contiguous().numpy().tobytes()).hexdigest()
-    tools = {tool: version(tool) for tool in ("torch", "transformers")}
-    found = {"versions": tools, "float32": digests}
-    (target / "digests.json").write_text(json.dumps(found, indent=1) + "\n")
+            digests[module] = digest(
+                Fp8Dequantize(None)._dequantize_one(state[f"{module}.weight"], scale, torch.float32)
+            )
+    write_digests(target, ("torch", "transformers"), digests)
 
 
 def with_scales_of_experts(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -99,5 +74,5 @@ def with_scales_of_experts(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        make(wanted)
+    for one in wanted(CHECKPOINTS):
+        make(one)

@@ -7,38 +7,21 @@ from the packed tensors, and the versions of the tools.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-import gptqmodel
 import torch
-import transformers
 from gptqmodel import BACKEND, GPTQModel, QuantizeConfig
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen3MoeConfig
+from transformers import LlamaConfig, Qwen3MoeConfig
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+from maker import EXPERTS, SHAPE, digest, keep_files, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
 KEPT = ("config.json", "model.safetensors", "quantize_config.json", "tokenizer.json")
 WORK = Path("/tmp/make-gptq")
-SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
 BACK_TO_8 = {r"+:.*layers\.1\.mlp\.down_proj": {"bits": 8, "group_size": -1}, r"-:.*layers\.0\.mlp\.up_proj": {}}
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "order": (
@@ -54,21 +37,10 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def digest(matrix: torch.Tensor) -> str:
-    """Of a matrix in float16."""
-    assert matrix.dtype is torch.float16, matrix.dtype
-    unsigned_zeros = matrix + 0.0
-    return hashlib.sha256(unsigned_zeros.contiguous().numpy().tobytes()).hexdigest()
-
-
 def make(name: str, config: Any, settings: dict[str, Any]) -> None:
     """One checkpoint."""
-    torch.manual_seed(0)
     plain = WORK / name
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.mul_(3.0)
-    model.half().save_pretrained(plain)
+    random_model(config, torch.float16).save_pretrained(plain)
     save_tokenizer(plain)
     text = []
     for _ in range(16):
@@ -78,25 +50,21 @@ def make(name: str, config: Any, settings: dict[str, Any]) -> None:
     quantized.quantize(text, batch_size=4, backend=BACKEND.TORCH)
     target = HERE / name
     quantized.save(str(target))
-    for file in target.iterdir():
-        if file.name not in KEPT:
-            file.unlink()
+    keep_files(KEPT, target)
 
 
-def write_digests(target: Path) -> None:
-    """What the tool makes of its own checkpoint, in float16."""
+def examine(target: Path) -> None:
+    """Write the digests of the matrices that the tool makes of its own checkpoint, in float16."""
     loaded = GPTQModel.load(str(target), device="cpu", backend=BACKEND.TORCH, dtype=torch.float16)
     digests = {}
     for name, module in loaded.model.named_modules():
         if hasattr(module, "dequantize_weight"):
-            digests[name] = digest(module.dequantize_weight().t())
-    tools = {"gptqmodel": gptqmodel.__version__, "torch": torch.__version__, "transformers": transformers.__version__}
-    found = {"versions": tools, "float16": digests}
-    (target / "digests.json").write_text(json.dumps(found, indent=1) + "\n")
+            digests[name] = digest(module.dequantize_weight().t(), torch.float16)
+    write_digests(target, ("gptqmodel", "torch", "transformers"), digests, "float16")
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        if not (HERE / wanted).exists():
-            make(wanted, *CHECKPOINTS[wanted])
-        write_digests(HERE / wanted)
+    for one in wanted(CHECKPOINTS):
+        if not (HERE / one).exists():
+            make(one, *CHECKPOINTS[one])
+        examine(HERE / one)

@@ -8,11 +8,7 @@ of nvfp4 are told without the scale of the whole matrix: their last bits would d
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,26 +21,13 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, Qwen3MoeConfig
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests  # noqa: E402
 
 KEPT = ("config.json", "hf_quant_config.json", "model.safetensors", "tokenizer.json")
 WORK = Path("/tmp/make-modelopt")
-SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+SHAPE: dict[str, Any] = {**UNTIED, "num_hidden_layers": 1}
 BLOCK = 128
 CACHE = mtq.FP8_KV_CFG["quant_cfg"]
 FP8_WITH_CACHE = mtq.utils.update_quant_cfg_with_kv_cache_quant(mtq.FP8_DEFAULT_CFG, CACHE)
@@ -63,11 +46,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def make(name: str) -> None:
     """One checkpoint."""
     config, settings = CHECKPOINTS[name]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.mul_(3.0)
-    model.bfloat16().save_pretrained(WORK / name)
+    random_model(config, torch.bfloat16).save_pretrained(WORK / name)
     model = AutoModelForCausalLM.from_pretrained(WORK / name, dtype=torch.bfloat16)
 
     def some_text(model: Any) -> None:
@@ -77,14 +56,11 @@ def make(name: str) -> None:
     exported = WORK / f"{name}-exported"
     export_hf_checkpoint(mtq.quantize(model, settings, some_text), export_dir=exported)
     save_tokenizer(exported)
-    target = HERE / name
-    target.mkdir(exist_ok=True)
-    for file in KEPT:
-        shutil.copy(exported / file, target / file)
+    copy_files(KEPT, exported, HERE / name)
 
 
-def write_digests(target: Path) -> None:
-    """What the tool makes of its own tensors, in float32."""
+def examine(target: Path) -> None:
+    """Write the digests of the matrices that the tool makes of its own tensors, in float32."""
     state = load_file(target / "model.safetensors")
     digests = {}
     for full in state:
@@ -92,16 +68,7 @@ def write_digests(target: Path) -> None:
         if suffix == "weight_scale":
             matrix = dequantized(state[f"{module}.weight"], state[full], state.get(f"{module}.weight_scale_2"))
             digests[module] = digest(matrix)
-    tools = {tool: version(tool) for tool in ("nvidia-modelopt", "torch", "transformers")}
-    found = {"versions": tools, "float32": digests}
-    (target / "digests.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-def digest(matrix: Tensor) -> str:
-    """Of a matrix in float32."""
-    assert matrix.dtype is torch.float32, matrix.dtype
-    unsigned = matrix + 0.0  # zero has no sign here
-    return hashlib.sha256(unsigned.contiguous().numpy().tobytes()).hexdigest()
+    write_digests(target, ("nvidia-modelopt", "torch", "transformers"), digests)
 
 
 def dequantized(weight: Tensor, scale: Tensor, whole: Tensor | None) -> Tensor:
@@ -127,7 +94,7 @@ def dequantized(weight: Tensor, scale: Tensor, whole: Tensor | None) -> Tensor:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        if not (HERE / wanted).exists():
-            make(wanted)
-        write_digests(HERE / wanted)
+    for one in wanted(CHECKPOINTS):
+        if not (HERE / one).exists():
+            make(one)
+        examine(HERE / one)

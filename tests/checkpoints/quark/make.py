@@ -8,7 +8,6 @@ layers dequantize it with scales widened to float32.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from fnmatch import fnmatch
@@ -34,22 +33,13 @@ from quark.torch.quantization.constants import PER_GROUP_INT_TRANSPOSE_DTYPES
 from quark.torch.utils import create_pack_method
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import LlamaConfig
 
 HERE = Path(__file__).parent
-SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
+
+from maker import UNTIED, digest, random_bfloat16_model, wanted, write_json  # noqa: E402
+
 GROUPS = {"ch_axis": -1, "group_size": 32}
 TENSOR = FP8E4M3PerTensorSpec(is_dynamic=False).to_quantization_spec()
 MX = OCP_MXFP4Spec(ch_axis=-1, is_dynamic=False).to_quantization_spec()
@@ -80,28 +70,22 @@ FP8 = QConfig(
     exclude=["lm_head"],
 )
 CHECKPOINTS = {
-    "mixed": (LlamaConfig(**SHAPE), MIXED, "reorder"),
-    "fp8-cache": (LlamaConfig(**SHAPE), FP8, "order"),
+    "mixed": (LlamaConfig(**UNTIED), MIXED, "reorder"),
+    "fp8-cache": (LlamaConfig(**UNTIED), FP8, "order"),
 }
 
 
 def make(name: str) -> None:
     """One checkpoint."""
     config, scheme, order = CHECKPOINTS[name]
-    torch.manual_seed(len(name))
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(8.0)
+    model = random_bfloat16_model(config, len(name)).eval()
     data = DataLoader(torch.randint(3, 128, (4, 24)), batch_size=1)
     quantizer = ModelQuantizer(scheme)
     model = quantizer.freeze(quantizer.quantize_model(model, data))
     directory = HERE / name
     export_safetensors(model, str(directory), weight_format="real_quantized", pack_method=order)
     (directory / "generation_config.json").unlink(missing_ok=True)
-    digests = digests_of(directory)
-    (directory / "dequantized.json").write_text(json.dumps(digests, indent=1) + "\n")
+    write_json(directory / "dequantized.json", digests_of(directory))
 
 
 def digests_of(directory: Path) -> dict[str, str]:
@@ -131,10 +115,10 @@ def digests_of(directory: Path) -> dict[str, str]:
         scale = torch.exp2(scale.float() - 127) if spec.scale_format == "e8m0" else scale.float()
         arguments = (scale, zero, spec.ch_axis, spec.group_size, spec.qscheme.value)
         matrix = quark.torch.kernel.dequantize(spec.dtype.value, values, *arguments)
-        digests[module] = hashlib.sha256(matrix.float().contiguous().numpy().tobytes()).hexdigest()
+        digests[module] = digest(matrix.float(), signed_zeros=True)
     return digests
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:] or CHECKPOINTS:
-        make(name)
+    for one in wanted(CHECKPOINTS):
+        make(one)

@@ -10,12 +10,9 @@ unpacked by torchao's own GPTQ. The scale of a whole nvfp4 matrix is a power of 
 
 from __future__ import annotations
 
-import hashlib
 import json
-import shutil
 import sys
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +38,15 @@ from torchao.quantization import (
     PerTensor,
     quantize_,
 )
-from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, Qwen3MoeConfig, TorchAoConfig
+from transformers import LlamaConfig, Phi3Config, Qwen3MoeConfig, TorchAoConfig
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parent))  # the environment of the tool does not have the package `tests`
 
-from tokenizer import save_tokenizer  # noqa: E402  (the environment of the tool does not have this package)
+from maker import EXPERTS, UNTIED, copy_files, digest, random_model, save_tokenizer, wanted, write_digests, write_json  # noqa: E402
 
 KEPT = ("config.json", "tokenizer.json")
 WORK = Path("/tmp/make-torchao")
-SHAPE: dict[str, Any] = {
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "vocab_size": 128,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-    "tie_word_embeddings": False,
-}
-EXPERTS = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
 GROUP = 32
 Pack = Callable[[Tensor], Tensor]
 
@@ -141,11 +124,11 @@ FLOATS: dict[str, Pack] = {
     "layers.1.mlp": nv(swizzled=True, whole=2.0**-10),
 }
 CHECKPOINTS: dict[str, tuple[Any, dict[str, Pack], bool]] = {
-    "integers": (LlamaConfig(**SHAPE), INTEGERS, True),
-    "floats": (LlamaConfig(**SHAPE), FLOATS, False),
-    "experts": (Qwen3MoeConfig(**SHAPE, **EXPERTS), {"_proj": small(4)}, False),
+    "integers": (LlamaConfig(**UNTIED), INTEGERS, True),
+    "floats": (LlamaConfig(**UNTIED), FLOATS, False),
+    "experts": (Qwen3MoeConfig(**UNTIED, **EXPERTS), {"_proj": small(4)}, False),
     "fused": (
-        Phi3Config(**{**SHAPE, "tie_word_embeddings": True}),
+        Phi3Config(**{**UNTIED, "tie_word_embeddings": True}),
         {"_proj": by(Int8DynamicActivationInt8WeightConfig()), "embed_tokens": small(8, group=None)},
         True,
     ),
@@ -155,11 +138,7 @@ CHECKPOINTS: dict[str, tuple[Any, dict[str, Pack], bool]] = {
 def make(name: str) -> None:
     """One checkpoint."""
     config, packs, embeddings = CHECKPOINTS[name]
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    for parameter in model.parameters():
-        parameter.data.mul_(3.0)
-    model.bfloat16().save_pretrained(WORK / name)
+    random_model(config, torch.bfloat16).save_pretrained(WORK / name)
     save_tokenizer(WORK / name)
     state = load_file(WORK / name / "model.safetensors")
     digests = {}
@@ -167,31 +146,20 @@ def make(name: str) -> None:
         pack = next((packs[part] for part in packs if part in full), None)
         if matrix.dim() == 2 and pack is not None:
             state[full] = pack(matrix)
-            digests[full.removesuffix(".weight")] = digest_of(state[full])
+            digests[full.removesuffix(".weight")] = digest(widened(state[full]))
     target = HERE / name
-    target.mkdir(exist_ok=True)
-    for file in KEPT:
-        shutil.copy(WORK / name / file, target / file)
+    copy_files(KEPT, WORK / name, target)
     tensors, metadata = flatten_tensor_state_dict(state)
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt", **metadata})
     written = json.loads((target / "config.json").read_text())
     declared = TorchAoConfig(Int8WeightOnlyConfig(), include_input_output_embeddings=embeddings).to_dict()
     written["quantization_config"] = {**declared, "quant_method": "torchao"}
-    (target / "config.json").write_text(json.dumps(written, indent=1) + "\n")
-    tools = {tool: version(tool) for tool in ("torchao", "torch", "transformers")}
-    found = {"versions": tools, "float32": digests}
-    (target / "digests.json").write_text(json.dumps(found, indent=1) + "\n")
-
-
-def digest_of(packed: Tensor) -> str:
-    """Of the matrix that torchao computes in float32."""
-    matrix = widened(packed) + 0.0  # zero has no sign here
-    assert matrix.dtype is torch.float32, matrix.dtype
-    return hashlib.sha256(matrix.contiguous().numpy().tobytes()).hexdigest()
+    write_json(target / "config.json", written)
+    write_digests(target, ("torchao", "torch", "transformers"), digests)
 
 
 def widened(packed: Tensor) -> Tensor:
-    """The matrix in float32."""
+    """Return the matrix that torchao computes in float32."""
     if isinstance(packed, IntxUnpackedToInt8Tensor):
         return packed.to(torch.float32).dequantize()
     if isinstance(packed, Int4Tensor):
@@ -202,5 +170,5 @@ def widened(packed: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:] or CHECKPOINTS:
-        make(wanted)
+    for one in wanted(CHECKPOINTS):
+        make(one)

@@ -16,31 +16,28 @@
 namespace {
 
 bool runs(const char *name) {
+    if (!strcmp(name, "generic")) return true;
 #if defined(__x86_64__)
     __builtin_cpu_init(); // cpuid, and xgetbv for the registers that the operating system saves
-    if (!strcmp(name, "generic")) return true;
     // Compilers take popcnt for granted where there is AVX.
-    bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
+    const bool fma = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("popcnt");
     if (!strcmp(name, "avx2")) return fma;
-    bool wide = fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    const bool wide = fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
     if (!strcmp(name, "avx512")) return wide;
-    bool vnni = wide && __builtin_cpu_supports("avx512vnni");
+    const bool vnni = wide && __builtin_cpu_supports("avx512vnni");
     if (!strcmp(name, "avx512_vnni")) return vnni;
-    return vnni && __builtin_cpu_supports("avx512bf16");
+    if (!strcmp(name, "avx512_vnni_bf16")) return vnni && __builtin_cpu_supports("avx512bf16");
 #elif defined(__aarch64__)
-    if (!strcmp(name, "generic") || !strcmp(name, "neon")) return true;
+    if (!strcmp(name, "neon")) return true;
 #if defined(__linux__)
     const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
     const bool dot = first & HWCAP_ASIMDDP;
     if (!strcmp(name, "neon_dot")) return dot;
-    return dot && (second & HWCAP2_I8MM) && (second & HWCAP2_BF16);
-#else
+    if (!strcmp(name, "neon_bf16")) return dot && (second & HWCAP2_I8MM) && (second & HWCAP2_BF16);
+#endif
+#endif
     return false;
-#endif
-#else
-    return !strcmp(name, "generic");
-#endif
 }
 
 const KernelTable *const tables[] = {
@@ -65,12 +62,18 @@ const KernelTable *const tables[] = {
 #ifdef CORE_HAVE_NEON
     &core_kernels_neon,
 #endif
+#ifdef CORE_HAVE_GENERIC
     &core_kernels_generic,
+#endif
 };
 
 std::atomic<const KernelTable *> active{nullptr};
 
 } // namespace
+
+const KernelTable *kernels_compiled(int index) {
+    return index < (int)(sizeof(tables) / sizeof(*tables)) ? tables[index] : nullptr;
+}
 
 const KernelTable *kernels_at(int index) {
     for (const KernelTable *table : tables)

@@ -171,16 +171,19 @@ template <auto Run, Status Failure = kNoMemory, class Call> PyObject *perform(co
 
 KERNEL(py_isa) { return (void)items, (void)count, PyUnicode_FromString(kernels_active()->name); }
 
-KERNEL(py_isas) {
-    (void)items, (void)count;
+PyObject *table_names(const KernelTable *(*at)(int)) {
     PyObject *list = PyList_New(0);
-    for (int i = 0; const KernelTable *table = list ? kernels_at(i) : nullptr; i++) {
+    for (int i = 0; const KernelTable *table = list ? at(i) : nullptr; i++) {
         PyObject *name = PyUnicode_FromString(table->name);
         if (!name || PyList_Append(list, name) != 0) Py_CLEAR(list);
         Py_XDECREF(name);
     }
     return list;
 }
+
+KERNEL(py_isas) { return (void)items, (void)count, table_names(kernels_at); }
+
+KERNEL(py_compiled_isas) { return (void)items, (void)count, table_names(kernels_compiled); }
 
 KERNEL(py_set_isa) {
     Arguments a(items, count, 1);
@@ -587,7 +590,8 @@ KERNEL(py_tape_run) { // tape, rows, batch
 #define METHOD(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, nullptr}
 
 PyMethodDef methods[] = {
-    METHOD(isa),          METHOD(isas),   METHOD(set_isa),     METHOD(pool_init), METHOD(pool_size), METHOD(linear_pack),
+    METHOD(isa),          METHOD(isas),   METHOD(compiled_isas), METHOD(set_isa), METHOD(pool_init), METHOD(pool_size),
+    METHOD(linear_pack),
     METHOD(linear_bytes), METHOD(linear_prepared_bytes), METHOD(linear), METHOD(linear_rows), METHOD(linear_gated),
     METHOD(linear_activated), METHOD(norm), METHOD(rotary), METHOD(gated),
     METHOD(activate), METHOD(add), METHOD(open_gate), METHOD(scale),  METHOD(cache_write), METHOD(attention), METHOD(race),
@@ -602,4 +606,12 @@ PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_native", nullptr, 0, methods,
 
 } // namespace
 
-PyMODINIT_FUNC PyInit__native() { return PyModuleDef_Init(&definition); }
+PyMODINIT_FUNC PyInit__native() {
+    // An extension that was compiled on another machine may have no table for this one. All that follows counts on an
+    // active table, so the import fails, which the platform answers with torch's operations.
+    if (kernels_at(0)) return PyModuleDef_Init(&definition);
+    PyObject *names = table_names(kernels_compiled);
+    if (names) PyErr_Format(PyExc_ImportError, "compiled for %R alone, which this processor does not run", names);
+    Py_XDECREF(names);
+    return nullptr;
+}

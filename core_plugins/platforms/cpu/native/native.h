@@ -419,7 +419,8 @@ extern "C" const KernelTable core_kernels_neon_bf16;
 
 // dispatch.cpp
 const KernelTable *kernels_active();
-const KernelTable *kernels_at(int index); // runnable here, best first; null past the end
+const KernelTable *kernels_at(int index);       // runnable here, best first; null past the end
+const KernelTable *kernels_compiled(int index); // in the extension, best first; null past the end
 bool kernels_select(const char *name);
 
 // pack.cpp
