@@ -19,7 +19,7 @@ from core.plugin.discovery import ENGINE
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 if TYPE_CHECKING:
-    from core.plugin.contracts import Api
+    from core.plugin.contracts.api import Api
     from core.serving.api_routes import ApiRoutes
     from core.serving.body_kinds import BodyKind
 

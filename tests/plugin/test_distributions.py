@@ -45,7 +45,8 @@ def entry_points():
     for path in [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]:
         if path.is_file():
             groups = tomllib.loads(path.read_text("utf-8"))["project"].get("entry-points", {})
-            found |= {(kinds[group], normalize(name)) for group, names in groups.items() for name in names}
+            for group in kinds.keys() & groups.keys():
+                found |= {(kinds[group], normalize(name)) for name in groups[group]}
     return found
 
 

@@ -9,7 +9,6 @@ An optional part of a contract is a small Protocol of its own (`HasExperts`, `Re
 described or does without; the engine looks once, while a model is built.
 """
 
-from core.plugin.contracts.api import Api
 from core.plugin.contracts.attention import (
     AttentionBackend,
     AttentionParams,
@@ -97,7 +96,6 @@ from core.plugin.contracts.speculative import (
 __all__ = [
     "ActivatedLinear",
     "AddNorm",
-    "Api",
     "AttentionBackend",
     "AttentionParams",
     "BatchChanges",

@@ -33,7 +33,7 @@ def prepare(preparation: Preparation, body: Body) -> PreparedCompletion:
 
 
 class MyPluginApi:
-    """Implements `core.plugin.contracts.Api`."""
+    """Implements `core.plugin.contracts.api.Api`."""
 
     def bodies(self) -> Sequence[BodyKind]:
         """One kind of body."""
