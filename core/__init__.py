@@ -40,45 +40,20 @@ __all__ = [
 
 _OWN: Final = {
     "SamplingParams": "core.api.sampling_params",
-    "PoolingParams": "core.api.pooling_params",
-    "ClassificationOutput": "core.api.pooling_outputs",
-    "EmbeddingOutput": "core.api.pooling_outputs",
-    "PoolingOutput": "core.api.pooling_outputs",
-    "ScoringOutput": "core.api.pooling_outputs",
-    "ClassificationRequestOutput": "core.api.pooling_outputs",
-    "EmbeddingRequestOutput": "core.api.pooling_outputs",
-    "PoolingRequestOutput": "core.api.pooling_outputs",
-    "ScoringRequestOutput": "core.api.pooling_outputs",
     "StructuredOutputsParams": "core.api.structured_outputs",
-    "RequestOutput": "core.api.outputs",
-    "CompletionOutput": "core.api.outputs",
     "__version__": "core.version",
 }
 """Module of each name that this distribution has itself."""
 
 _FRONTEND: Final = "core-engine"
-_COMPAT: Final = "core-engine"
-_OFFERED: Final = {
-    "LLM": _FRONTEND,
-    "LLMEngine": _COMPAT,
-    "AsyncLLM": _COMPAT,
-    "AsyncLLMEngine": _COMPAT,
-    "EngineArgs": _COMPAT,
-    "AsyncEngineArgs": _COMPAT,
-    "BeamSearchParams": _COMPAT,
-    "SharedTensors": _COMPAT,
-    "TextPrompt": _COMPAT,
-    "TokensPrompt": _COMPAT,
-    "PromptType": _COMPAT,
-}
-"""Distribution of each name that is an entry point of group `core.names`."""
+"""Distribution that offers all other names, as entry points of the group `core.names`."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used. Raises ImportError when its distribution is not installed."""
     if name in _OWN:
         value = getattr(import_module(_OWN[name]), name)
-    elif name in _OFFERED:
+    elif name in __all__:
         value = _offered(name)
     else:
         raise AttributeError(f"module 'core' has no attribute {name!r}; it offers {', '.join(__all__)}")
@@ -93,8 +68,7 @@ def __dir__() -> list[str]:
 def _offered(name: str) -> Any:
     from core.plugin.entry_points import named, target_of
 
-    distribution = _OFFERED[name]
-    target = target_of("core.names", name, distribution)
+    target = target_of("core.names", name, _FRONTEND)
     if not target:
-        raise ImportError(f"core.{name} comes with {distribution}: pip install {distribution}.", name=__name__)
+        raise ImportError(f"core.{name} comes with {_FRONTEND}: pip install {_FRONTEND}.", name=__name__)
     return named(target)
