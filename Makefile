@@ -12,7 +12,7 @@ TEST_STAMP := $(VENV)/.installed-test
 DISTRIBUTIONS := .
 # The distribution with the C++ extension; its object files are kept in build/ beside its setup.py.
 NATIVE := .
-NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/core_plugins/platforms/cpu/native/*)
+NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/plugins/platforms/core_platforms/cpu/native/*)
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 # Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile

@@ -25,7 +25,7 @@ from setuptools.command.build_ext import build_ext
 from setuptools.errors import CCompilerError, CompileError, ExecError, OptionError
 from setuptools.modified import newer_group
 
-PACKAGE = "core_plugins.platforms.cpu"
+PACKAGE = "core_platforms.cpu"
 NATIVE = Path(*PACKAGE.split("."), "native")
 OBJECTS = Path("build", f"native.{sysconfig.get_platform()}")
 """Object files. setuptools would put those of an editable installation into a directory that it deletes afterwards."""

@@ -30,8 +30,8 @@ from benchmarks.formats import put
 from benchmarks.offline import gguf_path
 from benchmarks.peer.checkpoints import TO_SAFETENSORS
 from core import LLM, SamplingParams
-from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
+from core_config.resolve import resolve
 
 PROSE = Path(__file__).with_name("prose.txt")
 METHODS = ("int8", "int8/int8_row", "int8/none", "fp8", "fp8/none", "mxfp4", "nvfp4")

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.startup import Server, ServerError, core_server
-from core.bench.load import Outcome, Shape, send_all
-from core.bench.workload import Prompt
-from core.client.http_endpoint import HttpEndpoint
+from core_commands.bench.load import Outcome, Shape, send_all
+from core_commands.bench.workload import Prompt
+from core_commands.client.http_endpoint import HttpEndpoint
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
 AT_ONCE = (1, 16, 64)

@@ -17,11 +17,11 @@ import torch
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.specs import AttentionSpec
-from core.plugin.contracts import BatchView
-from core.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
-from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
-from core_plugins.attention.cpu_paged.limits import ELEMENTS
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.limits import ELEMENTS
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.contracts import BatchView
+from core_runtime.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
 
 SMALL = AttentionSpec(9, 3, 64, 64, 0.125)
 GEMMA = AttentionSpec(4, 1, 256, 256, 0.0625, window=512)

@@ -29,7 +29,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 from benchmarks.bandwidth import read_bandwidth
 from benchmarks.family_models import MODELS, weight_bytes
 from core import LLM, SamplingParams
-from core.testing.checkpoints import write_tokenizer
+from core_kit.checkpoints import write_tokenizer
 
 SHORT_PROMPT = 64
 BATCHES = (1, 8)

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 
 from benchmarks.bandwidth import read_bandwidth
-from core.weights.formats import CanonicalWeight, Dense, IntGroups
-from core_plugins.platforms.cpu.kernels import NativeKernels
-from core_plugins.quantization.gguf.blocks import FORMATS
-from core_plugins.quantization.gguf.method import translate
+from core_platforms.cpu.kernels import NativeKernels
+from core_quantization.gguf.blocks import FORMATS
+from core_quantization.gguf.method import translate
+from core_runtime.weights.formats import CanonicalWeight, Dense, IntGroups
 
 SIZE = 4096
 COUNT = 8

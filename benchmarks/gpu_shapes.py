@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from core.models.families import tensor_shapes
+from core_runtime.models.families import tensor_shapes
 
 WEIGHT_BYTES = 2
 

@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.bandwidth import read_bandwidth
 from core import LLM, SamplingParams
-from core.api.outputs import RequestOutput
 from core.api.structured_outputs import StructuredOutputsParams
-from core.executor.model_runner import ModelRunner
-from core.sampling.masks import MaskTable
+from core_frontend.api.outputs import RequestOutput
+from core_runtime.executor.model_runner import ModelRunner
+from core_runtime.sampling.masks import MaskTable
 
 SCHEMA = {
     "type": "object",

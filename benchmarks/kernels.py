@@ -21,9 +21,9 @@ from pathlib import Path
 
 import torch
 
-from core.weights.formats import CanonicalWeight, Dense, IntGroups
-from core_plugins.platforms.cpu.kernels import NativeKernels
-from core_plugins.quantization.online.rounding import quantize
+from core_platforms.cpu.kernels import NativeKernels
+from core_quantization.online.rounding import quantize
+from core_runtime.weights.formats import CanonicalWeight, Dense, IntGroups
 
 LAYERS = {"smollm2": (30, [(960, 576), (576, 576), (3072, 576), (576, 1536)], (49152, 576))}
 FORMATS = ("q4_1/int8", "q4_0/int8", "q8_0/int8", "int8_groups/int8", "int8_channel/int8_row", "bf16/bf16")

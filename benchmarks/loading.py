@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from core.config.files import file_facts
-from core.plugin.contracts import Loader
 from core.plugin.hookspecs import LoadContext
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_loader
 from core.plugin.table import load_plugin
+from core_config.files import file_facts
+from core_runtime.contracts import Loader
 
 CHUNK = 16 << 20
 ROUNDS = 7

@@ -20,12 +20,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from core.api.checkpoint import CheckpointFacts
 from core.plugin.discovery import discover
 from core.plugin.kinds import KINDS, kind_named
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
-from core.testing.checkpoints import write_checkpoint
+from core_kit.checkpoints import write_checkpoint
+from core_runtime.specs.checkpoint import CheckpointFacts
 
 MANIFEST = """from core.plugin.hookspecs import PluginSpec, Probe, hookimpl
 CONTRACT = 1
@@ -40,7 +40,7 @@ def core_load(context): return object()
 """
 RESOLVE = """
 import sys, time
-from core.config.resolve import resolve
+from core_config.resolve import resolve
 begin = time.perf_counter()
 resolve({"model": sys.argv[1], "device": sys.argv[2]}, context="llm", environ={})
 print((time.perf_counter() - begin) * 1e3)

@@ -62,8 +62,8 @@ def make_core(num_running: int, num_steps: int, *, num_waiting: int = 0, num_blo
         max_num_seqs=num_running, max_num_batched_tokens=PROMPT_TOKENS * num_running, max_model_len=length
     )
     executor = OneToken(num_blocks or num_running * (length // BLOCK_SIZE + 1) + 1)
-    policy = ResolvedPlugin(kind="policy", name="fcfs", target="core_plugins.policies.fcfs.manifest")
-    explain = ResolvedPlugin(kind="kv_connector", name="explain", target="core_plugins.kv_connectors.explain")
+    policy = ResolvedPlugin(kind="policy", name="fcfs", target="core_policies.fcfs.manifest")
+    explain = ResolvedPlugin(kind="kv_connector", name="explain", target="core_kv_connectors.manifests.explain")
     config = EngineConfig(
         model=ModelConfig(model="none", served_names=("none",)),
         cache=CacheConfig(block_size=BLOCK_SIZE),

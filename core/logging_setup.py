@@ -3,7 +3,7 @@
 Owns: the format and the handler of the loggers `core` and `core_plugins`, and of libraries that a process names; lines in that
 format without a logger; the filter against floods.
 Never does: touch other loggers or the root otherwise.
-Called by: the engine process, and `core.observe.logging` for all others; a library user configures `logging` as usual.
+Called by: the engine process, and `core_observers.logging` for all others; a library user configures `logging` as usual.
 """
 
 from __future__ import annotations

@@ -6,15 +6,15 @@
 It is a poor proposer, and the output is the same as without it: drafts are verified by sampling.
 """
 
-from core.plugin.contracts import ProposerInput
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_runtime.contracts import ProposerInput
 
 CONTRACT = 1
 KIND = "speculative"
 
 
 class Again:
-    """Implements `core.plugin.contracts.Proposer`."""
+    """Implements `core_runtime.contracts.Proposer`."""
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
         """Nothing to remember."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from core.args.arg import Given
 from core.args.sources import Merged, merge
-from core.config import resolve
+from core_config import resolve
 from tests.executor.test_doubles import double
 
 KINDS = {"gpu": "watched", "graph": "graph", "late": "late"}

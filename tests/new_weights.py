@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from core.api.sampling_params import SamplingParams
-from core.llm import LLM
+from core_frontend.llm import LLM
 
 PROMPTS = ({"prompt_token_ids": [7, 100, 3, 55, 201, 9, 8, 77]}, {"prompt_token_ids": [5, 6]})
 SETTINGS = {"max_model_len": 64, "num_gpu_blocks_override": 24, "max_num_seqs": 4, "use_tqdm_on_load": False}

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from core.api.sampling_params import SamplingParams
-from core.llm import LLM
+from core_frontend.llm import LLM
 
 Pack = Callable[[str, Tensor], tuple[Mapping[str, Tensor], Tensor] | None]
 """By module and matrix: its tensors by suffix, and the matrix that they stand for; None: it stays plain."""

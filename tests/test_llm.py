@@ -15,9 +15,9 @@ from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 import core
 from core import LLM, RequestOutput, SamplingParams
 from core.api.errors import ConfigError, EngineDeadError, RequestError
-from core.api.explanation import ControlText, SamplingValue
 from core.api.step_plan import StepPlan, StepResult
 from core.api.structured_outputs import CompiledGrammar
+from core_frontend.api.explanation import ControlText, SamplingValue
 
 TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<bot>{% endif %}"
@@ -46,9 +46,9 @@ class Maker:
             self.executors.append(FakeExecutor(config))
             return self.executors[-1]
 
-        module = ModuleType("core.config.resolve")
+        module = ModuleType("core_config.resolve")
         vars(module)["resolve"] = resolve
-        self._monkeypatch.setitem(sys.modules, "core.config.resolve", module)
+        self._monkeypatch.setitem(sys.modules, "core_config.resolve", module)
         self._monkeypatch.setattr(fakes, "FakeExecutor", executor)
         return LLM("some/model", max_num_seqs=3)
 

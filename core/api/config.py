@@ -1,7 +1,7 @@
 """The resolved configuration of one engine: what every part is built from.
 
 Owns: `EngineConfig`, the frozen Struct that goes, as one message, to the engine process; its larger parts are in files of their
-own, and are taken from here. Never does: resolve or validate (`core.config` does).
+own, and are taken from here. Never does: resolve or validate (`core_config` does).
 Called by: config (writes), engine, scheduler, executor, serving (read).
 """
 
@@ -67,7 +67,7 @@ AcceptanceMethod = Literal["rejection", "typical", "synthetic"]
 
 
 class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How drafts are accepted that the sampler would not have drawn (`core.sampling.acceptance`).
+    """How drafts are accepted that the sampler would not have drawn (`core_runtime.sampling.acceptance`).
 
     threshold: of typical acceptance: a draft at least as likely is accepted, whatever the entropy.
     alpha:     of typical acceptance: of e^-entropy, above which a draft is accepted.
@@ -149,7 +149,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     restarts:          what follows when the engine dies.
     acceptance:        of drafts; None: those that the sampler draws too.
     draft:             a `DraftConfig`, or its plain values where this came as a message: read it with
-                       `core.api.draft_config.draft_of`. None without a draft that the executor runs.
+                       `core_runtime.specs.draft_config.draft_of`. None without a draft that the executor runs.
     compilation:       what is recorded and compiled, and how.
     profiler:          None: nothing can be profiled.
     log_steps:         whether each step is a line of log.

@@ -82,7 +82,7 @@ class PluginError(CoreError):
 class EngineDeadError(CoreError):
     """The engine process is gone; the sentence carries its own cause.
 
-    cause:    the same in a word, as `core.engine.death` has it.
+    cause:    the same in a word, as `core_supervision.death` has it.
     suspects: handles of the sequences that the engine was computing; none where that says nothing; None: nobody has
               looked yet.
     """

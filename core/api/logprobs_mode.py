@@ -1,6 +1,6 @@
 """What is told of tokens whose log-probabilities are asked for.
 
-Owns: the modes, under vLLM's names. Never does: compute. Called by: configuration, `core.sampling.reports`, `LLM`.
+Owns: the modes, under vLLM's names. Never does: compute. Called by: configuration, `core_runtime.sampling.reports`, `LLM`.
 
 Raw: of the logits as the model computed them. Processed: as they competed, behind biases, penalties, masks, temperature and
 filters.

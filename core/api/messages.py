@@ -184,12 +184,12 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     num_violations: broken invariants that were met and mended.
     tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
     num_stalls: tokens that came later after the one before than `--max-stall-ms` allows; 0 without that.
-    kv_residency: see `core.api.kv_residency`; empty when it is not measured.
+    kv_residency: see `core_kv_connectors.kv_residency`; empty when it is not measured.
     spec_accepted_by_place: drafts accepted, by their place behind the newest token; empty without speculation.
     spec_draft_seconds: that proposing took.
     spec_steps_on: steps that ordered drafts, by the most for a sequence. spec_steps_off: steps that ordered none, by cause.
     spec_off: why the proposer was switched off, as a sentence; empty while it is not.
-    step_sizes: steps by the number of their tokens, see `core.api.step_sizes`.
+    step_sizes: steps by the number of their tokens, see `core_observers.step_sizes`.
     weight_version: of the weights; empty for those of the checkpoint that the engine was started with.
     sleep_level: 0 while the engine is awake. is_paused: whether requests wait because somebody asked for that.
     utility: a call that is known to take long, which the engine is about to begin; it says nothing more until that ends.

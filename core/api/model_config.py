@@ -21,7 +21,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     tokenizer:      directory or file that the tokenizer comes from; None is the checkpoint itself.
     tokenizer_mode: which files it is made from (`auto`, `hf`, `slow`, `mistral`).
     skip_tokenizer: there is none, whatever the checkpoint holds.
-    allow_control_tokens: contents of messages may hold control tokens, see `core.tokens.content_encoding`.
+    allow_control_tokens: contents of messages may hold control tokens, see `core_tokens.content_encoding`.
     dtype:          `bfloat16`, `float16` or `float32`: precision of matrix inputs and of dense weights.
     max_model_len:  prompt plus output tokens of one request.
     vocab_size:     of the model, as its family tells it.

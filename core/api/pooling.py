@@ -72,7 +72,7 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
     directory:  of its weights.
     shape:      outputs and inputs.
     bias:       whether there is one.
-    activation: `tanh`, or a name of `core.layers.activations`; empty: none.
+    activation: `tanh`, or a name of `core_runtime.layers.activations`; empty: none.
     """
 
     directory: str

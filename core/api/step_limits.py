@@ -1,7 +1,7 @@
 """The largest numbers of one step: of sequences, of tokens, of rows of logits.
 
 Owns: `StepLimits`, and how the scheduler's arguments and the size of a vocabulary settle it. Never does: allocate.
-Called by: the memory plan (`core.config.sizes`) computes it once for each model; the executor reads it from the configuration.
+Called by: the memory plan (`core_config.sizes`) computes it once for each model; the executor reads it from the configuration.
 """
 
 from __future__ import annotations

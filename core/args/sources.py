@@ -1,7 +1,7 @@
 """Precedence: command line or keyword > YAML file > environment > default. Every value keeps its origin.
 
 Owns: the YAML file, the environment variables, merging, and the refusal of what the engine does not serve.
-Never does: derive a value (`core.config` does). Called by: config, for the command line and for `LLM(...)` alike.
+Never does: derive a value (`core_config` does). Called by: config, for the command line and for `LLM(...)` alike.
 """
 
 from __future__ import annotations

@@ -22,9 +22,9 @@ STEPS_NBYTES = 1 << 20
 class SharedFiles:
     """Descriptors, the same numbers here and in the process.
 
-    steps:   of `STEPS_NBYTES`, in which the engine tells of its steps (see `core.engine.breadcrumbs`).
+    steps:   of `STEPS_NBYTES`, in which the engine tells of its steps (see `core_supervision.breadcrumbs`).
     weights: of weights that outlive the engine; empty until some are kept.
-    lasting: in which the engine notes what the next one has to know (see `core.engine.lasting`).
+    lasting: in which the engine notes what the next one has to know (see `core_supervision.lasting`).
     tensors: that came from memory, so that nobody could read them again.
     """
 

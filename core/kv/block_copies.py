@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
+from core.kv.connector import KVConnector
 from core.kv.integrity import require
-from core.plugin.contracts.kv_connector import KVConnector
 
 
 class Save(NamedTuple):

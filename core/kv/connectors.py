@@ -22,10 +22,10 @@ from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
 from core.api.messages import SchedulerStats
 from core.kv.block_copies import BlockCopies
+from core.kv.connector import BlockCache, Copy, KVConnector
 from core.kv.explainer import CacheView, MissExplainer
 from core.kv.fingerprint import fingerprint
 from core.kv.observer import CacheObserver
-from core.plugin.contracts.kv_connector import BlockCache, Copy, KVConnector
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 

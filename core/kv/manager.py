@@ -19,6 +19,7 @@ from core.kv.block_keys import BlockKeys
 from core.kv.block_pool import BlockPool
 from core.kv.block_registry import BlockRegistry
 from core.kv.block_tables import NewBlocks, make_tables
+from core.kv.connector import Copy, KVConnector
 from core.kv.connectors import KVConnectors
 from core.kv.explainer import CacheView
 from core.kv.groups import longest_sequence, single_group
@@ -30,7 +31,6 @@ from core.kv.prefix_needs import PrefixNeeds
 from core.kv.sequence import KVSequence
 from core.kv.snapshots import MIN_INTERVAL, Snapshots
 from core.kv.state_copies import StateCopies
-from core.plugin.contracts.kv_connector import Copy, KVConnector
 
 
 class KVManager:

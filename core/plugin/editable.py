@@ -1,7 +1,7 @@
 """Whether a package installed in editable mode still says what its source says.
 
 Owns: the comparison of installed entry points with the source's pyproject.toml. Never does: import a plugin, or install.
-Called by: manifest (a module that cannot be imported), the registry (`core plugins list`), `core.testing`.
+Called by: manifest (a module that cannot be imported), the registry (`core plugins list`), `core_kit`.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class LoadContext:
     dtype:     a name such as `bfloat16`.
     arguments: the plugin's own arguments (its Struct), or None.
     facts:     of the checkpoint, None for an online quantization.
-    manifest:  the same; a `core.api.checkpoint.CheckpointManifest`.
+    manifest:  the same; a `core_runtime.specs.checkpoint.CheckpointManifest`.
     config:    the resolved configuration, when there is one already.
     kernels:   of the platform (attention, quantization): a `Kernels`.
     roundings: precisions to which a device gains by having the inputs of packed layers rounded (quantization); what a
@@ -135,10 +135,10 @@ class LoadContext:
 class DraftContext:
     """The argument of `core_draft_spec`. It carries shapes of models without knowing them.
 
-    target:    the shape of the model that drafts are for, a `core.api.module_spec.ModelSpec`.
+    target:    the shape of the model that drafts are for, a `core_runtime.specs.module_spec.ModelSpec`.
     hf_config: the draft's configuration, in the style of `config.json`; the target's, where no checkpoint was named.
     arguments: the plugin's own, as its Struct (None when it has none).
-    decoder:   the model that the engine's own table of families makes of `hf_config`, a `core.api.decoder_spec.DecoderSpec`;
+    decoder:   the model that the engine's own table of families makes of `hf_config`, a `core_runtime.specs.decoder_spec.DecoderSpec`;
                None where it knows none, or where no checkpoint was named.
     why_no_decoder: a sentence where that is None although there is a checkpoint.
     tensors:   names of the tensors in that checkpoint.
@@ -202,7 +202,7 @@ class ManifestHooks:
 
     @hookspec(firstresult=True)
     def core_draft_spec(self, context: DraftContext) -> Any:
-        """Proposers: describe a draft that the engine runs, a `core.api.draft_spec.DraftSpec`, without torch.
+        """Proposers: describe a draft that the engine runs, a `core_runtime.specs.draft_spec.DraftSpec`, without torch.
 
         With a decoder in it, there is no need of `core_load`; without one, `core_load` builds `DraftHeads`. None, as without
         this hook: `core_load` builds a `Proposer`. Raise UserError for a checkpoint that cannot draft for the target.

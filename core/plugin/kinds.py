@@ -45,7 +45,7 @@ KINDS: tuple[Kind, ...] = (
         "quantization",
         "quantization_config",
         "one or none",
-        contract="core.plugin.contracts:QuantizationMethod",
+        contract="core_runtime.contracts:QuantizationMethod",
     ),
     Kind(
         "attention",
@@ -55,10 +55,10 @@ KINDS: tuple[Kind, ...] = (
         "one for each layer kind",
         replaceable=True,
         by_name=True,
-        contract="core.plugin.contracts:AttentionBackend",
+        contract="core_runtime.contracts:AttentionBackend",
         layer_contracts=(
-            ("latent", "core.plugin.contracts:LatentBackend"),
-            ("state", "core.plugin.contracts:StateBackend"),
+            ("latent", "core_runtime.contracts:LatentBackend"),
+            ("state", "core_runtime.contracts:StateBackend"),
         ),
     ),
     Kind(
@@ -68,7 +68,7 @@ KINDS: tuple[Kind, ...] = (
         "platform_config",
         "one",
         replaceable=True,
-        contract="core.plugin.contracts:Platform",
+        contract="core_runtime.contracts:Platform",
     ),
     Kind(
         "loader",
@@ -76,7 +76,7 @@ KINDS: tuple[Kind, ...] = (
         "load_format",
         "model_loader_extra_config",
         "one",
-        contract="core.plugin.contracts:Loader",
+        contract="core_runtime.contracts:Loader",
     ),
     Kind(
         "speculative",
@@ -84,8 +84,8 @@ KINDS: tuple[Kind, ...] = (
         "speculative_config",
         "speculative_config",
         "one or none",
-        contract="core.plugin.contracts:Proposer",
-        alternatives=("core.plugin.contracts:DraftHeads",),
+        contract="core_runtime.contracts:Proposer",
+        alternatives=("core_runtime.contracts:DraftHeads",),
     ),
     Kind(
         "kernels",
@@ -95,7 +95,7 @@ KINDS: tuple[Kind, ...] = (
         "many",
         replaceable=True,
         by_name=True,
-        contract="core.plugin.contracts:Kernels",
+        contract="core_runtime.contracts:Kernels",
     ),
     Kind("policy", "core.policies", "scheduling_policy", None, "one", contract="core.api.policy:SchedulingPolicy"),
     Kind(
@@ -112,8 +112,8 @@ KINDS: tuple[Kind, ...] = (
         None,
         None,
         "one or none",
-        contract="core.plugin.contracts:ModelFamily",
-        alternatives=("core.plugin.contracts:HasRow",),
+        contract="core_runtime.contracts:ModelFamily",
+        alternatives=("core_runtime.contracts:HasRow",),
     ),
     Kind(
         "grammar",
@@ -121,7 +121,7 @@ KINDS: tuple[Kind, ...] = (
         None,
         None,
         "many, one for each request",
-        contract="core.plugin.contracts:GrammarBackend",
+        contract="core_runtime.contracts:GrammarBackend",
     ),
     Kind(
         "response_format",
@@ -129,7 +129,7 @@ KINDS: tuple[Kind, ...] = (
         None,
         None,
         "many",
-        contract="core.plugin.contracts:ResponseFormats",
+        contract="core_runtime.contracts:ResponseFormats",
     ),
     Kind(
         "logits_processor",
@@ -137,7 +137,7 @@ KINDS: tuple[Kind, ...] = (
         "logits_processors",
         None,
         "many",
-        contract="core.plugin.contracts:LogitsProcessor",
+        contract="core_runtime.contracts:LogitsProcessor",
     ),
     Kind(
         "kv_connector",
@@ -145,9 +145,9 @@ KINDS: tuple[Kind, ...] = (
         "kv_transfer_config.kv_connector",
         "kv_transfer_config.kv_connector_extra_config",
         "many",
-        contract="core.plugin.contracts.kv_connector:KVConnector",
+        contract="core.kv.connector:KVConnector",
     ),
-    Kind("api", "core.apis", None, None, "many", contract="core.plugin.contracts.api:Api"),
+    Kind("api", "core.apis", None, None, "many", contract="core_apis.contract:Api"),
     Kind("command", "core.commands", None, None, "one for each command line", contract="core.api.command:Command"),
 )
 

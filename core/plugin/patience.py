@@ -1,7 +1,7 @@
 """How long a process is waited for: seconds in which it could run. On a busy machine it may not get a processor for long.
 
 Owns: that clock. Never does: end a process. Called by: `core.plugin.rehearsal` and its helper process,
-`core.testing.runner`.
+`core_kit.runner`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether an installed package of plugins was made for this engine.
 
 Owns: the comparison of its requirement with the engine's version; a distribution of ours needs that very version.
-Never does: look at other requirements, or install. Called by: the listing, `core.testing`.
+Never does: look at other requirements, or install. Called by: the listing, `core_kit`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Whether the object that a plugin built has its kind's contract: all parts present, all methods callable as the core does.
 
 Owns: the comparison. Never does: call a method, or know a contract: the table of kinds names them. Called by: the table,
-`core.testing`.
+`core_kit`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from core.sampling.noise import NoiseKey, gumbel, words_of
+from core_runtime.sampling.noise import NoiseKey, gumbel, words_of
 from draft_training.draft import Draft
 from draft_training.lessons import Answer, Lesson
 from draft_training.training import batch_of

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
-from core.api.draft_config import DraftConfig, draft_of
-from core.api.draft_spec import DraftSpec
 from core.engine import wire
-from core.models.families import decoder_spec
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.draft_config import DraftConfig, draft_of
+from core_runtime.specs.draft_spec import DraftSpec
 
 LLAMA = {
     "model_type": "llama",

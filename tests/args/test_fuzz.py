@@ -16,8 +16,8 @@ from core.args import foreign
 from core.args.parser import Parser
 from core.args.schema import schema
 from core.args.sources import merge
-from core.config.resolve import Resolution, resolve
 from core.plugin.registry import PluginRegistry
+from core_config.resolve import Resolution, resolve
 
 FIELDS = [field for field in schema().fields.values() if field.flags and field.name not in ("config", "plugins")]
 FOREIGN = foreign.names()

@@ -61,7 +61,7 @@ def test_help_can_be_narrowed():
 
 
 def test_a_plugins_arguments_report_every_problem():
-    from core_plugins.speculative.ngram.manifest import NgramArguments
+    from core_speculative.ngram.manifest import NgramArguments
 
     struct, problems = convert_struct(NgramArguments, {"prompt-lookup-max": "4"}, "--x")
     assert problems == [] and struct.prompt_lookup_max == 4

@@ -10,19 +10,19 @@ from attention.stored import TYPES, stored
 
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.capabilities import attention_reasons
-from core.plugin.contracts import AttentionBackend, AttentionParams, BatchView
 from core.plugin.hookspecs import LoadContext
-from core_plugins.attention.cpu_paged import manifest as cpu_paged
-from core_plugins.attention.torch_sdpa import manifest as torch_sdpa
-from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+from core_attention.cpu_paged import manifest as cpu_paged
+from core_attention.torch_sdpa import manifest as torch_sdpa
+from core_attention.torch_sdpa.backend import TorchSDPA
+from core_runtime.contracts import AttentionBackend, AttentionParams, BatchView
 
 
 def backend(name: str) -> AttentionBackend:
     if name == "torch_sdpa":
-        from core_plugins.attention.torch_sdpa import manifest
+        from core_attention.torch_sdpa import manifest
     else:
-        pytest.importorskip("core_plugins.platforms.cpu._native")
-        from core_plugins.attention.cpu_paged import manifest
+        pytest.importorskip("core_platforms.cpu._native")
+        from core_attention.cpu_paged import manifest
     return manifest.core_load(LoadContext())
 
 

@@ -11,17 +11,17 @@ import pytest
 from torch.nn.attention.flex_attention import flex_attention
 
 from core.api.specs import AttentionQuery, AttentionSpec
-from core.layers.kernels import KernelSet
 from core.plugin.capabilities import attention_reasons
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
-from core.testing import attention as kit
-from core.testing.attention_cases import compare, variant
-from core.testing.case import Case, Subject
-from core.testing.suite import title
-from core_plugins.attention.flash_attn import manifest as flash_attn
-from core_plugins.attention.flashinfer import manifest as flashinfer
-from core_plugins.attention.flex import manifest as flex
+from core_attention.flash_attn import manifest as flash_attn
+from core_attention.flashinfer import manifest as flashinfer
+from core_attention.flex import manifest as flex
+from core_kit import attention as kit
+from core_kit.attention_cases import compare, variant
+from core_kit.case import Case, Subject
+from core_kit.suite import title
+from core_runtime.layers.kernels import KernelSet
 
 LIBRARIES = {"flash_attn": ["flash_attn_interface"], "flashinfer": ["flashinfer"]}
 CHECKS = [check for check in kit.CHECKS if check.__name__ in {one.__name__ for one in kit.KEYED}]

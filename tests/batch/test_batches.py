@@ -13,10 +13,10 @@ import pytest
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.api.pooling import PoolingConfig
-from core.batch.batch_file import look_through
-from core.batch.results import BatchError, BatchResult, OutputError, Results
-from core.batch.run import ServerGoneError, run_batch
-from core.client.app_endpoint import AppEndpoint
+from core_commands.batch.batch_file import look_through
+from core_commands.batch.results import BatchError, BatchResult, OutputError, Results
+from core_commands.batch.run import ServerGoneError, run_batch
+from core_commands.client.app_endpoint import AppEndpoint
 from tests.client.apps import fake_endpoint
 from tests.serving.fake_engine import ANSWERS, client_of, make_engine
 from tests.serving.scripted_engine import PoolingClient
@@ -388,7 +388,7 @@ def scripted(*answers):
 
 
 async def test_other_servers_answer_as_they_like(tmp_path, monkeypatch):
-    monkeypatch.setattr("core.batch.run.DEFAULT_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("core_commands.batch.run.DEFAULT_WAIT_SECONDS", 0.01)
     endpoint, bodies = scripted(
         (429, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, b'{"error": "slow down"}'),
         (200, {}, b'{\n  "id": 7,\n  "usage": {"completion_tokens": null}\n}\n'),
@@ -427,7 +427,7 @@ async def test_a_busy_server_is_asked_again(tmp_path, monkeypatch):
         waits.append(seconds)
         await sleep(min(seconds, 0.01), *rest)
 
-    monkeypatch.setattr("core.batch.run.asyncio.sleep", short)
+    monkeypatch.setattr("core_commands.batch.run.asyncio.sleep", short)
     engine = make_engine(scheduler=SchedulerConfig(max_num_queued_reqs=1))
     source = write(tmp_path / "in", *(request(f"r{number}", prompt="SLOW") for number in range(4)))
     assert await run(source, tmp_path / "out", engine=engine) == 0

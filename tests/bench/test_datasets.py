@@ -7,8 +7,8 @@ import json
 import pytest
 
 from core.api.errors import UserError
-from core.bench.dataset_options import NAMES, OTHER_NAMES, DatasetOptions
-from core.bench.datasets import DATASETS, REFUSED, prompts
+from core_commands.bench.dataset_options import NAMES, OTHER_NAMES, DatasetOptions
+from core_commands.bench.datasets import DATASETS, REFUSED, prompts
 
 
 def make(name, **options):

@@ -10,10 +10,10 @@ import statistics
 import pytest
 
 from core.api.errors import UserError
-from core.bench.arrivals import Rates, arrival_times
-from core.bench.figures import figures, good_share, most_at_once, parse_limits, parse_percentiles, times_of
-from core.bench.load import Outcome
-from core.bench.report import serving_table
+from core_commands.bench.arrivals import Rates, arrival_times
+from core_commands.bench.figures import figures, good_share, most_at_once, parse_limits, parse_percentiles, times_of
+from core_commands.bench.load import Outcome
+from core_commands.bench.report import serving_table
 
 
 def outcome(sent, *arrivals, tokens=None, prompt=10, error=""):

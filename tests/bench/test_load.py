@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from core.bench.load import Shape, send
-from core.bench.workload import Prompt
-from core.client.app_endpoint import AppEndpoint
+from core_commands.bench.load import Shape, send
+from core_commands.bench.workload import Prompt
+from core_commands.client.app_endpoint import AppEndpoint
 
 SHAPE = Shape("/v1/completions", {}, {}, keeps_text=True)
 

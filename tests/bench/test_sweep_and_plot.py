@@ -14,11 +14,11 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from core.api.errors import UserError
-from core.bench.plot import lines_of, marks, read_rows, svg
-from core.bench.sweep import combinations, name_of, sweep
-from core.bench.sweep_options import SweepOptions
-from core.bench.sweep_runs import SweepError, words_of
 from core.commands.main import main
+from core_commands.bench.plot import lines_of, marks, read_rows, svg
+from core_commands.bench.sweep import combinations, name_of, sweep
+from core_commands.bench.sweep_options import SweepOptions
+from core_commands.bench.sweep_runs import SweepError, words_of
 
 BENCH = """
 import json, os, sys

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from core.api.specs import PartPlan
-from core.config.quantization_names import ALIASES, REFUSED
-from core_plugins.quantization.gguf.blocks import FORMATS
+from core_config.quantization_names import ALIASES, REFUSED
+from core_quantization.gguf.blocks import FORMATS
 from tests.quantization.packed import KEPT, Packed
 
 FIGURES = Path(__file__).parents[2] / "docs" / "quantization.json"
@@ -69,7 +69,7 @@ def rows() -> Iterator[str]:
 
 
 def _hooks(method: str, module: str) -> Any:
-    manifest = importlib.import_module(f"core_plugins.quantization.{module}.manifest")
+    manifest = importlib.import_module(f"core_quantization.{module}.manifest")
     return getattr(manifest, method.upper(), manifest)
 
 

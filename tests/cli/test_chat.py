@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-from core.api.server_config import ServerConfig
 from core.commands.main import main
-from core.terminal import target
+from core_commands.terminal import target
+from core_config.server_config import ServerConfig
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import ANSWERS
 
@@ -106,7 +106,7 @@ def test_a_pipe_that_is_no_text_or_too_long_is_a_sentence(run, server, monkeypat
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\xfe"), "utf-8"))
     assert main(["chat", "--url", server.url]) == 2
     assert "Standard input: no text in UTF-8" in capsys.readouterr().err
-    monkeypatch.setattr("core.terminal.typed.MOST_CHARACTERS", 10)
+    monkeypatch.setattr("core_commands.terminal.typed.MOST_CHARACTERS", 10)
     assert "longer than 10 characters" in run("complete", stdin="x" * 11)[2]
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from core.cli.private import hidden_value
 from core.commands.main import main
+from core_commands.cli.private import hidden_value
 
 
 def test_facts_are_those_of_the_system(monkeypatch, capsys):

@@ -166,7 +166,7 @@ def test_a_full_disk_is_one_line(words):
 
 def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
     from core.commands.main import main
-    from core.serving import launch
+    from core_apis import launch
 
     seen = []
     monkeypatch.setattr(launch, "serve", lambda resolution, process, signals: seen.append(resolution) or 0)
@@ -180,7 +180,7 @@ def test_serve_hands_the_resolution_over(monkeypatch, tiny_llama, capsys):
 def test_a_mistake_leaves_no_engine_process_behind(monkeypatch, tmp_path, capsys):
     """The engine process starts before the arguments are read."""
     from core.commands.main import main
-    from core.engine.child import EngineProcess
+    from core_supervision.child import EngineProcess
 
     spawned, spawn = [], EngineProcess.spawn
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -194,7 +194,7 @@ def test_a_mistake_leaves_no_engine_process_behind(monkeypatch, tmp_path, capsys
 
 def test_build_kernels_calls_what_the_platform_declares(monkeypatch, capsys):
     from core.commands.main import main
-    from core_plugins.platforms.cpu import build
+    from core_platforms.cpu import build
 
     monkeypatch.setattr(build, "rebuild", lambda: "compiled")
     assert main(["build-kernels"]) == 0

@@ -8,10 +8,10 @@ import types
 import pytest
 
 from core.commands.main import main
-from core.executor import instance
-from core.plugin.contracts.ahead import CompiledAhead
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.registry import PluginRegistry
+from core_runtime.contracts.ahead import CompiledAhead
+from core_runtime.executor import instance
 from tests.tiny_models import save_checkpoint
 
 
@@ -36,7 +36,7 @@ def asked(monkeypatch):
     module = types.ModuleType("built_ahead")
     module.build = build
     monkeypatch.setitem(sys.modules, "built_ahead", module)
-    from core_plugins.kernels.triton import manifest
+    from core_kernels.triton import manifest
 
     spec = manifest.core_spec()
     monkeypatch.setitem(spec.capabilities, "ahead", "built_ahead:build")
@@ -80,7 +80,7 @@ def test_what_was_measured_is_printed(monkeypatch, capsys, tiny_llama):
 
     module.tune = tune
     monkeypatch.setitem(sys.modules, "measured", module)
-    from core_plugins.kernels.triton import manifest
+    from core_kernels.triton import manifest
 
     spec = manifest.core_spec()
     monkeypatch.setitem(spec.capabilities, "tune", "measured:tune")
@@ -98,7 +98,7 @@ def test_what_was_measured_is_printed(monkeypatch, capsys, tiny_llama):
 
 
 def test_a_model_is_run_as_it_would_be_on_the_chip(asked, monkeypatch, tiny_llama):
-    from core.executor import dry_run
+    from core_runtime.executor import dry_run
 
     seen = []
     monkeypatch.setattr(dry_run, "dry_run", seen.append)
@@ -111,8 +111,8 @@ def test_a_model_is_run_as_it_would_be_on_the_chip(asked, monkeypatch, tiny_llam
 
 def test_a_dry_run_computes_as_many_rows_of_logits_as_the_chip_will(monkeypatch, tmp_path):
     """A GPU has room for the rows of all its sequences, and kernels are compiled for these numbers of rows."""
-    from core.cli.kernels_model import configured
-    from core.executor import dry_run
+    from core_commands.cli.kernels_model import configured
+    from core_runtime.executor import dry_run
 
     class Built(Exception):
         pass

@@ -31,7 +31,7 @@ PARTS, OTHERS = {parts!r}, {others!r}
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         first, *rest = name.split(".")
-        if first in OTHERS or name == "core.api.vllm_config" or (first == "core" and rest and rest[0] not in PARTS):
+        if first in OTHERS or name == "core_runtime.specs.vllm_config" or (first == "core" and rest and rest[0] not in PARTS):
             raise ModuleNotFoundError(f"{{name}} is not of the minimal core", name=name)
 
 

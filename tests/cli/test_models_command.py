@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.commands.main import main
-from core.models.families import families
+from core_runtime.models.families import families
 from tests.tiny_models import SHAPE
 
 

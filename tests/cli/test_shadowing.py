@@ -26,7 +26,7 @@ RAISES = "raise RuntimeError('this package is not the engine')\n"
 def beside(tmp_path):
     """A user's folder: bare folders `core` and `core_plugins`, a package `plugins` of their own, and a script."""
     folder = tmp_path / "project"
-    for name in ("core/cli", "core_plugins/platforms", "plugins"):
+    for name in ("plugins/commands/core_commands/cli", "plugins/platforms/core_platforms", "plugins"):
         (folder / name).mkdir(parents=True)
     (folder / "plugins/__init__.py").write_text("MINE = 7\n")
     (folder / "script.py").write_text(SCRIPT)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from core.api.server_config import ServerConfig
-from core.client.app_endpoint import AppEndpoint
-from core.engine.async_engine import AsyncEngine
-from core.serving.app import create_app
+from core_apis.app import create_app
+from core_commands.client.app_endpoint import AppEndpoint
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
 from tests.serving.fake_engine import make_engine
 
 

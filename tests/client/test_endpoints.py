@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from core.api.errors import UserError
-from core.api.server_config import ServerConfig
-from core.client.app_endpoint import AppEndpoint
-from core.client.chunks import chunks
-from core.client.endpoint import EndpointError, whole
-from core.client.events import DONE, events
-from core.client.http_endpoint import HttpEndpoint
+from core_commands.client.app_endpoint import AppEndpoint
+from core_commands.client.chunks import chunks
+from core_commands.client.endpoint import EndpointError, whole
+from core_commands.client.events import DONE, events
+from core_commands.client.http_endpoint import HttpEndpoint
+from core_config.server_config import ServerConfig
 from tests.client.apps import fake_endpoint
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import client_of, make_engine
@@ -184,7 +184,7 @@ async def test_events_across_any_cut():
 
 
 async def test_a_stream_that_has_said_its_last_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("core.client.events.REST_SECONDS", 0.05)
+    monkeypatch.setattr("core_commands.client.events.REST_SECONDS", 0.05)
 
     class Endless:
         status, headers, arrived = 200, {}, 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.args.schema import schema
-from core.client.own_engine import WITHOUT_MEANING, refusals
+from core_commands.client.own_engine import WITHOUT_MEANING, refusals
 
 MEANT = {
     "config",

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from core.api.server_config import ServerConfig
-from core.cli import serve as command
 from core.commands.main import main
-from core.engine.async_engine import AsyncEngine
-from core.engine.child import EngineProcess
-from core.serving.preparer import Preparer
+from core_apis.preparer import Preparer
+from core_commands.cli import serve as command
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
+from core_supervision.child import EngineProcess
 from tests.serving.fake_engine import make_engine, make_tokenizer
 from tests.serving.scripted_engine import ConversingClient
 

@@ -12,9 +12,9 @@ import tokenize
 from collections.abc import Callable
 
 IMPORTS = (
-    (re.compile(r"^([ \t]*)from vllm(?=[. ])", re.MULTILINE), r"\1from core_plugins.compat"),
-    (re.compile(r"^([ \t]*)import vllm\.(\S+) as ", re.MULTILINE), r"\1import core_plugins.compat.\2 as "),
-    (re.compile(r"^([ \t]*)import vllm[ \t]*$", re.MULTILINE), r"\1import core_plugins.compat as vllm"),
+    (re.compile(r"^([ \t]*)from vllm(?=[. ])", re.MULTILINE), r"\1from core_compat"),
+    (re.compile(r"^([ \t]*)import vllm\.(\S+) as ", re.MULTILINE), r"\1import core_compat.\2 as "),
+    (re.compile(r"^([ \t]*)import vllm[ \t]*$", re.MULTILINE), r"\1import core_compat as vllm"),
 )
 """Patterns, and what stands there instead."""
 

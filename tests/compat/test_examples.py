@@ -29,9 +29,9 @@ def test_imports_and_models_change_and_nothing_else() -> None:
     before, after = SCRIPT.splitlines(), changed.splitlines()
     different = [new for old, new in zip(before, after, strict=True) if old != new]
     assert different == [
-        "import core_plugins.compat as vllm",
-        "from core_plugins.compat import LLM, SamplingParams",
-        "from core_plugins.compat.utils import random_uuid",
+        "import core_compat as vllm",
+        "from core_compat import LLM, SamplingParams",
+        "from core_compat.utils import random_uuid",
         "llm = LLM(model='/tiny/decoder', tokenizer='/tiny/classes')",
     ]
 
@@ -45,13 +45,13 @@ TRACE = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\
         (0, "a warning", "ran", ""),
         (
             1,
-            TRACE + "ModuleNotFoundError: There is no core_plugins.compat.lora.request: LoRA adapters ...",
+            TRACE + "ModuleNotFoundError: There is no core_compat.lora.request: LoRA adapters ...",
             "refused",
             "adapters",
         ),
         (1, TRACE + "core.api.errors.ConfigError: tensor_parallel_size 2: one rank.", "refused", "several devices"),
         (1, TRACE + "ModuleNotFoundError: No module named 'ray'", "needs", "another package"),
-        (1, TRACE + "ModuleNotFoundError: No module named 'core_plugins.compat.nowhere'", "failed", ""),
+        (1, TRACE + "ModuleNotFoundError: No module named 'core_compat.nowhere'", "failed", ""),
         (1, TRACE + "AttributeError: 'LLM' object has no attribute 'nothing'", "failed", ""),
         (2, "usage: a.py\na.py: error: the following arguments are required: --x", "needs", "arguments of its own"),
     ],

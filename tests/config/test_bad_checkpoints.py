@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from core.api.errors import ConfigError, UserError
-from core.config.resolve import resolve
-from core.models.families import families, family_for, read_configuration, table
 from core.plugin.registry import PluginRegistry
+from core_config.resolve import resolve
+from core_runtime.models.families import families, family_for, read_configuration, table
 
 
 @pytest.fixture(scope="module")

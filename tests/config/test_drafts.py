@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from core.api.errors import ConfigError
-from core.config.draft_keys import NEUTRAL
-from core.config.resolve import Resolution, resolve
 from core.plugin.registry import PluginRegistry
+from core_config.draft_keys import NEUTRAL
+from core_config.resolve import Resolution, resolve
 from tests.tiny_models import save_checkpoint
 
 

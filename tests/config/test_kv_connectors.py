@@ -3,7 +3,7 @@
 import pytest
 
 from core.api.errors import ConfigError
-from core.config.resolve import resolve
+from core_config.resolve import resolve
 
 
 def connectors(model, **given):

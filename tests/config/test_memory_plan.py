@@ -11,10 +11,10 @@ from core.api.config import SchedulerConfig
 from core.api.errors import ConfigError
 from core.api.step_limits import step_limits
 from core.commands.main import main
-from core.config.resolve import resolve
-from core.executor.worker import Worker
 from core.plugin.registry import PluginRegistry
-from core_plugins.platforms.cuda import manifest as cuda
+from core_config.resolve import resolve
+from core_platforms.cuda import manifest as cuda
+from core_runtime.executor.worker import Worker
 from tests.real_models import gemma3_path, smollm2_path
 
 SMALL = {"device": "cpu", "max_num_seqs": 2, "max_num_batched_tokens": 64, "use_tqdm_on_load": False}

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from core.api.errors import ConfigError
 from core.args import foreign
 from core.args.schema import schema
-from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
+from core_config.resolve import resolve
 
 KEPT = {"model", "config", "plugins", "load_format", "tokenizer"}
 SMALL = st.sampled_from([0, 1, 2, 3, 7, 10**6, 10**18, -1, 0.5, 1e300, float("nan"), True, False, None])

@@ -8,8 +8,8 @@ import pytest
 
 from core.args.sources import merge
 from core.plugin.hookspecs import Device, PlatformView
-from core_plugins.platforms.cpu import manifest as cpu
-from core_plugins.platforms.cuda import manifest as cuda
+from core_platforms.cpu import manifest as cpu
+from core_platforms.cuda import manifest as cuda
 
 GIB = 1 << 30
 LARGE = Device("cuda:0", "", 141 * GIB, profile="sm_90")

@@ -10,8 +10,8 @@ import pytest
 
 from core.api.errors import ConfigError
 from core.args.arg import Given
-from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
+from core_config.resolve import resolve
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ def test_resolving_imports_no_torch(tiny_llama):
     import subprocess
 
     code = (
-        "import sys; from core.config.resolve import resolve; "
+        "import sys; from core_config.resolve import resolve; "
         f"resolve({{'model': {str(tiny_llama)!r}}}, context='serve'); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
@@ -264,7 +264,7 @@ def test_settings_without_effect_are_named(registry, tiny_llama):
 
 
 def test_a_share_of_memory_counts_on_the_processor_when_it_is_given(registry, tiny_llama):
-    from core_plugins.platforms.cpu.memory import total_memory
+    from core_platforms.cpu.memory import total_memory
 
     done = engine(registry, tiny_llama, gpu_memory_utilization=0.02, device="cpu")
     expected = total_memory() * 0.02 - done.memory.weights
@@ -294,8 +294,8 @@ def test_what_is_not_served_is_told_beside_a_relation(registry, tiny_llama):
 def test_a_platform_may_propose_what_holds_anyway(wish, words):
     from core.api.errors import PluginError
     from core.args.sources import merge
-    from core.config.settings import Settings
     from core.plugin.hookspecs import Proposal
+    from core_config.settings import Settings
 
     name = "junk" if wish == "junk" else "tensor_parallel_size"
     settings = Settings(merge({}, {}))

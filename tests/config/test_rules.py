@@ -7,15 +7,15 @@ import re
 
 import pytest
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.pooling import PoolingConfig
 from core.args.arg import Given
 from core.args.sources import merge
-from core.config.rules import RULES, Derive, Facts, Problem, Warn, findings
-from core.config.rules.model import length_limit
-from core.config.settings import Settings
-from core.models.families import decoder_spec
 from core.plugin.hookspecs import Device, PluginSpec
+from core_config.rules import RULES, Derive, Facts, Problem, Warn, findings
+from core_config.rules.model import length_limit
+from core_config.settings import Settings
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 
 GIB = 1 << 30
 CPU = {"device": Device("cpu", "", 8 * GIB, 16 * GIB, 4)}

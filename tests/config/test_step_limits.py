@@ -14,9 +14,9 @@ import core
 import core_plugins
 from core.api.config import SchedulerConfig
 from core.api.step_limits import StepLimits, step_limits
-from core.config.resolve import Resolution, resolve
-from core.engine.lowered import lowered
-from core.executor.worker import Worker
+from core_config.resolve import Resolution, resolve
+from core_runtime.executor.worker import Worker
+from core_supervision.lowered import lowered
 from tests.tiny_models import save_checkpoint
 
 SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 64, "num_gpu_blocks_override": 24}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.commands.main import main
-from core.config.resolve import Resolution, resolve
+from core_config.resolve import Resolution, resolve
 
 TORCH = {"plugins": "no:cpu_native", "attention_backend": "torch_sdpa"}
 
@@ -52,7 +52,7 @@ def test_plain_torch_with_reference_numerics_waives_nothing(tiny_llama: Path) ->
 
 
 def test_a_plugin_that_promises_nothing_stays_a_waiver(tiny_llama: Path, tmp_path: Path) -> None:
-    manifest = (Path(__file__).parents[2] / "core_plugins/attention/torch_sdpa/manifest.py").read_text()
+    manifest = (Path(__file__).parents[2] / "plugins/attention/core_attention/torch_sdpa/manifest.py").read_text()
     mine = tmp_path / "mine.py"
     manifest = manifest.replace("CONTRACT = 1", 'CONTRACT = 1\nKIND = "attention"').replace(
         'name="torch_sdpa"', 'name="mine"'

@@ -16,9 +16,9 @@ from core.args.reach import means_nothing_to_llm
 from core.args.schema import schema
 from core.args.sources import merge
 from core.commands.argument_schema import DIALECT, json_schema
-from core.config.document import as_yaml
-from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
+from core_config.document import as_yaml
+from core_config.resolve import resolve
 
 NOT_FREE = {"config", "model", "plugins", "device", "load_format", "quantization"}
 TEXT = st.text("abcxyz019_", min_size=1, max_size=6)

@@ -12,7 +12,7 @@ def quick_interpreter():
     from triton import language
     from triton.runtime import interpreter
 
-    from core_plugins.kernels.triton import portable
+    from core_kernels.triton import portable
 
     def call(self, *args, **kwargs):
         return self.rewrite()(*args, **kwargs)

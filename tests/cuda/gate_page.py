@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from core_plugins.kernels.triton.chips import CHIPS
+from core_kernels.triton.chips import CHIPS
 from tests.cuda.judge import Verdict
 
 NAMES = tuple(chip.name for chip in CHIPS)
@@ -82,7 +82,7 @@ def _heading(first: str) -> tuple[str, str]:
 
 
 def _kernel(verdict: Verdict) -> str:
-    """`attention.attend` of `core_plugins.attention.triton.attend_kernel:attend`."""
+    """`attention.attend` of `core_attention.triton.attend_kernel:attend`."""
     module, _, name = verdict.function.partition(":")
     kind = module.split(".")[1]
     return f"{kind}: {name}"

@@ -11,14 +11,14 @@ import torch
 
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
-from core.testing.numbers import close, generator, same_bits
-from core.testing.padding import NO_PADDING, Padding
-from core.testing.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
-from core.testing.trees import compared_rows
+from core_kit.numbers import close, generator, same_bits
+from core_kit.padding import NO_PADDING, Padding
+from core_kit.reference import Conversation, PagedRun, as_attention, batch_view, dense_attention
+from core_kit.trees import compared_rows
 
 pytest.importorskip("triton")
-from core_plugins.attention.triton.backend import TritonAttention
-from core_plugins.attention.triton.limits import unsupported
+from core_attention.triton.backend import TritonAttention
+from core_attention.triton.limits import unsupported
 
 GQA = AttentionSpec(6, 2, 32, 32, 0.17)
 SMALL = AttentionSpec(2, 1, 16, 16, 0.25)
@@ -170,7 +170,7 @@ def test_a_layer_that_it_cannot_serve_is_refused_with_reasons() -> None:
 
 def test_its_manifest_needs_neither_torch_nor_triton() -> None:
     program = (
-        "import sys; from core_plugins.attention.triton import manifest; manifest.core_spec(); manifest.core_numerics();"
+        "import sys; from core_attention.triton import manifest; manifest.core_spec(); manifest.core_numerics();"
         "assert not {'torch', 'triton'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.testing import attention as kit
-from core.testing import attention_cases
-from core.testing.case import Skipped
+from core_kit import attention as kit
+from core_kit import attention_cases
+from core_kit.case import Skipped
 
 pytest.importorskip("triton")
-from core_plugins.attention.triton import manifest
-from core_plugins.attention.triton.backend import TritonAttention
+from core_attention.triton import manifest
+from core_attention.triton.backend import TritonAttention
 
 QUICK = {"writes_only_its_slots", "layout_is_planned"}
 SHORT = (7, 1, 19)

@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.testing import states as kit
-from core.testing.numbers import close, generator, same_bits
-from core.testing.state_formulas import EXAMPLES
-from core.testing.states import StateRun
+from core_kit import states as kit
+from core_kit.numbers import close, generator, same_bits
+from core_kit.state_formulas import EXAMPLES
+from core_kit.states import StateRun
 
 pytest.importorskip("triton")
 import torch
 
-from core.testing.state_formulas import FORMULAS
-from core_plugins.attention.triton import manifest
-from core_plugins.attention.triton.backend import TritonAttention
+from core_attention.triton import manifest
+from core_attention.triton.backend import TritonAttention
+from core_kit.state_formulas import FORMULAS
 
 SHORT = (13, 1, 2, 20)
 """Fewer tokens than elsewhere: the interpreter computes one after the other."""

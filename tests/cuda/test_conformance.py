@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from core.testing import kernels as kit
-from core.testing.case import Skipped
-from core_plugins.kernels.triton.kernels import TritonKernels
-from core_plugins.kernels.triton.manifest import core_spec
+from core_kernels.triton.kernels import TritonKernels
+from core_kernels.triton.manifest import core_spec
+from core_kit import kernels as kit
+from core_kit.case import Skipped
 
 SHAPES = ((33, 64), (7, 77))
 """One with groups of every size and one with odd sizes; `test_products.py` has more, without so much around them."""

@@ -3,16 +3,16 @@
 import pytest
 import torch
 
-from core.layers.experts import combine
-from core.layers.kernels import weight_format
-from core.layers.reference import ReferenceKernels
-from core.testing.numbers import close
-from core.testing.weights import random_weights
-from core.weights.experts import Experts
-from core.weights.formats import Dense
-from core_plugins.kernels.triton import experts as module
-from core_plugins.kernels.triton.combine import combine_rows
-from core_plugins.kernels.triton.kernels import TritonKernels
+from core_kernels.triton import experts as module
+from core_kernels.triton.combine import combine_rows
+from core_kernels.triton.kernels import TritonKernels
+from core_kit.numbers import close
+from core_kit.weights import random_weights
+from core_runtime.layers.experts import combine
+from core_runtime.layers.kernels import weight_format
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.weights.experts import Experts
+from core_runtime.weights.formats import Dense
 
 KERNELS = TritonKernels()
 COUNT = 8

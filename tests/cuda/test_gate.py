@@ -28,8 +28,8 @@ def test_rows_pass_on_a_hopper():
 BAD = """
 from dataclasses import replace
 from tests.cuda.judge import judged
-from core_plugins.kernels.triton.catalog import kernel_rows
-from core_plugins.kernels.triton.chips import CHIPS
+from core_kernels.triton.catalog import kernel_rows
+from core_kernels.triton.chips import CHIPS
 rows = {row.name: row for row in kernel_rows()}
 hopper = next(chip for chip in CHIPS if chip.name == "sm_90")
 print(judged(replace(rows["settle"], uses_mma=True), hopper).problems)
@@ -49,7 +49,7 @@ def test_the_gate_sees_what_is_wrong():
 
 def test_the_manifest_needs_neither_torch_nor_triton():
     code = (
-        "import sys; from core_plugins.kernels.triton import manifest; "
+        "import sys; from core_kernels.triton import manifest; "
         "from core.api.specs import KernelQuery; "
         "print(manifest.core_supports(KernelQuery('linear', 'cpu'))[-1].code, "
         "'torch' in sys.modules, 'triton' in sys.modules)"

@@ -3,12 +3,12 @@
 import torch
 
 from core.api.specs import KernelQuery
-from core.layers.heads import BatchedHeads
-from core.layers.kernels import KernelSet
-from core.testing.numbers import close, generator
-from core_plugins.kernels.triton.heads import TritonHeads
-from core_plugins.kernels.triton.kernels import TritonKernels
-from core_plugins.kernels.triton.product_tiles import tiles_with
+from core_kernels.triton.heads import TritonHeads
+from core_kernels.triton.kernels import TritonKernels
+from core_kernels.triton.product_tiles import tiles_with
+from core_kit.numbers import close, generator
+from core_runtime.layers.heads import BatchedHeads
+from core_runtime.layers.kernels import KernelSet
 
 HEADS, OUTPUTS, INPUTS = 3, 20, 48
 

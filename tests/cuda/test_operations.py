@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from core.layers.features import features_of
-from core.layers.reference import ReferenceKernels
-from core.testing.numbers import close
-from core.testing.operations import OPERATIONS
-from core_plugins.kernels.triton.kernels import TritonKernels
+from core_kernels.triton.kernels import TritonKernels
+from core_kit.numbers import close
+from core_kit.operations import OPERATIONS
+from core_runtime.layers.features import features_of
+from core_runtime.layers.reference import ReferenceKernels
 
 KERNELS = TritonKernels()
 SERVED = [name for name in OPERATIONS if hasattr(KERNELS, name)]

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from core_plugins.kernels.triton import portable
+from core_kernels.triton import portable
 
 EVERY_BYTE = torch.arange(256).to(torch.uint8)
 

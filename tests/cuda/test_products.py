@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from core.layers.kernels import weight_format
-from core.layers.reference import ReferenceKernels
-from core.testing.numbers import close
-from core.testing.weights import random_weights
-from core.weights.formats import Dense, IntGroups
-from core.weights.input_order import InputOrder
-from core_plugins.kernels.triton import product_tiles
-from core_plugins.kernels.triton.kernels import TritonKernels
+from core_kernels.triton import product_tiles
+from core_kernels.triton.kernels import TritonKernels
+from core_kit.numbers import close
+from core_kit.weights import random_weights
+from core_runtime.layers.kernels import weight_format
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.weights.formats import Dense, IntGroups
+from core_runtime.weights.input_order import InputOrder
 
 KERNELS = TritonKernels()
 REFERENCE = ReferenceKernels()

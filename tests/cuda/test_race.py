@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from core.sampling.bitmask import bitmask_of
-from core.sampling.kernel import masked_race, numpy_race
-from core.sampling.logprobs import token_logprobs
-from core_plugins.kernels.triton.logprobs import tell_logprobs
-from core_plugins.kernels.triton.race import race
+from core_kernels.triton.logprobs import tell_logprobs
+from core_kernels.triton.race import race
+from core_runtime.sampling.bitmask import bitmask_of
+from core_runtime.sampling.kernel import masked_race, numpy_race
+from core_runtime.sampling.logprobs import token_logprobs
 
 WORD = 0xFFFFFFFF
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from core.api.specs import KernelQuery
-from core.layers.kernels import weight_format
-from core.layers.reference import ReferenceKernels, inputs_by_group, quantized_activations
-from core.testing.numbers import close
-from core.testing.weights import random_weights
-from core.weights.formats import HasGroups, Int8Channel
-from core_plugins.kernels.triton.kernels import TritonKernels
-from core_plugins.kernels.triton.linear import Int8Linear
-from core_plugins.kernels.triton.rounding import encoded_rows, groups_of, rounded
+from core_kernels.triton.kernels import TritonKernels
+from core_kernels.triton.linear import Int8Linear
+from core_kernels.triton.rounding import encoded_rows, groups_of, rounded
+from core_kit.numbers import close
+from core_kit.weights import random_weights
+from core_runtime.layers.kernels import weight_format
+from core_runtime.layers.reference import ReferenceKernels, inputs_by_group, quantized_activations
+from core_runtime.weights.formats import HasGroups, Int8Channel
 
 KERNELS = TritonKernels()
 REFERENCE = ReferenceKernels()

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from core.api.specs import RoutingSpec
-from core.layers.experts import route
-from core.testing import experts as kit
-from core.testing.numbers import generator
-from core_plugins.kernels.triton.kernels import TritonKernels
+from core_kernels.triton.kernels import TritonKernels
+from core_kit import experts as kit
+from core_kit.numbers import generator
+from core_runtime.layers.experts import route
 
 KERNELS = TritonKernels()
 SUBJECT = SimpleNamespace(device="cpu", loaded=KERNELS)

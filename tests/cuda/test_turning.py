@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.api.block_spec import HeadsSpec
 from core.api.specs import AttentionSpec
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.layers.reference import ReferenceKernels
-from core.layers.workspace import Workspace
-from core.models.mixers.attention import AttentionMixer
-from core.testing.numbers import generator
-from core.testing.reference import batch_view
-from core.testing.turning import turns
-from core.weights.formats import Dense
+from core_kit.numbers import generator
+from core_kit.reference import batch_view
+from core_kit.turning import turns
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.mixers.attention import AttentionMixer
+from core_runtime.specs.block_spec import HeadsSpec
+from core_runtime.weights.formats import Dense
 
 pytest.importorskip("triton")
-from core_plugins.attention.triton.backend import TritonAttention
-from core_plugins.kernels.triton.kernels import TritonKernels
+from core_attention.triton.backend import TritonAttention
+from core_kernels.triton.kernels import TritonKernels
 
 SPEC = AttentionSpec(6, 2, 32, 32, 0.17)
 ROWS = 3

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from core import LLM, SamplingParams
-from core.api.outputs import RequestOutput
-from core.config.resolve import resolve
-from core.engine.async_engine import AsyncEngine
+from core_config.resolve import resolve
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.async_engine import AsyncEngine
 from tests.determinism.axes import Case
 
 MAX_MODEL_LEN = 192

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from core.commands.known import KNOWN
 from core.plugin.kinds import KINDS
-from core.serving.openapi import OPERATIONS
+from core_apis.openapi import OPERATIONS
 from tests.docs.features import ROOT, document, entry_points, rows
 
 PAGE = ROOT / "docs" / "features.md"

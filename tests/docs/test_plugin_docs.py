@@ -10,14 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.api import checkpoint, specs
+from core.api import specs
 from core.engine import executor
-from core.plugin import contracts, hookspecs
+from core.plugin import hookspecs
 from core.plugin.capabilities import BOOLEANS, LISTS
 from core.plugin.kinds import KINDS
 from core.plugin.manifest import ACCEPTED_CONTRACTS
 from core.plugin.signatures import contract_methods, protocol
-from core.testing.skeleton import TEMPLATES, kinds
+from core_kit.skeleton import TEMPLATES, kinds
+from core_runtime import contracts
+from core_runtime.specs import checkpoint
 
 DOCS = Path(__file__).parents[2] / "docs" / "plugins"
 README = (DOCS / "README.md").read_text(encoding="utf-8")
@@ -126,7 +128,7 @@ def test_every_capability_is_documented(name):
 
 
 def test_examples_are_the_templates():
-    marked = re.compile(r"<!-- core/testing/templates/(\S+) -->\n```python\n(.*?)```", re.S)
+    marked = re.compile(r"<!-- plugins/kit/core_kit/templates/(\S+) -->\n```python\n(.*?)```", re.S)
     found = [(path.name, *match) for path in DOCS.glob("*.md") for match in marked.findall(path.read_text("utf-8"))]
     assert {name.removesuffix(".md") for name, *_ in found} == set(kinds())
     for name, file, text in found:

@@ -16,10 +16,10 @@ NEVER = {
 }  # fmt: skip
 SUSPICIOUS = re.compile(r"\b(eval|exec|loads?|Unpickler|unsafe_load|system|shell)\b\s*[(=]")
 ALLOWED = {
-    ("core/testing/model.py", "pickle.loads"),  # of what it has pickled itself
-    ("core/testing/templates/loader/core_my_plugin/loader.py", "np.load"),
-    ("core_plugins/loaders/npcache/folder.py", "np.load"),
-    ("core_plugins/quantization/gguf/grids.py", "np.load"),
+    ("plugins/kit/core_kit/model.py", "pickle.loads"),  # of what it has pickled itself
+    ("plugins/kit/core_kit/templates/loader/core_my_plugin/loader.py", "np.load"),
+    ("plugins/loaders/core_loaders/npcache/folder.py", "np.load"),
+    ("plugins/quantization/core_quantization/gguf/grids.py", "np.load"),
 }
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from core.api.checkpoint import TokenizerSource, Vocabulary
 from core.api.config import (
     CacheConfig,
     EngineConfig,
@@ -28,14 +27,15 @@ from core.api.config import (
 )
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
-from core.api.server_config import ServerConfig
 from core.api.step_plan import StepPlan, StepResult
 from core.engine.composition import build_engine, find_observers
 from core.engine.core import EngineCore
-from core.engine.lifecycle import Lifecycle
-from core.engine.lifecycle_observer import LifecycleObserver
 from core.engine.observer import EngineObserver, ObserverFactory
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_config.server_config import ServerConfig
+from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
+from core_supervision.lifecycle import Lifecycle
+from core_supervision.lifecycle_observer import LifecycleObserver
 
 EOS = 256
 VOCAB_SIZE = 257
@@ -63,7 +63,7 @@ OPTIONS = msgspec.defstruct(
     kw_only=True,
 )
 POLICIES = tuple(
-    ResolvedPlugin(kind="policy", name=name, target=f"core_plugins.policies.{name}.manifest")
+    ResolvedPlugin(kind="policy", name=name, target=f"core_policies.{name}.manifest")
     for name in ("fcfs", "priority", "fair")
 )
 

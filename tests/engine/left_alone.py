@@ -13,8 +13,8 @@ import time
 
 from fakes import TARGET, make_config, make_resolution
 
-from core.engine.async_engine import AsyncEngine
 from core.processes import end_with_parent, lifeline
+from core_frontend.async_engine import AsyncEngine
 
 
 def work() -> None:

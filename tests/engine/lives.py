@@ -14,11 +14,11 @@ from core.anonymous_file import anonymous_file
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.weights import MemoryPart, WeightSource
-from core.engine import lasting
 from core.engine.core import EngineCore
-from core.engine.engine_state import EngineState
-from core.engine.lasting import LastingFile
-from core.engine.lifecycle_observer import LifecycleObserver
+from core_supervision import lasting
+from core_supervision.engine_state import EngineState
+from core_supervision.lasting import LastingFile
+from core_supervision.lifecycle_observer import LifecycleObserver
 
 NUM_TOKENS = 8
 

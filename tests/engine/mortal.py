@@ -11,11 +11,11 @@ from fakes import composed
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import NO_TOKENS, EngineOutputs, EngineReady, EngineRequest
-from core.engine.async_engine import AsyncEngine
 from core.engine.executor import Executor
 from core.engine.ledger import Ledger
-from core.engine.revival import Reviver
-from core.tokens.tokenizer import Tokenizer
+from core_frontend.async_engine import AsyncEngine
+from core_supervision.revival import Reviver
+from core_tokens.tokenizer import Tokenizer
 
 MakeExecutor = Callable[[EngineConfig], Executor]
 Deadly = Callable[[int, Sequence[EngineRequest]], str | None]

@@ -12,7 +12,7 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core.api.step_plan import StepPlan, StepResult
 from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdate
-from core.engine.engine_state import PARTS
+from core_supervision.engine_state import PARTS
 
 
 class FakeReloader:

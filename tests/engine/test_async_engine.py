@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from fakes import KILL, TARGET, make_config, make_resolution, reference
 
-from core.api.checkpoint import TokenizerSource
 from core.api.errors import EngineDeadError, RequestError, UserError
 from core.api.messages import EngineOutputs
-from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
-from core.engine.async_engine import AsyncEngine
-from core.engine.intake import LONG_TEXT
-from core.engine.request_terms import RequestTerms
 from core.processes import child_environment
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.async_engine import AsyncEngine
+from core_frontend.intake import LONG_TEXT
+from core_frontend.request_terms import RequestTerms
+from core_runtime.specs.checkpoint import TokenizerSource
 
 
 @asynccontextmanager
@@ -317,7 +317,7 @@ def test_a_crashing_request_takes_its_engine_but_not_the_server() -> None:
 
 
 def test_the_servers_side_imports_no_torch() -> None:
-    code = "import sys, core, core.engine.async_engine; assert 'torch' not in sys.modules; print(core.__version__)"
+    code = "import sys, core, core_frontend.async_engine; assert 'torch' not in sys.modules; print(core.__version__)"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=child_environment(), timeout=30
     )

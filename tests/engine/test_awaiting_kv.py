@@ -17,9 +17,9 @@ from core.api.messages import EngineRequest
 from core.api.step_plan import StepPlan, StepResult
 from core.engine import faults, step_runner
 from core.kv import connectors
-from core.kv.tiers import page_reader
-from core.kv.tiers.disk import DiskTier
 from core.scheduler import awaiting_kv
+from core_kv_connectors.tiers import page_reader
+from core_kv_connectors.tiers.disk import DiskTier
 from tests.kv.connector_rows import tiers_of, with_cache
 
 BLOCK_SIZE = 4

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from core.engine.child import EngineProcess
 from core.engine.socket_directory import SocketDirectory
 from core.processes import child_environment
+from core_supervision.child import EngineProcess
 
 
 class FullDisk(io.TextIOBase):

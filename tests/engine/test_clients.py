@@ -30,9 +30,9 @@ from core.api.messages import (
 from core.api.sampling_params import SamplingParams
 from core.engine.clients import Clients
 from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
-from core.engine.owned_engine import start_engine
 from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
+from core_supervision.owned_engine import start_engine
 
 ENDLESS = 1500
 """Tokens that take longer than any test."""

@@ -19,17 +19,17 @@ from transformers import AutoModelForCausalLM
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError
 from core.api.messages import EngineRequest
-from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import CompiledGrammar
-from core.config.resolve import resolve
-from core.engine.async_engine import AsyncEngine
-from core.engine.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Killers
-from core.engine.request_terms import ExplainTerms, RequestTerms
-from core.engine.revival import Reviver
-from core.engine.tokenizing import load_shared_tokenizer
-from core.executor.uniproc import UniprocExecutor
-from core.tokens.tokenizer import Tokenizer
+from core_config.resolve import resolve
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.async_engine import AsyncEngine
+from core_frontend.killers import KILLER_CODE, KILLER_STATUS, MATTERS, Killers
+from core_frontend.request_terms import ExplainTerms, RequestTerms
+from core_frontend.tokenizing import load_shared_tokenizer
+from core_runtime.executor.uniproc import UniprocExecutor
+from core_supervision.revival import Reviver
+from core_tokens.tokenizer import Tokenizer
 from tests.executor import regex_grammar
 from tests.speculative.checkpoints import save_eagle3
 from tests.tiny_models import save_checkpoint

@@ -12,12 +12,12 @@ import pytest
 from core.anonymous_file import anonymous_file
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.weights import WeightsState
-from core.engine import lasting
-from core.engine.engine_state import COMPUTING, PARTS, EngineState
-from core.engine.lasting import LastingFile
-from core.engine.state_keeper import StateKeeper
-from core.engine.state_table import TABLE, EventName, markdown
-from core.engine.state_text import who_holds
+from core_supervision import lasting
+from core_supervision.engine_state import COMPUTING, PARTS, EngineState
+from core_supervision.lasting import LastingFile
+from core_supervision.state_keeper import StateKeeper
+from core_supervision.state_table import TABLE, EventName, markdown
+from core_supervision.state_text import who_holds
 
 NEWER = WeightsState(version="1", number=1)
 FILES = Path(__file__).parents[2]
@@ -148,5 +148,5 @@ def test_a_death_between_any_two_writes_leaves_a_whole_record(monkeypatch: pytes
 
 def test_the_page_prints_the_table() -> None:
     page = (FILES / "docs" / "failures.md").read_text(encoding="utf-8")
-    assert markdown() in page, "put the output of core.engine.state_table.markdown() into docs/failures.md"
+    assert markdown() in page, "put the output of core_supervision.state_table.markdown() into docs/failures.md"
     assert len(markdown().splitlines()) > len(TABLE)

@@ -9,14 +9,14 @@ import pytest
 from fakes import byte_source, make_config
 
 from core.api.errors import RequestError
-from core.api.explanation import Explanation
 from core.api.messages import EngineOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.sequence_record import CacheMiss, SequenceRecord
-from core.engine.input_processor import InputProcessor
-from core.engine.output_processor import OutputProcessor
-from core.engine.request_terms import ExplainTerms, RequestTerms
-from core.tokens.tokenizer import Tokenizer
+from core_frontend.api.explanation import Explanation
+from core_frontend.input_processor import InputProcessor
+from core_frontend.output_processor import OutputProcessor
+from core_frontend.request_terms import ExplainTerms, RequestTerms
+from core_tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from fakes import TARGET, make_config, make_resolution, reference
 
 from core.api.errors import EngineStalledError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine import deadlines
-from core.engine.async_engine import AsyncEngine
-from core.engine.request_terms import RequestTerms
+from core_frontend import deadlines
+from core_frontend.async_engine import AsyncEngine
+from core_frontend.request_terms import RequestTerms
 
 
 @asynccontextmanager

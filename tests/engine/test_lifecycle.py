@@ -14,8 +14,8 @@ from core.anonymous_file import anonymous_file
 from core.api.errors import UserError, UtilityError
 from core.api.messages import EngineOutput, EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine import lasting
 from core.engine.inproc import InprocClient
+from core_supervision import lasting
 
 PROMPTS = {f"r{i}": list(range(10 + i, 16 + 2 * i)) for i in range(7)}
 NUM_TOKENS = 8

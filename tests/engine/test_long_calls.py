@@ -14,12 +14,12 @@ from fakes import FakeExecutor, byte_source, make_config
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, SchedulerStats
-from core.engine.child import EngineProcess
-from core.engine.control import EngineControl
-from core.engine.owned_engine import start_engine
-from core.engine.wedge import WedgeWatch
 from core.engine.zmq_client import ZmqClient
-from core.tokens.tokenizer import Tokenizer
+from core_supervision.child import EngineProcess
+from core_supervision.control import EngineControl
+from core_supervision.owned_engine import start_engine
+from core_supervision.wedge import WedgeWatch
+from core_tokens.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

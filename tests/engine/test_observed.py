@@ -12,10 +12,10 @@ import pytest
 from core.api.errors import ConfigError, UtilityError
 from core.api.messages import Begun, EngineOutput, EngineOutputs, EngineRequest, SchedulerStats, TokenColumns
 from core.api.sampling_params import SamplingParams
-from core.config.log_file import log_config
 from core.engine.ledger import Ledger
-from core.engine.stat_totals import STATES, StatTotals
-from core.llm import LLM
+from core_config.log_file import log_config
+from core_frontend.llm import LLM
+from core_frontend.stat_totals import STATES, StatTotals
 
 PARAMS = SamplingParams(max_tokens=3, temperature=0.0, ignore_eos=True)
 
@@ -33,7 +33,7 @@ def test_llm_is_profiled_and_its_steps_are_logged(
         enable_logging_iteration_details=True,
         async_scheduling=ahead,
     )
-    with llm, caplog.at_level(logging.INFO, "core.engine.step_log"):
+    with llm, caplog.at_level(logging.INFO, "core_observers.engine.step_log"):
         with pytest.raises(UtilityError, match="start one first"):
             llm.stop_profile()
         assert llm.start_profile() == str(tmp_path / "traces")

@@ -8,12 +8,12 @@ import pytest
 from fakes import EOS, byte_source, entry, make_config
 
 from core.api.messages import EngineOutput
-from core.api.outputs import RequestOutput
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine.input_processor import InputProcessor
-from core.engine.output_processor import OutputProcessor
-from core.engine.request_terms import LENIENT, RequestTerms
-from core.tokens.tokenizer import Tokenizer
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.input_processor import InputProcessor
+from core_frontend.output_processor import OutputProcessor
+from core_frontend.request_terms import LENIENT, RequestTerms
+from core_tokens.tokenizer import Tokenizer
 
 KINDS = list(RequestOutputKind)
 

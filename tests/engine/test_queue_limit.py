@@ -11,8 +11,8 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
-from core.engine.queue_limit import QueueLimit, queue_limit
-from core.engine.queue_share import ShareLimits
+from core_frontend.queue_limit import QueueLimit, queue_limit
+from core_frontend.queue_share import ShareLimits
 
 
 def refusal(call: Callable[[], object]) -> RequestError:

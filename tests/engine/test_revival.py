@@ -18,11 +18,11 @@ from fakes import CRASH, HANG, TARGET, make_config, make_resolution, reference
 from core.api.config import RestartConfig
 from core.api.errors import EngineDeadError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine import revival
-from core.engine.async_engine import AsyncEngine
-from core.engine.child import EngineProcess
-from core.engine.lowered import SPARE_BLOCKS
-from core.engine.revival import OwnedEngineSource, Reviver
+from core_frontend.async_engine import AsyncEngine
+from core_supervision import revival
+from core_supervision.child import EngineProcess
+from core_supervision.lowered import SPARE_BLOCKS
+from core_supervision.revival import OwnedEngineSource, Reviver
 
 
 class Clock:

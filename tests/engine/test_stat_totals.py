@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.api.messages import SchedulerStats
-from core.engine.stat_totals import StatTotals
+from core_frontend.stat_totals import StatTotals
 
 
 def test_counters_of_every_form_go_on_and_states_begin_again() -> None:

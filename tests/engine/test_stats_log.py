@@ -7,13 +7,13 @@ import logging
 import pytest
 
 from core.api.messages import EngineOutput, EngineOutputs, SchedulerStats
-from core.engine.stats_log import StatsLog
+from core_frontend.stats_log import StatsLog
 
 
 def test_a_line_for_each_interval(caplog: pytest.LogCaptureFixture) -> None:
     stats = SchedulerStats(num_running=2, num_waiting=1, kv_cache_usage=0.5, prefix_queries=10, prefix_hits=5)
     message = EngineOutputs(0, [EngineOutput("a", 0, 0, [1, 2])], stats)
-    with caplog.at_level(logging.INFO, logger="core.engine.stats_log"):
+    with caplog.at_level(logging.INFO, logger="core_frontend.stats_log"):
         quiet = StatsLog(interval_s=1000.0)
         quiet.record(message)
         assert caplog.messages == []

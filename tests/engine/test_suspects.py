@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from core.engine.suspects import Suspects
+from core_frontend.suspects import Suspects
 
 
 def deaths_until_known(names: list[str], guilty: str, cause: str = "crash") -> int:

@@ -20,12 +20,12 @@ from core.api.errors import EngineDeadError, RequestError, UserError, UtilityErr
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
-from core.engine.child import EngineProcess
 from core.engine.connection import EngineConnection
 from core.engine.faults import FAULTS_BEFORE_PROBE
-from core.engine.owned_engine import start_engine
 from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
+from core_supervision.child import EngineProcess
+from core_supervision.owned_engine import start_engine
 
 
 def request(name: str, prompt: list[int], max_tokens: int = 5) -> EngineRequest:
@@ -328,7 +328,7 @@ def test_interrupt_is_left_to_the_parent() -> None:
 ORPHAN = """
 import asyncio, os, signal, sys
 from fakes import TARGET, make_config
-from core.engine.owned_engine import start_engine
+from core_supervision.owned_engine import start_engine
 
 async def main():
     client = await start_engine(make_config(), executor=TARGET)
@@ -354,7 +354,7 @@ def test_the_process_ends_with_its_parent() -> None:
 
 EARLY_ORPHAN = """
 import os, signal
-from core.engine.child import EngineProcess
+from core_supervision.child import EngineProcess
 from core.engine.connection import EngineConnection
 
 process = EngineProcess.spawn()

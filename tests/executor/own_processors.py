@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from core_plugins.compat.v1.sample.logits_processor import (  # type: ignore[import-not-found]
+from core_compat.v1.sample.logits_processor import (  # type: ignore[import-not-found]
     AdapterLogitsProcessor,
     BatchUpdate,
     LogitsProcessor,
@@ -16,8 +16,8 @@ from core_plugins.compat.v1.sample.logits_processor import (  # type: ignore[imp
 from torch import Tensor
 
 from core.api.sampling_params import SamplingParams
-from core.plugin.contracts import BatchChanges, LogitsRow
 from core.plugin.hookspecs import LoadContext
+from core_runtime.contracts import BatchChanges, LogitsRow
 
 
 def argument(params: SamplingParams, name: str) -> Any:

@@ -11,11 +11,11 @@ import regex
 from tokenizers import pre_tokenizers
 
 from core import LLM, SamplingParams
-from core.api.outputs import RequestOutput
 from core.api.structured_outputs import CompiledGrammar
-from core.engine.batch_run import run_batch
-from core.executor.grammar_backends import GrammarBackends
-from core.sampling.bitmask import bitmask_of
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.batch_run import run_batch
+from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.sampling.bitmask import bitmask_of
 
 EOS = 2
 NUM_SPECIAL = 4

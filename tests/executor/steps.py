@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from core.plugin.contracts import BatchView
+from core_runtime.contracts import BatchView
 
 
 def view_of(computed: int, count: int, blocks: Sequence[int], block_size: int) -> BatchView:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.config.resolve import resolve
-from core.executor.arena import ALIGNMENT, CHUNK
-from core.executor.device import Device
-from core.executor.worker import Worker
+from core_config.resolve import resolve
+from core_runtime.executor.arena import ALIGNMENT, CHUNK
+from core_runtime.executor.device import Device
+from core_runtime.executor.worker import Worker
 
 
 class OlderRuntime:

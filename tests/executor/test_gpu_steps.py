@@ -13,11 +13,11 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import UserError
-from core.executor.staging import RING, Returns
-from core.sampling.host_logits import HostLogits
-from core.testing.fake_device import POISON, FakeCalls, FakeSpace, Watch
-from core_plugins.platforms.cuda.graphs import Graphs
-from core_plugins.platforms.cuda.virtual_memory import TaggedMemory
+from core_kit.fake_device import POISON, FakeCalls, FakeSpace, Watch
+from core_platforms.cuda.graphs import Graphs
+from core_platforms.cuda.virtual_memory import TaggedMemory
+from core_runtime.executor.staging import RING, Returns
+from core_runtime.sampling.host_logits import HostLogits
 from tests.executor.regex_grammar import generate, install
 from tests.executor.test_doubles import TORCH, double, results, settings
 from tests.executor.test_grammars import PATTERNS, force_nothing, params

@@ -12,10 +12,10 @@ import pytest
 from core import LLM, SamplingParams
 from core.api.errors import PluginError
 from core.api.messages import Resume
-from core.executor.grammar_backends import GrammarBackends
-from core.executor.uniproc import UniprocExecutor
-from core.testing.wired import wired
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_kit.wired import wired
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import EOS, RegexBackend, byte_texts, compiled, generate, install, text_of
 
 PROMPTS = ["the quick brown fox", "abcabcabcabcabcabc", "z", "the quick brown fox and the dog", "free as a bird"]
@@ -71,7 +71,7 @@ def expected(checkpoint: Path) -> list:
 def force_nothing(patch: pytest.MonkeyPatch) -> None:
     """No drafts of forced text."""
     patch.setattr("core.scheduler.state.MOST_FORCED", 0)
-    patch.setattr("core.executor.runner_building.MOST_FORCED", 0)
+    patch.setattr("core_runtime.executor.runner_building.MOST_FORCED", 0)
 
 
 NGRAM = {

@@ -17,10 +17,10 @@ from core.api.config import EngineConfig
 from core.api.errors import UserError
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
-from core.config.resolve import resolve
 from core.engine.core import EngineCore
-from core.executor.uniproc import UniprocExecutor
-from core.models.packing import Packing
+from core_config.resolve import resolve
+from core_runtime.executor.uniproc import UniprocExecutor
+from core_runtime.models.packing import Packing
 
 PROMPT = [7, 100, 3, 55, 201, 9, 8, 77]
 
@@ -143,7 +143,7 @@ def test_too_little_memory_keeps_nothing(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("core.executor.prepared_writer.PreparedWriter.block", full)
+        patch.setattr("core_runtime.executor.prepared_writer.PreparedWriter.block", full)
         config = config_of(tiny_llama, file, "copy")
         first = answer(config)
     assert "No space left on device" in caplog.text

@@ -16,12 +16,12 @@ from transformers import MinPLogitsWarper
 
 from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
-from core.api.vllm_config import VllmConfig
-from core.executor.indexed_processor import IndexedProcessor
-from core.executor.logits_processors import LogitsProcessors, NamedProcessor
-from core.executor.processor_loading import load_processors
 from core.plugin.table import PluginTable
-from core.sampling import Sampler
+from core_runtime.executor.indexed_processor import IndexedProcessor
+from core_runtime.executor.logits_processors import LogitsProcessors, NamedProcessor
+from core_runtime.executor.processor_loading import load_processors
+from core_runtime.sampling import Sampler
+from core_runtime.specs.vllm_config import VllmConfig
 
 VOCAB = 64
 CONFIG = VllmConfig(make_config())

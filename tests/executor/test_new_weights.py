@@ -16,10 +16,10 @@ from core import SharedTensors
 from core.anonymous_file import anonymous_file
 from core.api.errors import CheckpointError, CoreError, EngineDeadError, UtilityError
 from core.api.weights import WeightsState
-from core.config.resolve import resolve
 from core.engine.inproc import InprocClient
-from core.executor.uniproc import UniprocExecutor
-from core.llm import LLM
+from core_config.resolve import resolve
+from core_frontend.llm import LLM
+from core_runtime.executor.uniproc import UniprocExecutor
 from tests.kv.connector_rows import tiers_of
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint

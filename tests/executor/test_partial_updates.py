@@ -10,9 +10,9 @@ import pytest
 from safetensors.torch import save_file
 
 from core.api.errors import UserError, UtilityError
-from core.executor.runner_building import RunnerBuilder
-from core.executor.worker import Worker
-from core.llm import LLM
+from core_frontend.llm import LLM
+from core_runtime.executor.runner_building import RunnerBuilder
+from core_runtime.executor.worker import Worker
 from tests.new_weights import SETTINGS, answers, answers_of, mixed, weights_of
 from tests.tiny_models import save_checkpoint
 

@@ -11,9 +11,9 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.structured_outputs import CompiledGrammar, GrammarSpec
-from core.engine.batch_run import run_batch
-from core.executor.grammar_backends import GrammarBackends
-from core.executor.model_runner import ModelRunner
+from core_frontend.batch_run import run_batch
+from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.model_runner import ModelRunner
 
 pytest.importorskip("xgrammar")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.executor.recorder import Recorder
+from core_runtime.executor.recorder import Recorder
 
 
 class OneForAll:

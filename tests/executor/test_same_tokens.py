@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, SamplingParams
 from core.api.step_plan import StepPlan, StepResult
-from core.executor.uniproc import UniprocExecutor
-from core.testing.wired import wired
+from core_kit.wired import wired
+from core_runtime.executor.uniproc import UniprocExecutor
 
 PROMPTS = [
     "the quick brown fox jumps over the lazy dog and the quick brown fox jumps again",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError, UtilityError
-from core.llm import LLM
+from core_frontend.llm import LLM
 from tests.new_weights import SETTINGS, answers, answers_of
 from tests.tiny_models import save_checkpoint
 

@@ -20,16 +20,16 @@ from core.api.config import EngineConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepResult
-from core.config.resolve import resolve
-from core.executor.held_drafts import HeldDrafts
-from core.executor.logits_processors import LogitsProcessors
-from core.executor.worker import Worker
 from core.kv.manager import KVManager
-from core.sampling import SamplingColumns, SequenceSampling
-from core.sampling.rows import SampleRows
 from core.scheduler.scheduler import Scheduler
-from core.testing.fake_device import Watch
-from core_plugins.policies.fcfs.policy import FcfsPolicy
+from core_config.resolve import resolve
+from core_kit.fake_device import Watch
+from core_policies.fcfs.policy import FcfsPolicy
+from core_runtime.executor.held_drafts import HeldDrafts
+from core_runtime.executor.logits_processors import LogitsProcessors
+from core_runtime.executor.worker import Worker
+from core_runtime.sampling import SamplingColumns, SequenceSampling
+from core_runtime.sampling.rows import SampleRows
 
 VOCAB = 260
 MAX_LENGTH = 48

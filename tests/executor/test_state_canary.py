@@ -13,12 +13,12 @@ import torch
 
 from core import LLM
 from core.api.errors import UserError
-from core.engine import canary
-from core.engine.canary import Canary, StateError
-from core.executor.canary import State
 from core.kv.hashing import PrefixKey
-from core.kv.tiers.host import HostTier
-from core.kv.tiers.page_file import PageError, page_parts, read_page
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_file import PageError, page_parts, read_page
+from core_observers.engine import canary
+from core_observers.engine.canary import Canary, StateError
+from core_runtime.executor.canary import State
 
 
 def open_llm(path: Path, records: Path | None, **settings: object) -> LLM:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from core.testing.skeleton import kinds, write_package
+from core_kit.skeleton import kinds, write_package
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

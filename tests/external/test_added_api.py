@@ -9,8 +9,8 @@ import pytest
 
 SERVE = """
 import json, sys
-from core.api.server_config import JournalSettings, ServerConfig
-from core.config.apis import chosen_apis
+from core_config.server_config import JournalSettings, ServerConfig
+from core_config.apis import chosen_apis
 from core.plugin.registry import PluginRegistry
 from tests.serving.conftest import run_server
 from tests.serving.test_apis import installed
@@ -22,7 +22,7 @@ rows = [row for row in known.rows() if row.name == "shout"] + installed()
 apis = chosen_apis(PluginRegistry(rows, words or None), problems, problems)
 assert not problems, problems
 limits = {"max_body_size": 4096}
-from core.api.server_limits import ServerLimits
+from core_formats.server_limits import ServerLimits
 config = ServerConfig(
     apis=apis, api_keys=("ann", "bob"), journal=JournalSettings(directory=folder), limits=ServerLimits(**limits),
     uvicorn_log_level="critical",

@@ -98,8 +98,8 @@ def test_a_users_block_removes_a_package(core, checkpoint):
 ANOTHER_ENVIRONMENT = """
 import asyncio, os, sys
 from core.api.errors import CoreError
-from core.config.resolve import resolve
-from core.engine.owned_engine import start_engine
+from core_config.resolve import resolve
+from core_supervision.owned_engine import start_engine
 
 drafts = {"method": "example_repeat", "num_speculative_tokens": 2}
 given = {"model": sys.argv[1], "speculative_config": drafts, "kv_cache_memory_bytes": 1 << 22, "max_model_len": 64}

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from core.testing.checkpoints import write_checkpoint
-from core.testing.skeleton import kinds
+from core_kit.checkpoints import write_checkpoint
+from core_kit.skeleton import kinds
 from tests.loaders.gguf_files import write_gguf
 
 

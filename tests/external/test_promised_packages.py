@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.testing.checkpoints import TINY, write_checkpoint
+from core_kit.checkpoints import TINY, write_checkpoint
 
 HERE = Path(__file__).parent
 PROMPTS = [[1, *range(40, 75)], [1, 70, 71, 72], [1, *[90, 91] * 6]]
@@ -44,7 +44,7 @@ print(json.dumps({"answers": {name: run(job) for name, job in json.loads(sys.arg
 
 CHECKS = """
 import json, sys
-from core.testing import cases, general
+from core_kit import cases, general
 from tests.testing.forked_workers import ForkedWorkers
 
 parents = {load: ForkedWorkers(load=load) for load in (True, False)}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.testing.checkpoints import TINY, write_tokenizer
+from core_kit.checkpoints import TINY, write_tokenizer
 
 HERE = Path(__file__).parent / "state_gated"
 PROMPTS = [[1, *range(40, 75)], [1, 70, 71, 72], [1, *[90, 91] * 6], [5]]
@@ -142,7 +142,7 @@ def test_chunks_and_single_tokens_are_one_recurrence(site, monkeypatch):
     from core_state_gated.backend import GatedStates
     from core_state_gated.layer import gated_linear
 
-    from core.testing.states import StateRun
+    from core_kit.states import StateRun
 
     random = torch.Generator().manual_seed(3)
     spec = gated_linear(HEADS, KEY, VALUE)

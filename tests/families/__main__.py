@@ -19,7 +19,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from core.api.errors import CoreError
-from core.models.families import families
+from core_runtime.models.families import families
 from tests.families.architectures import everything, variants
 from tests.families.comparison import distances
 from tests.families.harness import Harness

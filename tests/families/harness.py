@@ -14,19 +14,19 @@ import msgspec
 import torch
 from torch import Tensor
 
-from core.api.checkpoint import CheckpointManifest
 from core.api.config import CacheConfig
-from core.api.decoder_spec import DecoderSpec
 from core.api.specs import MixerSpec, StateSpec
 from core.api.step_limits import StepLimits
-from core.layers.kernels import KernelSet
-from core.layers.workspace import Workspace
-from core.models.decoder import Decoder, rotary_tables
-from core.models.families import decoder_spec, weight_map
-from core.models.loading import WeightLoading
-from core.plugin.contracts import BatchView, Loader, QuantizationMethod
-from core_plugins.attention.torch_sdpa.backend import TorchSDPA
-from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_attention.torch_sdpa.backend import TorchSDPA
+from core_loaders.safetensors.loader import SafetensorsLoader
+from core_runtime.contracts import BatchView, Loader, QuantizationMethod
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.decoder import Decoder, rotary_tables
+from core_runtime.models.families import decoder_spec, weight_map
+from core_runtime.models.loading import WeightLoading
+from core_runtime.specs.checkpoint import CheckpointManifest
+from core_runtime.specs.decoder_spec import DecoderSpec
 
 BLOCK_SIZE = 4
 MAX_SEQS = 4

@@ -25,7 +25,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from core.testing.checkpoints import write_tokenizer
+from core_kit.checkpoints import write_tokenizer
 from tests.families.architectures import ENCODERS, USUAL, WRAPPERS, tiny_config, tiny_values, told
 
 CACHE = Path(__file__).parent.parent / ".cache" / "families"

@@ -6,8 +6,8 @@ import pytest
 from transformers import SmolLM3Config
 
 from core.api.errors import UserError
-from core.api.model_part import Part
-from core.models.families import decoder_spec
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.model_part import Part
 from tests.families.architectures import tiny_config
 
 SMOL = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from core.api.reason import Reason
-from core.layers.kernels import KernelSet
-from core_plugins.platforms.cpu.extension import kernels_or_reason
+from core_platforms.cpu.extension import kernels_or_reason
+from core_runtime.layers.kernels import KernelSet
 from tests.families.comparison import distances
 from tests.families.expected import TOLERANCE
 from tests.families.harness import Harness
@@ -17,7 +17,7 @@ from tests.families.oracle import reference
 def native() -> KernelSet:
     if isinstance(kernels_or_reason(), Reason):
         pytest.skip("the native extension is not compiled")
-    from core_plugins.platforms.cpu.kernels import NativeKernels
+    from core_platforms.cpu.kernels import NativeKernels
 
     return KernelSet([NativeKernels(2)])
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from core.api.errors import UserError
-from core.models.families import decoder_spec
+from core_runtime.models.families import decoder_spec
 from tests.families.comparison import distances
 from tests.families.expected import TOLERANCE
 from tests.families.harness import Harness

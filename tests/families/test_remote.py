@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from core.models.families import remote
-from core.models.families.alibi import slopes
+from core_models import remote
+from core_models.alibi import slopes
 from tests.families.comparison import distances
 from tests.families.expected import TOLERANCE
 from tests.families.harness import Harness

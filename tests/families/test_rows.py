@@ -10,7 +10,8 @@ import torch
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError, UserError
-from core.models.families import decoder_spec, families, remote
+from core_models import remote
+from core_runtime.models.families import decoder_spec, families
 from tests.families import document, results
 from tests.families.architectures import ENCODERS, USUAL, tiny_config, variants
 from tests.families.comparison import distances

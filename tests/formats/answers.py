@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from core.api.answer_events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
-from core.formats.response_parser import ResponseParser
-from core.formats.tool_spec import ToolSpec
+from core_formats.answer_events import ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_formats.response_parser import ResponseParser
+from core_formats.tool_spec import ToolSpec
 
 TURNS = Path(__file__).with_name("assistant_turns.txt")
 

@@ -7,16 +7,16 @@ from formats.answers import OPENAI_TOOLS, TOOLS, rendered, turns
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
-from core.formats.arguments_grammar import holds_input
-from core.formats.constraint import constraint
-from core.formats.row_files import format_named, own_rows
-from core.formats.tool_spec import ToolSpec
-from core.formats.writing import written_calls
-from core.grammars.markers import Markers
-from core_plugins.grammars.xgrammar import own_terms
+from core_formats.arguments_grammar import holds_input
+from core_formats.constraint import constraint
+from core_formats.row_files import format_named, own_rows
+from core_formats.tool_spec import ToolSpec
+from core_formats.writing import written_calls
+from core_grammars.markers import Markers
+from core_grammars.xgrammar import own_terms
 
 xgrammar = pytest.importorskip("xgrammar")
-with_grammars = pytest.importorskip("core_plugins.grammars.xgrammar.schema_grammar").with_grammars
+with_grammars = pytest.importorskip("core_grammars.xgrammar.schema_grammar").with_grammars
 
 ROWS = [row for row in own_rows() if row.calls]
 ROME = {"city": "Rome", "days": 3}

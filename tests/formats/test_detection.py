@@ -5,9 +5,9 @@ import json
 import pytest
 from formats.answers import OPENAI_TOOLS, TOOLS, calls_of, parsed, text_of, turns
 
-from core.api.answer_events import ReasoningDelta
-from core.formats.detection import detect_format
-from core.formats.row_files import own_rows
+from core_formats.answer_events import ReasoningDelta
+from core_formats.detection import detect_format
+from core_formats.row_files import own_rows
 
 THINK = {"open": "<think>", "close": "</think>", "content": "text"}
 FUNCTION = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}

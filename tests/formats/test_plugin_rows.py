@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import PluginError, UserError
-from core.formats.document import document
-from core.formats.plugin_rows import installed_rows, row_named, rows_of_file
 from core.plugin.registry import PluginRegistry
-from core.testing.skeleton import TEMPLATES
+from core_formats.document import document
+from core_formats.plugin_rows import installed_rows, row_named, rows_of_file
+from core_kit.skeleton import TEMPLATES
 
 ROWS = """
 [[row]]

@@ -8,12 +8,12 @@ import random
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
-from core.formats.constraint import constraint
-from core.formats.quoted_lark import quoted
-from core.formats.row_files import own_rows
-from core.formats.tool_spec import ToolSpec
-from core.formats.writing import written_calls
-from core.testing.grammar_vocabulary import STOP, vocabulary
+from core_formats.constraint import constraint
+from core_formats.quoted_lark import quoted
+from core_formats.row_files import own_rows
+from core_formats.tool_spec import ToolSpec
+from core_formats.writing import written_calls
+from core_kit.grammar_vocabulary import STOP, vocabulary
 
 pytest.importorskip("llguidance")
 
@@ -55,7 +55,7 @@ ROWS = [row for row in own_rows() if row.calls and row.calls[0].kind in ("json",
 
 @pytest.fixture(scope="module")
 def backend():
-    from core_plugins.grammars.llguidance.backend import LlguidanceBackend
+    from core_grammars.llguidance.backend import LlguidanceBackend
 
     return LlguidanceBackend(vocabulary())
 

@@ -1,7 +1,7 @@
 import pytest
 
 from core.api.errors import UserError
-from core.formats.row_files import format_named, own_rows
+from core_formats.row_files import format_named, own_rows
 
 TOOL_NAMES = [
     "deepseek_v3",

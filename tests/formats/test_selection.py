@@ -7,11 +7,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from core.api.answer_settings import AnswerSettings
 from core.api.errors import ConfigError
-from core.config.resolve import resolve
-from core.formats.row_files import read_rows
-from core.formats.selection import answer_format
+from core_config.resolve import resolve
+from core_formats.answer_settings import AnswerSettings
+from core_formats.row_files import read_rows
+from core_formats.selection import answer_format
 
 HERMES = "{{ '<tool_call>' }}{{ arguments }}{{ '</tool_call>' }}<think></think>"
 ROW = '[[row]]\nname = "mine"\ntool_names = ["mine"]\n[[row.calls]]\nopen = "<mine>"\nclose = "</mine>"\n'

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from formats.answers import TOOLS
 
-from core.api.outputs import CompletionOutput
-from core.formats.answer_plan import AnswerPlan
-from core.formats.row_files import format_named
-from core.formats.selection import AnswerFormat
-from core.formats.tool_use import ToolUse
-from core.formats.whole_answer import take_apart
+from core_formats.answer_plan import AnswerPlan
+from core_formats.row_files import format_named
+from core_formats.selection import AnswerFormat
+from core_formats.tool_use import ToolUse
+from core_frontend.api.outputs import CompletionOutput
+from core_frontend.whole_answer import take_apart
 
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
 

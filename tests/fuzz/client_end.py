@@ -27,10 +27,10 @@ from core.api.messages import (
 )
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine import wire
-from core.engine.async_engine import AsyncEngine
 from core.engine.greeting import GREETING
 from core.engine.zmq_client import ZmqClient
-from core.tokens.tokenizer import Tokenizer
+from core_frontend.async_engine import AsyncEngine
+from core_tokens.tokenizer import Tokenizer
 from tests.engine.fakes import byte_source, make_config
 
 NAMES = ("0-greeting", "1-ready", "2-outputs", "3-columns", "4-columns", "5-result", "6-outputs", "7-failed")

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 
 import h11
 
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
+from core_config.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 
 KEY = "secret"

@@ -139,7 +139,7 @@ def _gguf(folder: Path) -> None:
 
 def _explained(folder: Path) -> None:
     """Everything that the command line does before it starts an engine."""
-    from core.config.resolve import resolve
+    from core_config.resolve import resolve
 
     resolve({"model": str(folder), "skip_tokenizer_init": True}, context="explain")
 
@@ -209,7 +209,7 @@ def _packed(folder: Path) -> None:
 
 def _tokenized(folder: Path) -> None:
     """A tokenizer that is read also has to take a text."""
-    from core.tokens.directory import read_tokenizer
+    from core_tokens.directory import read_tokenizer
 
     tokenizer = read_tokenizer(folder).backend
     tokenizer.decode(tokenizer.encode("The quick brown fox, 1234; \U0001f98a ü").ids)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from core import LLM, SamplingParams
-from core.testing import cases
+from core_kit import cases
 
 pytestmark = pytest.mark.gpu
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from core.api.structured_outputs import GrammarSpec
-from core.grammars.vocabulary import grammar_vocabulary
-from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary
+from core_grammars.contract import GrammarBackend, GrammarVocabulary
+from core_grammars.vocabulary import grammar_vocabulary
 from tests.grammars.documents import is_valid
 from tests.grammars.libraries import NAMES, Constrained, Refused, load, reasons, spec_of
 from tests.tokens.tokenizers_for_tests import ours

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from core.api.errors import RequestError
 from core.api.reason import Reason
 from core.api.structured_outputs import GrammarSpec
-from core.grammars.honoured import HonouredTable, read_table
-from core.plugin.contracts.grammar import GrammarBackend, GrammarVocabulary
 from core.plugin.hookspecs import LoadContext
-from core.testing.grammar_vocabulary import STOP
-from core.testing.grammar_vocabulary import vocabulary as bytes_vocabulary
+from core_grammars.contract import GrammarBackend, GrammarVocabulary
+from core_grammars.honoured import HonouredTable, read_table
+from core_kit.grammar_vocabulary import STOP
+from core_kit.grammar_vocabulary import vocabulary as bytes_vocabulary
 
 NAMES = ("llguidance", "xgrammar")
 """In the order in which `auto` asks them."""
@@ -36,13 +36,13 @@ class Refused(Exception):
 
 def manifest(name: str) -> Any:
     """The hooks of a plugin."""
-    return importlib.import_module(f"core_plugins.grammars.{name}.manifest")
+    return importlib.import_module(f"core_grammars.{name}.manifest")
 
 
 @cache
 def table(name: str) -> HonouredTable:
     """What a plugin says it honours."""
-    folder = importlib.import_module(f"core_plugins.grammars.{name}").__path__[0]
+    folder = importlib.import_module(f"core_grammars.{name}").__path__[0]
     return read_table(Path(folder) / "honoured.toml")
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
-from core.testing import cases
-from core.testing.grammar_vocabulary import STOP, vocabulary
+from core_kit import cases
+from core_kit.grammar_vocabulary import STOP, vocabulary
 from tests.grammars.libraries import reasons
 
 SCHEMA = {
@@ -33,9 +33,9 @@ CHOICES = ["yes", "no", 'so "so"\n', "ja, natürlich", "\\d[a]"]
 def backend(request):
     pytest.importorskip(request.param)
     if request.param == "xgrammar":
-        from core_plugins.grammars.xgrammar.backend import XgrammarBackend as Backend
+        from core_grammars.xgrammar.backend import XgrammarBackend as Backend
     else:
-        from core_plugins.grammars.llguidance.backend import LlguidanceBackend as Backend
+        from core_grammars.llguidance.backend import LlguidanceBackend as Backend
     return Backend(vocabulary())
 
 
@@ -176,7 +176,7 @@ def test_conformance(name, number):
 
 def test_limits_of_tokens_hold_whichever_way_tokens_come():
     pytest.importorskip("xgrammar")
-    from core_plugins.grammars.xgrammar.backend import XgrammarBackend
+    from core_grammars.xgrammar.backend import XgrammarBackend
 
     thoughts = {"type": "any_text", "excludes": ["</t>"], "max_tokens": 3}
     parts = [thoughts, {"type": "const_string", "value": "</t>yes"}]

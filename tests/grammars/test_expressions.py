@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from core.grammars.dialects import portable
-from core.grammars.expressions import MAX_DEPTH, read_expression
-from core.grammars.keywords import unhonoured_expression
+from core_grammars.dialects import portable
+from core_grammars.expressions import MAX_DEPTH, read_expression
+from core_grammars.keywords import unhonoured_expression
 from tests.grammars.libraries import table
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.grammars.honoured import asserting_keywords
+from core_grammars.honoured import asserting_keywords
 from tests.grammars.documents import Case, is_valid, own, suite
 from tests.grammars.libraries import NAMES, Accepts, Refused, acceptor, reasons, spec_of, table
 

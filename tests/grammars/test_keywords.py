@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
-from core.grammars.honoured import Honoured, HonouredTable, TableLimits
-from core.grammars.keywords import unhonoured, unhonoured_spec
-from core.grammars.lowering import lower
+from core_grammars.honoured import Honoured, HonouredTable, TableLimits
+from core_grammars.keywords import unhonoured, unhonoured_spec
+from core_grammars.lowering import lower
 from tests.grammars.libraries import table
 from tests.grammars.malicious import doubling, malicious, nested
 

@@ -77,7 +77,7 @@ def answer(server: Server, spec: GrammarSpec, backend: str) -> Answer:
 def helpers(server: Server) -> set[int]:
     """Processes that compile."""
     children = psutil.Process(server.process.pid).children(recursive=True)
-    return {child.pid for child in children if "core.grammars.compile_process" in child.cmdline()}
+    return {child.pid for child in children if "core_grammars.compile_process" in child.cmdline()}
 
 
 @pytest.mark.parametrize("backend", ["llguidance", "xgrammar"])

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from core.api.structured_outputs import GrammarSpec
-from core.testing.grammar_vocabulary import STOP, vocabulary
+from core_kit.grammar_vocabulary import STOP, vocabulary
 
 SPECIAL = 257
 ANY = {"type": "any_text", "excludes": ["<special>"]}
@@ -17,7 +17,7 @@ TAG = {"type": "tag", "begin": "<special>a:", "content": {"type": "regex", "patt
 @pytest.fixture(scope="module")
 def backend():
     pytest.importorskip("xgrammar")
-    from core_plugins.grammars.xgrammar.backend import XgrammarBackend
+    from core_grammars.xgrammar.backend import XgrammarBackend
 
     return XgrammarBackend(vocabulary())
 

@@ -10,11 +10,11 @@ import pytest
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
-from core.grammars.ambiguous import ambiguous_rule
-from core.grammars.keywords import unhonoured_grammar
-from core.grammars.probe import SINGLE_S, STEPS, TRIAL_S, Probe
-from core.plugin.contracts.grammar import GrammarVocabulary
-from core.testing.grammar_vocabulary import STOP, vocabulary
+from core_grammars.ambiguous import ambiguous_rule
+from core_grammars.contract import GrammarVocabulary
+from core_grammars.keywords import unhonoured_grammar
+from core_grammars.probe import SINGLE_S, STEPS, TRIAL_S, Probe
+from core_kit.grammar_vocabulary import STOP, vocabulary
 from tests.grammars.libraries import NAMES, of_bytes, reasons, spec_of
 
 DEEP = 'root ::= "a" s\ns ::= (s s) | (s s s) | [a-z] | ""'

@@ -11,8 +11,8 @@ import pytest
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams as Params
-from core.grammars.names import note, served_backend
-from core.grammars.spec import MAX_NESTING, as_text, grammar_spec
+from core_grammars.names import note, served_backend
+from core_grammars.spec import MAX_NESTING, as_text, grammar_spec
 
 CONFIG = StructuredOutputsConfig()
 LARK = 'start: "a" NUMBER\nNUMBER: /[0-9]+/'

@@ -13,8 +13,8 @@ from formats.test_constraint import ROWS, THREE, written
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import GrammarSpec
-from core.formats.constraint import constraint
-from core.plugin.contracts.grammar import GrammarVocabulary
+from core_formats.constraint import constraint
+from core_grammars.contract import GrammarVocabulary
 
 STOP = 256
 WORDS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<|call|>", "<|channel|>", "<|message|>", "<|start|>"]
@@ -37,8 +37,8 @@ def backends():
     """By whether there are special tokens: llguidance's and xgrammar's."""
     pytest.importorskip("xgrammar")
     pytest.importorskip("llguidance")
-    from core_plugins.grammars.llguidance.backend import LlguidanceBackend
-    from core_plugins.grammars.xgrammar.backend import XgrammarBackend
+    from core_grammars.llguidance.backend import LlguidanceBackend
+    from core_grammars.xgrammar.backend import XgrammarBackend
 
     kinds = (LlguidanceBackend, XgrammarBackend)
     return {specials: [kind(vocabulary(specials)) for kind in kinds] for specials in (False, True)}

@@ -7,8 +7,8 @@ import tokenizers
 from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from core.grammars.vocabulary import grammar_vocabulary
-from core.tokens.tokenizer import Tokenizer
+from core_grammars.vocabulary import grammar_vocabulary
+from core_tokens.tokenizer import Tokenizer
 from tests.tokens.tokenizers_for_tests import ours, reference_directory
 
 PADDING = 70

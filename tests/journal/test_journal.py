@@ -15,10 +15,10 @@ import pytest
 
 from core.api.errors import RequestError, UserError
 from core.api.messages import EngineOutput, TokenLogprobs
-from core.journal import segments as segment_files
-from core.journal import writer as writing
-from core.journal.journal import EntryLog, Journal, now
-from core.journal.records import Accepted, Ended, Kind, framed, frames
+from core_apis.journal import segments as segment_files
+from core_apis.journal import writer as writing
+from core_apis.journal.journal import EntryLog, Journal, now
+from core_apis.journal.records import Accepted, Ended, Kind, framed, frames
 
 SIZE = 1 << 20
 

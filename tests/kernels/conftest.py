@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from core.api.reason import Reason
-from core_plugins.platforms.cpu.extension import kernels_or_reason
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.extension import kernels_or_reason
+from core_platforms.cpu.kernels import NativeKernels
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import torch
 
-from core.layers.reference import inputs_by_group, quantized_activations
+from core_runtime.layers.reference import inputs_by_group, quantized_activations
 
 
 def expected(weight, activation, x):

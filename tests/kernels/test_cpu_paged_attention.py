@@ -9,9 +9,9 @@ from attention.stored import TYPES, stored
 
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec
-from core.plugin.contracts import AttentionParams, BatchView
-from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
-from core_plugins.attention.cpu_paged.limits import unsupported
+from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.limits import unsupported
+from core_runtime.contracts import AttentionParams, BatchView
 
 
 class Sequences:

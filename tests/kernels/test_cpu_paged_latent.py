@@ -7,10 +7,10 @@ import torch
 from kernels.test_cpu_paged_attention import Sequences
 
 from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
-from core.plugin.contracts import AttentionParams
-from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
-from core_plugins.attention.cpu_paged.limits import unsupported
-from core_plugins.platforms.cpu.tape import Tape, record
+from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.limits import unsupported
+from core_platforms.cpu.tape import Tape, record
+from core_runtime.contracts import AttentionParams
 
 TYPES = ["float32", "bfloat16", "float16", "fp8_e4m3", "fp8_e5m2"]
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from core_plugins.platforms.cpu.extension import kernels_or_reason
-from core_plugins.platforms.cpu.runtime import CpuPlatform
+from core_platforms.cpu.extension import kernels_or_reason
+from core_platforms.cpu.runtime import CpuPlatform
 
 MIB = 1 << 20
 PAGE = mmap.PAGESIZE

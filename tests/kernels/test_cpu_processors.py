@@ -7,11 +7,11 @@ import torch
 
 from core import LLM
 from core.api.errors import CoreError, UserError
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu import processors
-from core_plugins.platforms.cpu.kernels import NativeKernels
-from core_plugins.platforms.cpu.manifest import CpuArguments, core_load
-from core_plugins.platforms.cpu.processors import default_threads, place, processor_list, quota
+from core_platforms.cpu import processors
+from core_platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.manifest import CpuArguments, core_load
+from core_platforms.cpu.processors import default_threads, place, processor_list, quota
+from core_runtime.weights.formats import Dense
 
 USABLE = processors.usable_processors()
 

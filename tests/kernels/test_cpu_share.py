@@ -6,12 +6,12 @@ import time
 import pytest
 import torch
 
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu import follower, processors, received
-from core_plugins.platforms.cpu.control_group import quota
-from core_plugins.platforms.cpu.follower import Follower
-from core_plugins.platforms.cpu.kernels import NativeKernels
-from core_plugins.platforms.cpu.received import Account, held_back
+from core_platforms.cpu import follower, processors, received
+from core_platforms.cpu.control_group import quota
+from core_platforms.cpu.follower import Follower
+from core_platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.received import Account, held_back
+from core_runtime.weights.formats import Dense
 
 
 @pytest.fixture

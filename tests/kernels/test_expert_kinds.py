@@ -11,11 +11,11 @@ from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 from core.api.specs import RoutingSpec
-from core.layers import experts as reference
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu.experts import NativeExperts
+from core_platforms.cpu.experts import NativeExperts
+from core_runtime.layers import experts as reference
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.weights.formats import Dense
 
 HIDDEN, INNER, EXPERTS, TOKENS = 48, 40, 6, 37
 

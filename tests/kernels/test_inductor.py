@@ -10,12 +10,12 @@ import time
 import pytest
 import torch
 
-from core.layers.kernels import KernelSet
-from core.layers.reference import ReferenceKernels
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_kernels
-from core_plugins.kernels.inductor.compiler import Compiler
-from core_plugins.kernels.inductor.kernels import CompiledKernels
+from core_kernels.inductor.compiler import Compiler
+from core_kernels.inductor.kernels import CompiledKernels
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.reference import ReferenceKernels
 
 
 def counting(calls, change=None):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from core.api.specs import AttentionSpec
-from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.backend import CpuPagedAttention
 from tests.attention.test_backends import view_of
 
 KINDS = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2, "float16": torch.float16}

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core_plugins.platforms.cpu import build as build_kernels
+from core_platforms.cpu import build as build_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = Path("core_plugins/platforms/cpu")
+PACKAGE = Path("plugins/platforms/core_platforms/cpu")
 NO_MACROS = 'case "$*" in *-dM*) exit 1;; esac'
 """Of a compiler that cannot tell which instruction sets this machine has: all are compiled then."""
 OLD_COMPILER = f"""#!/bin/sh

@@ -9,11 +9,11 @@ from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from core.api.specs import RoutingSpec
-from core.layers import experts as reference
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.weights.formats import Dense, IntGroups
-from core_plugins.platforms.cpu.experts import NativeExperts
+from core_platforms.cpu.experts import NativeExperts
+from core_runtime.layers import experts as reference
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.weights.formats import Dense, IntGroups
 
 
 def routed(kernels, logits, routing, bias=None):

@@ -13,12 +13,12 @@ import torch
 
 from core.api.errors import PluginError
 from core.api.reason import Reason
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu import extension
-from core_plugins.platforms.cpu import kernels as binding
+from core_platforms.cpu import extension
+from core_platforms.cpu import kernels as binding
+from core_runtime.weights.formats import Dense
 
 ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path("core_plugins/platforms/cpu/native")
+NATIVE = Path("plugins/platforms/core_platforms/cpu/native")
 
 
 def run_python(code):
@@ -41,7 +41,7 @@ def test_numerics_name_the_instruction_set(kernels, isa):
 
 
 def test_interpreter_exits_with_sleeping_and_spinning_threads(native):
-    code = "from core_plugins.platforms.cpu import _native as n; import time; n.pool_init(4); time.sleep({})"
+    code = "from core_platforms.cpu import _native as n; import time; n.pool_init(4); time.sleep({})"
     for pause in (0, 0.05):
         run_python(code.format(pause))
 
@@ -49,8 +49,8 @@ def test_interpreter_exits_with_sleeping_and_spinning_threads(native):
 def test_a_forked_child_computes_alone_and_may_start_its_own_threads(native):
     run_python(
         "import os, torch\n"
-        "from core.weights.formats import Dense\n"
-        "from core_plugins.platforms.cpu.kernels import NativeKernels\n"
+        "from core_runtime.weights.formats import Dense\n"
+        "from core_platforms.cpu.kernels import NativeKernels\n"
         "torch.set_num_threads(1)\n"  # its OpenMP threads do not survive a fork
         "kernels = NativeKernels(2)\n"
         "linear = kernels.linear(Dense(torch.ones(640, 64)), activation='none')\n"
@@ -112,8 +112,8 @@ def test_without_the_extension_there_is_a_reason(monkeypatch, tmp_path):
     log = tmp_path / "native_build_error.txt"
     log.write_text("g++: command not found")
     monkeypatch.setattr(extension, "ERROR_FILE", log)
-    monkeypatch.setitem(sys.modules, "core_plugins.platforms.cpu._native", None)
-    monkeypatch.delattr("core_plugins.platforms.cpu._native", raising=False)
+    monkeypatch.setitem(sys.modules, "core_platforms.cpu._native", None)
+    monkeypatch.delattr("core_platforms.cpu._native", raising=False)
     reason = extension.kernels_or_reason()
     assert isinstance(reason, Reason) and "failed build" in reason.actual and "build-kernels" in reason.hint
     with pytest.raises(PluginError, match="cpu_native"):
@@ -134,9 +134,9 @@ def test_an_extension_of_another_processor_is_refused_with_what_it_was_compiled_
     options = ["-std=c++17", "-fPIC", "-w", f"-DCORE_HAVE_{other.upper()}", "-I", str(ROOT / NATIVE)]
     tool("g++", *options, "-shared", "-pthread", str(foreign), *made.values(), "-o", str(library))
     code = (
-        "import importlib.util, sys, core_plugins.platforms.cpu as package\n"
+        "import importlib.util, sys, core_platforms.cpu as package\n"
         f"package.__path__.insert(0, {str(tmp_path)!r})\n"
-        "from core_plugins.platforms.cpu.extension import kernels_or_reason, numerics\n"
+        "from core_platforms.cpu.extension import kernels_or_reason, numerics\n"
         "print(kernels_or_reason(), numerics('cpu-native', {}))\n"
     )
     said = run_python(code)
@@ -144,7 +144,7 @@ def test_an_extension_of_another_processor_is_refused_with_what_it_was_compiled_
     assert "`core build-kernels` compiles it" in said and said.rstrip().endswith("None")
 
 
-OBJECTS = sorted((ROOT / "build").glob("native.*/core_plugins/platforms/cpu/native/*.o"))
+OBJECTS = sorted((ROOT / "build").glob("native.*/plugins/platforms/core_platforms/cpu/native/*.o"))
 FEATURES = {  # of the instructions of an object file, without what x86-64 always has
     "avx": r"\bv[a-z0-9]+\s|%ymm",
     "avx512": r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b",

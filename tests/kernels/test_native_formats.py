@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from core.weights.codebook import CODES
-from core.weights.formats import FP8, Codebook, Int8Channel
+from core_runtime.weights.codebook import CODES
+from core_runtime.weights.formats import FP8, Codebook, Int8Channel
 from tests.kernels.linear_check import check
 
 SHAPES = [(64, 64), (1, 1), (33, 577), (70, 130)]

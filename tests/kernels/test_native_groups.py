@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from core.layers.experts import ReferenceExperts
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.weights.formats import Int8Channel, IntGroups
-from core.weights.input_order import InputOrder
+from core_runtime.layers.experts import ReferenceExperts
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.weights.formats import Int8Channel, IntGroups
+from core_runtime.weights.input_order import InputOrder
 from tests.kernels.linear_check import check
 
 GROUPS = [(16, 32), (32, 64), (48, 144), (128, 384), (160, 160)]

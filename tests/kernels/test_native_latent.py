@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.api.mixer_parts import latent_parts
 from core.api.specs import LatentSpec
-from core.layers.heads import BatchedHeads, LinearHeads
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.layers.rows import RowKernels
-from core.layers.workspace import Workspace
-from core.models.mixers.latent import LatentMixer
-from core.models.norm import Norm
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu.tape import Tape, record
+from core_platforms.cpu.tape import Tape, record
+from core_runtime.layers.heads import BatchedHeads, LinearHeads
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.rows import RowKernels
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.mixers.latent import LatentMixer
+from core_runtime.models.norm import Norm
+from core_runtime.specs.mixer_parts import latent_parts
+from core_runtime.weights.formats import Dense
 
 HEADS, K, N, ROWS, HIDDEN = 3, 20, 44, 9, 32
 SPEC = LatentSpec(HEADS, rank=24, rope_size=8, head_size_nope=12, head_size_v=10, scale=0.2, q_rank=16)

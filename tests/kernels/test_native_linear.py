@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from core.api.specs import KernelQuery
-from core.weights.formats import Dense, IntGroups
+from core_runtime.weights.formats import Dense, IntGroups
 from tests.kernels.linear_check import check, expected
 
 DENSE = [(torch.float32, "none"), (torch.float16, "none"), (torch.bfloat16, "none"), (torch.bfloat16, "bf16")]

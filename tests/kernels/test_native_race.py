@@ -7,14 +7,14 @@ from sampling.reference import Row, draw, sequence
 
 from core.api.sampling_params import SamplingParams
 from core.api.specs import KernelQuery
-from core.layers.kernels import KernelSet
-from core.sampling.bitmask import bitmask_of
-from core.sampling.filters import survivors
-from core.sampling.kernel import masked_race, numpy_race
-from core.sampling.noise import NoiseKey
-from core.sampling.race import Entrant, winners
-from core.sampling.sampler import Sampler
-from core.sampling.told import native_logprobs
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.sampling.bitmask import bitmask_of
+from core_runtime.sampling.filters import survivors
+from core_runtime.sampling.kernel import masked_race, numpy_race
+from core_runtime.sampling.noise import NoiseKey
+from core_runtime.sampling.race import Entrant, winners
+from core_runtime.sampling.sampler import Sampler
+from core_runtime.sampling.told import native_logprobs
 
 ROWS = 16
 

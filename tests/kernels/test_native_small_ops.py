@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from core.layers import activations
-from core.layers.reference import ReferenceKernels
-from core.testing.operations import ALONE, GATES
+from core_kit.operations import ALONE, GATES
+from core_runtime.layers import activations
+from core_runtime.layers.reference import ReferenceKernels
 
 WIDTHS = [1, 15, 16, 64, 100, 576, 1536]
 

@@ -7,17 +7,17 @@ import torch
 
 from core.api.errors import PluginError
 from core.api.specs import STATE_DTYPE, StateQuery
-from core.models.families import lfm2
-from core.models.state_ops.gated_delta import gated_delta
-from core.models.state_ops.kda import kda
-from core.models.state_ops.mamba1 import mamba1
-from core.models.state_ops.mamba2 import mamba2
-from core.testing.reference import batch_view
-from core.testing.states import StateRun
-from core_plugins.attention.cpu_paged.backend import CpuPagedAttention
-from core_plugins.attention.cpu_paged.limits import unsupported_state
-from core_plugins.attention.torch_sdpa.backend import TorchSDPA
-from core_plugins.platforms.cpu.tape import record
+from core_attention.cpu_paged.backend import CpuPagedAttention
+from core_attention.cpu_paged.limits import unsupported_state
+from core_attention.torch_sdpa.backend import TorchSDPA
+from core_kit.reference import batch_view
+from core_kit.states import StateRun
+from core_models import lfm2
+from core_platforms.cpu.tape import record
+from core_runtime.models.state_ops.gated_delta import gated_delta
+from core_runtime.models.state_ops.kda import kda
+from core_runtime.models.state_ops.mamba1 import mamba1
+from core_runtime.models.state_ops.mamba2 import mamba2
 
 SCALES = {"z_scale": 0.7, "x_scale": 1.3, "b_scale": 0.9, "c_scale": 1.1, "dt_scale": 0.8}
 LAYERS = {

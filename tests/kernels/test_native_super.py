@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from core.api.specs import KernelQuery
-from core.weights.formats import IntGroups, SuperGroups
-from core.weights.input_order import InputOrder
-from core.weights.tables import TABLES
-from core_plugins.quantization.declared.bits import to_nibbles
-from core_plugins.quantization.gguf.blocks import FORMATS
+from core_quantization.declared.bits import to_nibbles
+from core_quantization.gguf.blocks import FORMATS
+from core_runtime.weights.formats import IntGroups, SuperGroups
+from core_runtime.weights.input_order import InputOrder
+from core_runtime.weights.tables import TABLES
 from tests.kernels.linear_check import check
 from tests.kernels.test_native_experts import choice, layer
 from tests.quantization.test_gguf_quantization import packed, random_blocks

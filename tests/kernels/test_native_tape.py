@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu.tape import Tape, record
+from core_platforms.cpu.tape import Tape, record
+from core_runtime.weights.formats import Dense
 
 WIDTH, ROWS = 48, 500  # more than run at a time
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from core.layers.experts import combine
-from core.weights.formats import Dense, IntGroups
+from core_runtime.layers.experts import combine
+from core_runtime.weights.formats import Dense, IntGroups
 from tests.kernels.test_native_experts import choice, dense, layer
 
 ROWS = (1, 2, 7, 40)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.layers.kernels import KernelSet
-from core.layers.reference import ReferenceKernels
-from core.layers.rows import RowKernels
-from core.testing.weights import activations, linear_query, random_weights
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_kit.weights import activations, linear_query, random_weights
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.layers.rows import RowKernels
+from core_runtime.weights.formats import Dense
 
 PAGE = 4096
 

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.api.decoder_spec import ExpertsSpec, MLPSpec
 from core.api.specs import RoutingSpec
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.models.mlp import DenseMLP, ExpertsMLP
-from core.weights.formats import Dense
-from core_plugins.platforms.cpu.tape import Tape, record
+from core_platforms.cpu.tape import Tape, record
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.models.mlp import DenseMLP, ExpertsMLP
+from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
+from core_runtime.weights.formats import Dense
 
 EXPERTS, TOP_K, HIDDEN, INNER, ROWS = 6, 2, 48, 32, 300
 

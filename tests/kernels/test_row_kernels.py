@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from core.api.specs import RoutingSpec
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.layers.rows import RowKernels
-from core.weights.formats import Dense
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.rows import RowKernels
+from core_runtime.weights.formats import Dense
 
 WIDTH, ROWS = 101, 37
 """Odd, so that rows begin at addresses that no vector is aligned to, and vectors have tails."""

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core_plugins.kernels.triton import ahead
+from core_kernels.triton import ahead
 
 pytest.importorskip("triton")
 
 ROWS = """
 import json
-from core_plugins.kernels.triton import ahead
-from core_plugins.kernels.triton.catalog import function_of, kernel_rows
+from core_kernels.triton import ahead
+from core_kernels.triton.catalog import function_of, kernel_rows
 
 row = next(row for row in kernel_rows() if row.function.endswith("elementwise:add"))
 parts = [part for name in ("sm_90", "sm_89") for part in ahead.catalog_parts(ahead.target_of(name))]
@@ -38,11 +38,11 @@ import torch
 import triton
 from triton.runtime.jit import JITFunction
 
-from core.cli.kernels_model import run_of
-from core.weights.formats import Dense
-from core_plugins.kernels.triton import ahead, launches
-from core_plugins.kernels.triton.elementwise import scale
-from core_plugins.kernels.triton.kernels import TritonKernels
+from core_commands.cli.kernels_model import run_of
+from core_runtime.weights.formats import Dense
+from core_kernels.triton import ahead, launches
+from core_kernels.triton.elementwise import scale
+from core_kernels.triton.kernels import TritonKernels
 
 chip = ahead.target_of("sm_90")
 of_model = ahead.launched_parts(chip, run_of(sys.argv[1:]))

@@ -9,13 +9,13 @@ from core.api.errors import UserError
 
 pytest.importorskip("triton")
 
-from core_plugins.kernels.triton import tune
-from core_plugins.kernels.triton.launches import Call, Launch, Pointer
-from core_plugins.kernels.triton.packed import Form
-from core_plugins.kernels.triton.product import COMPUTE
-from core_plugins.kernels.triton.tile_rows import Key, Tile, read_tiles
-from core_plugins.kernels.triton.tune_device import Prepared
-from core_plugins.kernels.triton.work import Work, work_of
+from core_kernels.triton import tune
+from core_kernels.triton.launches import Call, Launch, Pointer
+from core_kernels.triton.packed import Form
+from core_kernels.triton.product import COMPUTE
+from core_kernels.triton.tile_rows import Key, Tile, read_tiles
+from core_kernels.triton.tune_device import Prepared
+from core_kernels.triton.work import Work, work_of
 
 UINT4 = Work(
     Key("sm_90", "uint4", 96, 128),

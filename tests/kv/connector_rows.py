@@ -8,10 +8,10 @@ import msgspec
 
 from core.api.config import CacheConfig, EngineConfig, ResolvedPlugin
 from core.kv.connectors import KVConnectors
-from core.kv.tiers.tiers import KVTiers
+from core_kv_connectors.tiers.tiers import KVTiers
 
 ROWS = tuple(
-    ResolvedPlugin(kind="kv_connector", name=name, target=f"core_plugins.kv_connectors.{name}")
+    ResolvedPlugin(kind="kv_connector", name=name, target=f"core_kv_connectors.manifests.{name}")
     for name in ("tiers", "events", "residency", "explain")
 )
 

@@ -4,7 +4,7 @@ import pytest
 
 from core.kv.connectors import KVConnectors
 from core.kv.sequence import KVSequence
-from core.kv.tiers.page_directory import page_name
+from core_kv_connectors.tiers.page_directory import page_name
 from tests.kv.connector_rows import tiers_of
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, config_of, look_up
 
@@ -83,8 +83,8 @@ def test_what_leaves_the_pool_still_reaches_host_memory(tmp_path):
 
 def test_while_steps_go_on_blocks_follow_slowly_heads_first(world, monkeypatch):
     now = 1000.0
-    monkeypatch.setattr("core.kv.block_saver.time.monotonic", lambda: now)
-    monkeypatch.setattr("core.kv.block_saver.BUSY_BYTES_PER_S", 5 * PAGE_BYTES)
+    monkeypatch.setattr("core_kv_connectors.block_saver.time.monotonic", lambda: now)
+    monkeypatch.setattr("core_kv_connectors.block_saver.BUSY_BYTES_PER_S", 5 * PAGE_BYTES)
     world.engine.run(FIRST)
     for step in range(100):
         now += 0.01
@@ -140,7 +140,7 @@ def test_copies_that_fail_are_made_up_for(world):
 
 
 def test_pages_that_a_disk_refused_follow_when_it_works_again(world, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.rest.FIRST_S", 0.01)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 0.01)
     writer, failures = world.disk._writer, iter(range(3))
     store = writer._store
 
@@ -156,7 +156,7 @@ def test_pages_that_a_disk_refused_follow_when_it_works_again(world, monkeypatch
 
 
 def test_a_disk_that_fails_wakes_nobody_often(world, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.rest.FIRST_S", 30.0)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 30.0)
     world.engine.run(FIRST)
     world.disk._writer.rest.begin()
     assert world.services.save_idle(world.kv, world.engine.device.copy) > 20_000
@@ -184,7 +184,7 @@ def test_the_end_does_not_wait_for_a_disk_that_fails(world, monkeypatch):
     """Nor does it go round in circles until its time is over."""
     copies = []
     world.engine.run(FIRST)
-    monkeypatch.setattr("core.kv.tiers.rest.FIRST_S", 1000.0)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 1000.0)
     world.disk._writer.rest.begin()
     world.services.close(world.kv, copies.append, 60.0)
     assert copies == []

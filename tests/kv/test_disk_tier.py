@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from core.api.errors import ConfigError
-from core.kv.tiers.page_directory import page_name
-from core.kv.tiers.tiers import KVTiers
+from core_kv_connectors.tiers.page_directory import page_name
+from core_kv_connectors.tiers.tiers import KVTiers
 from tests.kv.tier_fakes import FIRST, OTHER, OTHER_PRINT, PRINT, Engine, disk_of, key, page
 
 SIZE = 270
@@ -229,17 +229,17 @@ def test_a_disk_that_fails_is_left_alone_for_a_while(tmp_path, open_disk, faults
         assert has(disk, *([1] * 50)) == [False] * 50
     assert len(calls) == 1 and len(caplog.records) == 1
     now = time.monotonic()
-    monkeypatch.setattr("core.kv.tiers.rest.time.monotonic", lambda: now + 1.5)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.time.monotonic", lambda: now + 1.5)
     assert has(disk, 1, 1) == [False, False] and len(calls) == 2, "tried again"
-    monkeypatch.setattr("core.kv.tiers.rest.time.monotonic", lambda: now + 3.0)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.time.monotonic", lambda: now + 3.0)
     found.clear()
     assert has(disk, 1) == [False], "each time for longer"
-    monkeypatch.setattr("core.kv.tiers.rest.time.monotonic", lambda: now + 10.0)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.time.monotonic", lambda: now + 10.0)
     assert has(disk, 1) == [True] and disk.read(0, key(1)) is not None
 
 
 def test_pages_wait_while_a_disk_cannot_be_written(tmp_path, open_disk, faults, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.rest.FIRST_S", 0.05)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 0.05)
     disk = open_disk(tmp_path)
     found, _ = faults
     found["write"] = (errno.EIO, lambda *args: True)
@@ -317,7 +317,7 @@ def test_a_page_on_its_way_does_not_survive_a_reset(tmp_path, open_disk, monkeyp
 
 
 def test_a_reset_on_a_failing_disk_is_made_up_for(tmp_path, open_disk, faults, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.rest.FIRST_S", 0.0)
+    monkeypatch.setattr("core_kv_connectors.tiers.rest.FIRST_S", 0.0)
     disk = open_disk(tmp_path)
     write(disk, 1, 2)
     found, _ = faults
@@ -336,7 +336,7 @@ def test_after_the_end_nothing_is_taken(tmp_path):
 
 
 def test_a_page_larger_than_all_that_may_wait_is_written_alone(tmp_path, open_disk, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.page_writer.MAX_PENDING_BYTES", 50)
+    monkeypatch.setattr("core_kv_connectors.tiers.page_writer.MAX_PENDING_BYTES", 50)
     disk = open_disk(tmp_path)
     write(disk, 1)
     assert np.array_equal(disk.read(0, key(1)), page(1))

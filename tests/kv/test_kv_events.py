@@ -10,14 +10,14 @@ import zmq
 from core import LLM, SamplingParams
 from core.api.config import KVEventsConfig
 from core.api.errors import ConfigError
-from core.api.kv_residency import RESIDENCY_BUCKETS
 from core.kv.connectors import KVConnectors
-from core.kv.event_publisher import END_OF_REPLAY, EventPublisher, PublishedEvents
-from core.kv.events import AllBlocksCleared, BlockRemoved, BlockStored, EventLog, KVEventBatch
 from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
-from core.kv.residency import Residency
 from core.kv.sequence import KVSequence
+from core_kv_connectors.event_publisher import END_OF_REPLAY, EventPublisher, PublishedEvents
+from core_kv_connectors.events import AllBlocksCleared, BlockRemoved, BlockStored, EventLog, KVEventBatch
+from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS
+from core_kv_connectors.residency import Residency
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from core.api.kv_load import KVLoad
 from core.kv.connectors import MAX_LOAD_S, KVConnectors
 from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
-from core.kv.tiers import disk, page_reader
-from core.kv.tiers.host import HostTier
-from core.kv.tiers.page_reader import STUCK_S
-from core.kv.tiers.tiers import KVTiers
+from core_kv_connectors.tiers import disk, page_reader
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_reader import STUCK_S
+from core_kv_connectors.tiers.tiers import KVTiers
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, disk_of, key, look_up
 
 PATIENCE_S = 20.0

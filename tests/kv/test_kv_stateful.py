@@ -14,8 +14,8 @@ from core.api.specs import KVGroup
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
-from core.kv.tiers.host import HostTier
-from core.kv.tiers.tiers import KVTiers
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.tiers import KVTiers
 from tests.kv.tier_fakes import look_up
 
 FULL = KVGroup("full", (0,))

@@ -15,9 +15,9 @@ from core.kv.connectors import KVConnectors
 from core.kv.fingerprint import fingerprint
 from core.kv.integrity import IntegrityError
 from core.kv.sequence import KVSequence
-from core.kv.tiers.host import HostTier
-from core.kv.tiers.page_file import PageError, page_parts, read_page
-from core.kv.tiers.tiers import KVTiers
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_file import PageError, page_parts, read_page
+from core_kv_connectors.tiers.tiers import KVTiers
 from tests.kv.connector_rows import tiers_of
 from tests.kv.tier_fakes import FIRST, OTHER, OTHER_PRINT, PAGE_BYTES, PRINT, Engine, config_of, disk_of, key, page
 
@@ -213,7 +213,7 @@ def test_a_writer_that_is_killed_leaves_no_page_that_is_believed(tmp_path):
     """A process writes pages as fast as it can and is killed in the middle; whatever is there must be whole."""
     script = (
         "import sys, numpy as np\n"
-        "from core.kv.tiers.disk import DiskTier\n"
+        "from core_kv_connectors.tiers.disk import DiskTier\n"
         "from core.kv.hashing import PrefixHasher\n"
         "disk, hasher = DiskTier(sys.argv[1], '0a' * 16, 1 << 30, 1 << 20), PrefixHasher()\n"
         "for number in range(200):\n"
@@ -255,7 +255,7 @@ def test_processes_share_a_directory(tmp_path):
 
 
 def test_a_slow_disk_drops_pages_instead_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("core.kv.tiers.page_writer.MAX_PENDING_BYTES", 250)
+    monkeypatch.setattr("core_kv_connectors.tiers.page_writer.MAX_PENDING_BYTES", 250)
     disk = disk_of(tmp_path)
     with disk._writer._changed:
         for number in range(5):

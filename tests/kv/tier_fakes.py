@@ -8,7 +8,7 @@ from core.kv.connectors import KVConnectors
 from core.kv.hashing import PrefixHasher
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
-from core.kv.tiers.disk import DiskTier
+from core_kv_connectors.tiers.disk import DiskTier
 from tests.kv.connector_rows import with_cache
 
 HASHER = PrefixHasher()

@@ -8,7 +8,7 @@ from transformers.activations import ACT2FN, XIELUActivation
 from transformers.models.gpt_oss.configuration_gpt_oss import GptOssConfig
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from core.layers import activations
+from core_runtime.layers import activations
 
 THEIRS = {
     "silu": "silu",

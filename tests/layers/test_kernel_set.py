@@ -7,14 +7,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from core.api.block_spec import MLPSpec
 from core.api.reason import Reason
-from core.layers.kernels import KernelSet
-from core.layers.linear import Linear
-from core.layers.reference import ReferenceKernels, ReferenceLinear
-from core.models.mlp import DenseMLP
-from core.plugin import contracts
-from core.weights.formats import Dense
+from core_runtime import contracts
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.reference import ReferenceKernels, ReferenceLinear
+from core_runtime.models.mlp import DenseMLP
+from core_runtime.specs.block_spec import MLPSpec
+from core_runtime.weights.formats import Dense
 
 
 class OwnLinear(ReferenceLinear):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.layers.states import StateStore
-from core.testing.reference import batch_view
+from core_kit.reference import batch_view
+from core_runtime.layers.states import StateStore
 
 
 @pytest.mark.parametrize("block_bytes, offset", [(7, 0), (12, 0), (16, 0), (16, 1), (64, 4)])

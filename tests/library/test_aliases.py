@@ -10,10 +10,10 @@ from importlib import import_module
 import pytest
 
 import core
-import core_plugins.compat as compat
-from core.aliases import NAMES_NOT_SERVED, NOT_SERVED, OFFERED, PACKAGES, WHOLE
+import core_compat as compat
 from core.args.sources import merge
-from core.library.chores import print_embeddings
+from core_compat.aliases import NAMES_NOT_SERVED, NOT_SERVED, OFFERED, PACKAGES, WHOLE
+from core_frontend.library.chores import print_embeddings
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -39,14 +39,12 @@ def test_names_of_the_package_can_be_imported() -> None:
 
 def test_a_module_that_is_there_as_a_whole_is_asked_for_every_name() -> None:
     exec(
-        "from core_plugins.compat.config import PoolerConfig as a; from core.config import PoolerConfig as b; assert a is b",
+        "from core_compat.config import PoolerConfig as a; from core_config import PoolerConfig as b; assert a is b",
         {},
     )
-    exec(
-        "from core_plugins.compat.version import __version__ as a; from core import __version__ as b; assert a == b", {}
-    )
+    exec("from core_compat.version import __version__ as a; from core import __version__ as b; assert a == b", {})
     with pytest.raises(ImportError, match="SchedulerConfig: its keys are arguments of their own here"):
-        exec("from core_plugins.compat.config import SchedulerConfig", {})
+        exec("from core_compat.config import SchedulerConfig", {})
 
 
 def test_importing_core_alone_makes_no_module_path() -> None:
@@ -56,7 +54,7 @@ def test_importing_core_alone_makes_no_module_path() -> None:
         "import core\n"
         "assert core.SamplingParams and sys.meta_path == before\n"
         "try:\n    import core.sampling_params\nexcept ModuleNotFoundError as error:\n    print(error)\n"
-        "import core_plugins.compat\n"
+        "import core_compat\n"
         "assert len(sys.meta_path) == len(before) + 1\n"
         "import core.sampling_params\n"
         "assert core.sampling_params.SamplingParams is core.SamplingParams\n"
@@ -87,30 +85,30 @@ def test_what_is_not_there_is_told() -> None:
 
 def test_an_alias_imports_nothing_before_it_is_asked() -> None:
     program = (
-        "import sys, core, core_plugins.compat, core.entrypoints.llm, core.sampling_params\n"
+        "import sys, core, core_compat, core.entrypoints.llm, core.sampling_params\n"
         "from core.sampling_params import SamplingParams\n"
         "assert SamplingParams is core.SamplingParams\n"
-        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'core.llm', 'core.args'}))\n"
+        "print(sorted(set(sys.modules) & {'torch', 'transformers', 'core_frontend.llm', 'core.args'}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
 
 
 def test_objects_of_keys_are_what_the_argument_takes() -> None:
-    from core.config import PoolerConfig, ProfilerConfig
+    from core_config import PoolerConfig, ProfilerConfig
 
     assert PoolerConfig(pooling_type="MEAN") == {"pooling_type": "MEAN"}
     merged = merge({"pooler_config": PoolerConfig(pooling_type="CLS"), "profiler_config": ProfilerConfig()}, {})
     assert merged.problems == [] and merged.value("pooler_config") == {"pooling_type": "CLS"}
-    from core.config import ReasoningConfig, WeightTransferConfig
+    from core_config import ReasoningConfig, WeightTransferConfig
 
     assert ReasoningConfig(think="a") == {"think": "a"} and WeightTransferConfig(backend="file") == {"backend": "file"}
     with pytest.raises(ImportError, match="SchedulerConfig: its keys are arguments of their own here"):
-        from core.config import SchedulerConfig  # noqa: F401
+        from core_config import SchedulerConfig  # noqa: F401
     with pytest.raises(ImportError, match="KVTransferConfig: an instance does not exchange"):
-        from core.config import KVTransferConfig  # noqa: F401
+        from core_config import KVTransferConfig  # noqa: F401
     with pytest.raises(ImportError, match="cannot import name"):
-        from core.config import NoSuchName  # noqa: F401
+        from core_config import NoSuchName  # noqa: F401
 
 
 def test_vectors_are_printed_short(capsys: pytest.CaptureFixture[str]) -> None:

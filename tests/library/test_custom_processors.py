@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from core import LLM, AsyncLLM, SamplingParams
 from core.api.errors import ConfigError, RequestError, UserError
-from core.testing.skeleton import TEMPLATES
+from core_kit.skeleton import TEMPLATES
 from tests.testing.cheats import plugin
 
 PROCESSOR = (TEMPLATES / "logits_processor/core_my_plugin/processor.py").read_text()

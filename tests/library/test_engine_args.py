@@ -10,7 +10,7 @@ import pytest
 
 from core import AsyncEngineArgs, EngineArgs
 from core.args.sources import merge
-from core.library.flexible_parser import FlexibleArgumentParser
+from core_frontend.library.flexible_parser import FlexibleArgumentParser
 
 
 def parsed(words: str, parser: argparse.ArgumentParser | None = None) -> Any:

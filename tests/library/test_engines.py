@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from engine.fakes import FakeExecutor, make_config, make_resolution, reference
 
-import core.library.async_llm as async_module
+import core_frontend.library.async_llm as async_module
 from core import (
     LLM,
     AsyncEngineArgs,
@@ -26,7 +26,7 @@ from core import (
 )
 from core.api.errors import ConfigError, EngineDeadError, RequestError
 from core.api.sampling_params import RequestOutputKind
-from core.engine.async_engine import AsyncEngine
+from core_frontend.async_engine import AsyncEngine
 
 TARGET = "engine.fakes:FakeExecutor"
 
@@ -47,9 +47,9 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         slow = {"delay_s": 0.02} if context == "serve" else {}
         return fake_resolution(**slow)
 
-    module = ModuleType("core.config.resolve")
+    module = ModuleType("core_config.resolve")
     vars(module)["resolve"] = resolve
-    monkeypatch.setitem(sys.modules, "core.config.resolve", module)
+    monkeypatch.setitem(sys.modules, "core_config.resolve", module)
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # for the engine's process
     monkeypatch.setattr(async_module, "resolve", resolve)
     monkeypatch.setattr(AsyncEngine, "start", partial(AsyncEngine.start, executor=TARGET))
@@ -129,7 +129,7 @@ def test_mistakes_leave_the_engine_as_it_was(fakes: list[dict[str, Any]]) -> Non
 
 
 def test_metrics_have_the_names_that_scripts_compare(fakes: list[dict[str, Any]]) -> None:
-    from core_plugins.compat.v1.metrics.reader import Counter, Gauge, Vector  # type: ignore[import-not-found]
+    from core_compat.v1.metrics.reader import Counter, Gauge, Vector  # type: ignore[import-not-found]
 
     with LLM() as llm:
         llm.generate(["x" * 30, "x" * 30 + "y"], SamplingParams(max_tokens=2), use_tqdm=False)

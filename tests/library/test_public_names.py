@@ -44,7 +44,7 @@ def test_a_name_is_found_in_whichever_distribution_offers_it(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert target_of("core.names", "LLM", "core-other-front") == "json:JSONDecoder"
     assert target_of("core.names", "LLM", "not-installed") == "json:JSONDecoder"
-    assert target_of("core.names", "AsyncLLM", "core-other-front") == "core.library.async_llm:AsyncLLM"
+    assert target_of("core.names", "AsyncLLM", "core-other-front") == "core_frontend.library.async_llm:AsyncLLM"
     assert load("core.names", "NoSuchName", "core-other-front") is None
 
 
@@ -52,7 +52,7 @@ def test_a_name_of_the_core_reads_no_metadata() -> None:
     program = (
         "import sys, core\n"
         "core.SamplingParams, core.RequestOutput, core.PoolingParams, core.__version__\n"
-        "print(sorted({'importlib_metadata', 'core.plugin', 'core.llm', 'torch'} & {*sys.modules}))\n"
+        "print(sorted({'importlib_metadata', 'core.plugin', 'core_frontend.llm', 'torch'} & {*sys.modules}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from core.api.checkpoint import TokenizerSource
 from core.api.errors import RequestError
-from core.tokens.script_tokenizer import ScriptTokenizer
-from core.tokens.tokenizer import Tokenizer
+from core_runtime.specs.checkpoint import TokenizerSource
+from core_tokens.script_tokenizer import ScriptTokenizer
+from core_tokens.tokenizer import Tokenizer
 
 TEXTS = ["plain text", "", " leading", "ünïcödé 日本", "a<s>b</s>"]
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]

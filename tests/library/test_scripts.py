@@ -24,7 +24,7 @@ def test_a_script_runs_with_its_imports_changed(
     name: str, tiny_llama: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = SCRIPTS / f"{name}.py"
-    source = re.sub(r"^from vllm\b", "from core_plugins.compat", file.read_text(), flags=re.MULTILINE)
+    source = re.sub(r"^from vllm\b", "from core_compat", file.read_text(), flags=re.MULTILINE)
     arguments = ["--model", str(tiny_llama)]
     if name in ("command_line", "engine_loop"):
         arguments += ["--kv-cache-memory-bytes", "8M"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from core.api.checkpoint import CheckpointManifest
-from core.plugin.contracts import Loader
+from core_runtime.contracts import Loader
+from core_runtime.specs.checkpoint import CheckpointManifest
 
 
 def check_same(loader: Loader, manifest: CheckpointManifest, directory: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from core.api.errors import CheckpointError, UserError
-from core_plugins.loaders.dummy.loader import DummyLoader
-from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_loaders.dummy.loader import DummyLoader
+from core_loaders.safetensors.loader import SafetensorsLoader
 
 
 @pytest.mark.parametrize("fixture", ["tiny_llama", "tiny_gemma3"])

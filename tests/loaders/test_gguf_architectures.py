@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from core_plugins.loaders.gguf.loader import GGUFLoader
-from core_plugins.loaders.gguf.reader import read_architecture
-from core_plugins.loaders.gguf.table import architectures
-from core_plugins.quantization.gguf.blocks import FORMATS
+from core_loaders.gguf.loader import GGUFLoader
+from core_loaders.gguf.reader import read_architecture
+from core_loaders.gguf.table import architectures
+from core_quantization.gguf.blocks import FORMATS
 from tests.checkpoints.gguf.cases import CASES, ENCODERS, IDS
 from tests.families.harness import Harness, Piece
 

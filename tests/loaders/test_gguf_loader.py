@@ -14,12 +14,12 @@ from gguf import GGMLQuantizationType
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
 from core.api.specs import DensePlan, LayerSpec
-from core_plugins.loaders.gguf import manifest as gguf_manifest
-from core_plugins.loaders.gguf.loader import GGUFLoader
-from core_plugins.quantization.gguf.method import GGUFMethod
+from core_loaders.gguf import manifest as gguf_manifest
+from core_loaders.gguf.loader import GGUFLoader
+from core_quantization.gguf.method import GGUFMethod
+from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import HIDDEN, LAYERS, write_gguf
 from tests.real_models import gemma3_path, smollm2_path
 
@@ -92,7 +92,7 @@ def test_facts_of_the_real_models() -> None:
 def test_resolve_imports_no_torch(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf")
     script = (
-        "import sys; from core_plugins.loaders.gguf.manifest import core_load; from core.plugin.hookspecs import LoadContext;"
+        "import sys; from core_loaders.gguf.manifest import core_load; from core.plugin.hookspecs import LoadContext;"
         f"core_load(LoadContext()).resolve({str(path)!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])

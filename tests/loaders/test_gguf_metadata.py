@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from core.api.errors import CheckpointError
-from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_loaders.gguf.loader import GGUFLoader
 from tests.loaders.test_gguf_architectures import one_thread, unpacked
 from tests.loaders.test_gguf_packed import Tensors, logits, rewritten
 

@@ -12,8 +12,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter, de
 from gguf.quants import quantize
 
 from core.api.errors import CheckpointError
-from core_plugins.loaders.gguf.loader import GGUFLoader
-from core_plugins.quantization.gguf.method import GGUFMethod
+from core_loaders.gguf.loader import GGUFLoader
+from core_quantization.gguf.method import GGUFMethod
 from tests.checkpoints.gguf.cases import IDS
 from tests.families.harness import Harness, Piece
 from tests.loaders.test_gguf_architectures import one_thread, unpacked

@@ -11,10 +11,10 @@ from gguf import GGUFReader, GGUFValueType
 
 from core.api.errors import CheckpointError
 from core.api.specs import LayerSpec
-from core.tokens.tokenizer import Tokenizer
-from core_plugins.loaders.gguf.loader import GGUFLoader
-from core_plugins.loaders.gguf.reader import read_header
-from core_plugins.quantization.gguf.method import GGUFMethod
+from core_loaders.gguf.loader import GGUFLoader
+from core_loaders.gguf.reader import read_header
+from core_quantization.gguf.method import GGUFMethod
+from core_tokens.tokenizer import Tokenizer
 from tests.loaders.gguf_files import write_gguf
 from tests.real_models import smollm2_path
 

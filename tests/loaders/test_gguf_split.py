@@ -10,10 +10,10 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
-from core_plugins.loaders.gguf import manifest as gguf_manifest
-from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_loaders.gguf import manifest as gguf_manifest
+from core_loaders.gguf.loader import GGUFLoader
+from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import write_gguf
 
 COUNT = 3

@@ -19,13 +19,13 @@ from core import checkpoint_files
 from core.api.errors import CheckpointError, UserError
 from core.api.pooling import DenseModule
 from core.checkpoint_files import folder_inside, inside, read_file, read_json
-from core.config.sentence_files import sentence_files
-from core.models.fallback.skeleton import check_code
-from core.models.vector_head import dense_head
-from core.tokens.directory import read_tokenizer
-from core.tokens.templates import read_templates
-from core_plugins.loaders.directory import read_directory
-from core_plugins.loaders.index import read_index
+from core_config.sentence_files import sentence_files
+from core_loaders.directory import read_directory
+from core_loaders.index import read_index
+from core_runtime.models.fallback.skeleton import check_code
+from core_runtime.models.vector_head import dense_head
+from core_tokens.directory import read_tokenizer
+from core_tokens.templates import read_templates
 
 ROOM = 512 << 20
 """Bytes of memory beside those of an idle interpreter with the reader."""
@@ -223,7 +223,7 @@ GGUF_CLAIMS = {
 @pytest.mark.parametrize("claim", GGUF_CLAIMS)
 def test_claims_of_gguf_files_take_no_memory(tmp_path: Path, claim: str) -> None:
     path = sparse(tmp_path / "a.gguf", GGUF_CLAIMS[claim])
-    assert refused_in_little_memory("core_plugins.loaders.gguf.reader", "read_header", path)
+    assert refused_in_little_memory("core_loaders.gguf.reader", "read_header", path)
 
 
 SAFETENSORS_CLAIMS = {
@@ -239,7 +239,7 @@ SAFETENSORS_CLAIMS = {
 def test_claims_of_safetensors_files_take_no_memory(tmp_path: Path, claim: str) -> None:
     raw = SAFETENSORS_CLAIMS[claim]
     path = sparse(tmp_path / "a.safetensors", struct.pack("<Q", len(raw)) + raw if raw[:1] == b"{" else raw)
-    assert refused_in_little_memory("core_plugins.loaders.safetensors.header", "read_header", path, ", 0")
+    assert refused_in_little_memory("core_loaders.safetensors.header", "read_header", path, ", 0")
 
 
 def refused_in_little_memory(module: str, function: str, path: Path, more: str = "") -> str:

@@ -13,15 +13,15 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, MistralConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, ConfigError
-from core.config.resolve import resolve
-from core.layers.rotary import inverse_frequencies
-from core.models.families import decoder_spec
 from core.plugin.registry import PluginRegistry
-from core_plugins.loaders.mistral import manifest as mistral_manifest
-from core_plugins.loaders.mistral.loader import MistralLoader
-from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_config.resolve import resolve
+from core_loaders.mistral import manifest as mistral_manifest
+from core_loaders.mistral.loader import MistralLoader
+from core_loaders.safetensors.loader import SafetensorsLoader
+from core_runtime.layers.rotary import inverse_frequencies
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.checkpoint import FileFacts
 from tests.tiny_models import SHAPE, save_checkpoint
 
 NAMES = (

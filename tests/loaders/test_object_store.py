@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, UserError
-from core_plugins.loaders.object_store import loader as loader_module
-from core_plugins.loaders.object_store import manifest as object_store
-from core_plugins.loaders.object_store.loader import ObjectStoreLoader
-from core_plugins.loaders.object_store.manifest import ObjectStoreArguments
-from core_plugins.loaders.object_store.store import ObjectChanged, StoredObject
-from core_plugins.loaders.object_store.stream import spans_of, stream
+from core_loaders.object_store import loader as loader_module
+from core_loaders.object_store import manifest as object_store
+from core_loaders.object_store.loader import ObjectStoreLoader
+from core_loaders.object_store.manifest import ObjectStoreArguments
+from core_loaders.object_store.store import ObjectChanged, StoredObject
+from core_loaders.object_store.stream import spans_of, stream
+from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.blob_stand_ins import serving_blobs
 from tests.loaders.same_tensors import check_same
 
@@ -201,8 +201,8 @@ def test_resolving_imports_no_torch(bucket, tiny_llama, tmp_path):
     put(client, tiny_llama, "plain")
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        "from core_plugins.loaders.object_store.loader import ObjectStoreLoader\n"
-        "from core_plugins.loaders.object_store.manifest import ObjectStoreArguments\n"
+        "from core_loaders.object_store.loader import ObjectStoreLoader\n"
+        "from core_loaders.object_store.manifest import ObjectStoreArguments\n"
         "loader = ObjectStoreLoader(ObjectStoreArguments(endpoint=sys.argv[1], cache=sys.argv[2]))\n"
         "assert loader.resolve('s3://models/plain').tensors and 'torch' not in sys.modules"
     )
@@ -250,7 +250,7 @@ def test_an_azure_account_must_be_named(tmp_path):
 
 def test_reading_ahead_is_bounded_and_parallel():
     """However slow the consumer is: no more bytes than the limit are on their way, and several requests at once."""
-    from core.api.checkpoint import TensorInfo
+    from core_runtime.specs.checkpoint import TensorInfo
 
     sizes = [3000, 500, 500, 9000, 100, 4000, 2500, 2500]
     infos, offset = [], 0
@@ -291,8 +291,8 @@ def test_an_end_before_the_last_tensor_stops_the_requests(memory):
 
 
 def test_a_pin_survives_the_manifest():
-    from core_plugins.loaders.object_store.loader import _pinned, _unpinned
-    from core_plugins.loaders.object_store.store import place_of
+    from core_loaders.object_store.loader import _pinned, _unpinned
+    from core_loaders.object_store.store import place_of
 
     place = place_of("s3://b/m")
     found = StoredObject("m/with#mark.safetensors", 0, '"etag"')

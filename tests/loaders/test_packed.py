@@ -14,16 +14,16 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from core import LLM, SamplingParams
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, CoreError
 from core.commands.main import main
-from core.config.resolve import resolve
-from core.executor.checkpoint import open_checkpoint
-from core.executor.plugin_loading import open_runtime
-from core.models.prepared import DATA, INDEX
 from core.plugin.table import PluginTable
-from core_plugins.loaders.packed import manifest as packed_manifest
-from core_plugins.loaders.packed.loader import PackedLoader
+from core_config.resolve import resolve
+from core_loaders.packed import manifest as packed_manifest
+from core_loaders.packed.loader import PackedLoader
+from core_runtime.executor.checkpoint import open_checkpoint
+from core_runtime.executor.plugin_loading import open_runtime
+from core_runtime.models.prepared import DATA, INDEX
+from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import write_gguf
 from tests.tiny_models import save_checkpoint
 
@@ -97,7 +97,7 @@ def test_the_configuration_is_that_of_the_source(tiny_llama: Path, packed: Path)
 
 def test_resolve_imports_no_torch(packed: Path) -> None:
     script = (
-        "import sys; from core_plugins.loaders.packed.loader import PackedLoader;"
+        "import sys; from core_loaders.packed.loader import PackedLoader;"
         f"PackedLoader().resolve({str(packed)!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])

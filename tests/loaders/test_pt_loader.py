@@ -16,13 +16,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
-from core.config.resolve import resolve
 from core.plugin.registry import PluginRegistry
-from core_plugins.loaders.npcache.loader import NpcacheLoader
-from core_plugins.loaders.pt import manifest as pt_manifest
-from core_plugins.loaders.pt.loader import PtLoader
+from core_config.resolve import resolve
+from core_loaders.npcache.loader import NpcacheLoader
+from core_loaders.pt import manifest as pt_manifest
+from core_loaders.pt.loader import PtLoader
+from core_runtime.specs.checkpoint import FileFacts
 
 
 @pytest.fixture
@@ -229,7 +229,7 @@ def test_files_of_training_are_no_weights(directory: Path) -> None:
 
 def test_resolve_imports_no_torch(directory: Path) -> None:
     script = (
-        "import sys; from core_plugins.loaders.npcache.loader import NpcacheLoader;"
+        "import sys; from core_loaders.npcache.loader import NpcacheLoader;"
         f"NpcacheLoader().resolve({str(directory)!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])

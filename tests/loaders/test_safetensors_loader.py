@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError
-from core_plugins.loaders import prefetch
-from core_plugins.loaders.safetensors import manifest as safetensors_manifest
-from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_loaders import prefetch
+from core_loaders.safetensors import manifest as safetensors_manifest
+from core_loaders.safetensors.loader import SafetensorsLoader
+from core_runtime.specs.checkpoint import FileFacts
 
 
 @pytest.fixture
@@ -213,7 +213,7 @@ def test_a_file_that_shrank_is_a_sentence(copy: Path) -> None:
 
 def test_resolve_imports_no_torch(tiny_llama: Path) -> None:
     script = (
-        "import sys; from core_plugins.loaders.safetensors.loader import SafetensorsLoader;"
+        "import sys; from core_loaders.safetensors.loader import SafetensorsLoader;"
         f"SafetensorsLoader().resolve({str(tiny_llama)!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60, cwd=Path(__file__).parents[2])

@@ -9,15 +9,15 @@ import torch
 from safetensors.torch import load_file
 
 from core import LLM, SamplingParams
-from core.api.checkpoint import FileFacts
 from core.api.errors import CheckpointError, ConfigError, UserError
 from core.commands.main import main
-from core.config.resolve import resolve
-from core.executor.plugin_loading import load_plugin
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import PluginTable
-from core_plugins.loaders.sharded_state import manifest as sharded_manifest
-from core_plugins.loaders.sharded_state.loader import ShardedStateLoader
+from core_config.resolve import resolve
+from core_loaders.sharded_state import manifest as sharded_manifest
+from core_loaders.sharded_state.loader import ShardedStateLoader
+from core_runtime.executor.plugin_loading import load_plugin
+from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.gguf_files import write_gguf
 from tests.tiny_models import save_checkpoint
 

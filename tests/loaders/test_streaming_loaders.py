@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.api.checkpoint import FileFacts
 from core.api.config import ResolvedPlugin
 from core.api.errors import CheckpointError, PluginError, UserError
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import load_manifest
 from core.plugin.table import load_plugin
-from core_plugins.loaders.tensorizer.index import read_index
+from core_loaders.tensorizer.index import read_index
+from core_runtime.specs.checkpoint import FileFacts
 from tests.loaders.same_tensors import check_same
 
 LIBRARIES = {"runai_streamer": "runai_model_streamer", "fastsafetensors": "fastsafetensors", "tensorizer": "tensorizer"}
@@ -69,7 +69,7 @@ def loader_of(name: str, arguments: dict[str, object]):
 
 
 def manifest_of(name: str):
-    target = f"core_plugins.loaders.{name}.manifest"
+    target = f"core_loaders.{name}.manifest"
     return load_manifest(ResolvedPlugin(kind="loader", name=name, target=target))
 
 
@@ -110,7 +110,7 @@ def test_resolving_imports_no_torch(name, model, request):
     arguments = {"runai_streamer": "Streamer", "fastsafetensors": "Fast", "tensorizer": "Tensorizer"}[name]
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
-        f"from core_plugins.loaders.{name} import loader, manifest\n"
+        f"from core_loaders.{name} import loader, manifest\n"
         f"found = loader.{kind}Loader(manifest.{arguments}Arguments()).resolve(sys.argv[1])\n"
         "assert found.tensors and 'torch' not in sys.modules"
     )

@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.config import CacheConfig
-from core.api.decoder_spec import DecoderSpec
-from core.api.model_part import Part
 from core.api.step_limits import StepLimits
-from core.layers.kernels import KernelSet
-from core.layers.workspace import Workspace
-from core.models.decoder import Decoder, DecoderWeights, rotary_tables
-from core.models.families import decoder_spec
-from core.models.loading import WHOLE, WeightLoading
-from core.plugin.contracts import BatchView, Kernels, Loader, QuantizationMethod
-from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+from core_attention.torch_sdpa.backend import TorchSDPA
+from core_runtime.contracts import BatchView, Kernels, Loader, QuantizationMethod
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
+from core_runtime.models.families import decoder_spec
+from core_runtime.models.loading import WHOLE, WeightLoading
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.model_part import Part
 
 LIMITS = StepLimits(sequences=512, tokens=512, logit_rows=512)
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from models.harness import LIMITS, StateDictLoader
 
-from core.api.checkpoint import CheckpointManifest
-from core.layers.kernels import KernelSet
-from core.models.fallback.build import build_modules
-from core.models.fallback.shape import shaped_model
-from core.plugin.contracts import BatchView
-from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+from core_attention.torch_sdpa.backend import TorchSDPA
+from core_runtime.contracts import BatchView
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.fallback.build import build_modules
+from core_runtime.models.fallback.shape import shaped_model
+from core_runtime.specs.checkpoint import CheckpointManifest
 
 
 class Renaming(StateDictLoader):

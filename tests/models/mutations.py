@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForCausalLM, PreTrainedModel
 
 from core.api.errors import CoreError
-from core.models.defaults import family_defaults
-from core.models.families import decoder_spec
+from core_runtime.models.defaults import family_defaults
+from core_runtime.models.families import decoder_spec
 from tests.families.architectures import ENCODERS
 from tests.families.harness import Harness, Piece
 from tests.families.oracle import ATTENTION, build, logits_of, randomize

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from core.api.errors import UserError
-from core.models.configuration import Configuration, positive
-from core.models.unread import unread
+from core_runtime.models.configuration import Configuration, positive
+from core_runtime.models.unread import unread
 
 TYPES = ("llama", "granite", "gemma3_text")
 
@@ -102,7 +102,7 @@ def test_plain_mappings_work_as_before() -> None:
 
 def test_reading_needs_neither_torch_nor_transformers() -> None:
     script = (
-        "import sys; from core.models.defaults import family_defaults; import core.models.unread; "
+        "import sys; from core_runtime.models.defaults import family_defaults; import core_runtime.models.unread; "
         "assert family_defaults('llama').defaults['hidden_act'] == 'silu'; "
         "assert not {'torch', 'transformers'} & set(sys.modules)"
     )

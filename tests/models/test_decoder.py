@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from core.api.errors import UserError
-from core.models.families import decoder_spec, family_for
+from core_runtime.models.families import decoder_spec, family_for
 from tests.models.harness import Harness
 
 SMALL = {

@@ -7,8 +7,8 @@ import json
 import pytest
 import transformers
 
-from core.models.defaults import DIRECTORY, family_defaults
-from core.models.defaults.__main__ import config_classes, read_class
+from core_runtime.models.defaults import DIRECTORY, family_defaults
+from core_runtime.models.defaults.__main__ import config_classes, read_class
 
 CLASSES = config_classes()
 
@@ -20,7 +20,7 @@ def test_every_class_has_its_file_and_no_file_is_left_over() -> None:
         pytest.skip(f"the data is from transformers {recorded}, {transformers.__version__} is installed")
     assert written == set(CLASSES)
     differing = [name for name, one in CLASSES.items() if family_defaults(name) != read_class(one)]
-    assert differing == [], "run `python -m core.models.defaults`"
+    assert differing == [], "run `python -m core_runtime.models.defaults`"
 
 
 def test_instances_of_the_classes_have_these_values() -> None:

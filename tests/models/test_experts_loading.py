@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from core.api.specs import DensePlan, LayerSpec, PartPlan
-from core.layers.reference import ReferenceKernels
-from core.weights.experts import Experts
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.weights.experts import Experts
 from tests.models.harness import Harness
 from tests.models.test_parts import SEQUENCES, InGroups, checkpoint
 

@@ -8,7 +8,7 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.reason import Reason
-from core.layers.reference import ReferenceKernels
+from core_runtime.layers.reference import ReferenceKernels
 from tests.executor.test_doubles import TORCH
 
 ROOM = {"max_model_len": 32, "max_num_seqs": 2, "dtype": "bfloat16", "num_gpu_blocks_override": 64}

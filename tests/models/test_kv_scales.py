@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from core.api.errors import CheckpointError
 from core.api.sampling_params import SamplingParams
-from core.llm import LLM
+from core_frontend.llm import LLM
 
 ARGUMENTS = {
     "device": "cpu", "max_model_len": 64, "max_num_seqs": 2, "kv_cache_memory_bytes": 1 << 22, "use_tqdm_on_load": False

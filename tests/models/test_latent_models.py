@@ -14,10 +14,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from core import LLM, SamplingParams
 from core.api.errors import CoreError
 from core.api.specs import LatentSpec
-from core.config.resolve import resolve
-from core.executor.worker import Worker
-from core.layers.rotary import inverse_frequencies
-from core.models.families import decoder_spec
+from core_config.resolve import resolve
+from core_runtime.executor.worker import Worker
+from core_runtime.layers.rotary import inverse_frequencies
+from core_runtime.models.families import decoder_spec
 from tests.tiny_models import save_checkpoint
 
 PROMPTS = [list(range(5, 52)), [9, 9, 8, 7] * 5, [200]]

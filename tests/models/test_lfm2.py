@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, Lfm2Config
 
 from core import LLM, SamplingParams
 from core.api.errors import UserError
-from core.config.resolve import resolve
-from core.models.families import decoder_spec
-from core.testing.checkpoints import write_tokenizer
+from core_config.resolve import resolve
+from core_kit.checkpoints import write_tokenizer
+from core_runtime.models.families import decoder_spec
 
 SMALL = {
     "vocab_size": 260,

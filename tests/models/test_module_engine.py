@@ -15,13 +15,13 @@ from tiny_models import SHAPE, byte_tokenizer
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
-from core.api.module_spec import ModuleSpec
-from core.config.resolve import resolve
-from core.models.fallback import description
-from core.models.fallback import kept as kept_specs
-from core.models.fallback.description import builds, describe
-from core.models.fallback.kept import KeptSpecs
-from core.models.fallback.shape import shaped_model
+from core_config.resolve import resolve
+from core_runtime.models.fallback import description
+from core_runtime.models.fallback import kept as kept_specs
+from core_runtime.models.fallback.description import builds, describe
+from core_runtime.models.fallback.kept import KeptSpecs
+from core_runtime.models.fallback.shape import shaped_model
+from core_runtime.specs.module_spec import ModuleSpec
 
 PROMPTS = ["The paged cache", "a" * 70, "Tokens of many requests in one row"]
 PARAMS = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)

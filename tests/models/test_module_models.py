@@ -12,9 +12,9 @@ from models.module_harness import ModuleHarness
 from safetensors.torch import load_file
 
 from core.api.errors import CheckpointError, UserError
-from core.models.fallback.shape import shaped_model
-from core.models.families import UnknownArchitecture, family_for
-from core.models.unread import unknown_to_class
+from core_runtime.models.fallback.shape import shaped_model
+from core_runtime.models.families import UnknownArchitecture, family_for
+from core_runtime.models.unread import unknown_to_class
 from tests.families.harness import Harness, Piece
 
 SHAPE = {

@@ -9,8 +9,8 @@ from transformers.activations import ACT2FN
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from core.layers.kernels import KernelSet
-from core.models.fallback.pointwise import KernelActivation, KernelNorm, put_pointwise
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.fallback.pointwise import KernelActivation, KernelNorm, put_pointwise
 
 
 class GroupRMSNorm(LlamaRMSNorm):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.models.families import families
+from core_runtime.models.families import families
 from tests.families.architectures import variants
 from tests.models.mutations import Subject
 

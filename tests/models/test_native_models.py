@@ -9,9 +9,9 @@ from transformers import AutoModelForCausalLM
 from core import LLM, SamplingParams
 from core.api.errors import CoreError
 from core.api.reason import Reason
-from core.config.resolve import resolve
-from core.executor.worker import Worker
-from core_plugins.platforms.cpu.extension import kernels_or_reason
+from core_config.resolve import resolve
+from core_platforms.cpu.extension import kernels_or_reason
+from core_runtime.executor.worker import Worker
 from tests.tiny_models import save_checkpoint
 
 NATIVE = kernels_or_reason()

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from core.api.errors import UserError
-from core.api.model_part import Part
 from core.api.specs import LayerSpec, PartPlan
-from core.layers.reference import ReferenceKernels
-from core.weights.formats import IntGroups
-from core.weights.input_order import InputOrder
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.layers.reference import ReferenceKernels
+from core_runtime.specs.model_part import Part
+from core_runtime.weights.formats import IntGroups
+from core_runtime.weights.input_order import InputOrder
 from tests.models.harness import Harness
 from tests.models.test_parts import SEQUENCES, InGroups, checkpoint
 

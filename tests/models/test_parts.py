@@ -17,11 +17,11 @@ from transformers import (
 )
 
 from core.api.errors import UserError
-from core.api.model_part import Part
 from core.api.specs import LayerSpec, PartPlan
-from core.models.families import decoder_spec, family_for
-from core.weights.formats import IntGroups
-from core_plugins.platforms.cpu.kernels import NativeKernels
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.models.families import decoder_spec, family_for
+from core_runtime.specs.model_part import Part
+from core_runtime.weights.formats import IntGroups
 from tests.models.harness import Harness
 from tests.models.test_decoder import checkpoint_tensors
 

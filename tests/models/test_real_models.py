@@ -99,8 +99,8 @@ def test_the_reader_of_the_file_agrees_with_the_formats_own_tool(find: Callable[
     """A few tensors of each type, packed by us and dequantized, equal the `gguf` package's values."""
     from core.api.specs import LayerSpec, PartPlan
     from core.plugin.hookspecs import LoadContext
-    from core_plugins.loaders.gguf import manifest as loader_manifest
-    from core_plugins.quantization.gguf import manifest as method_manifest
+    from core_loaders.gguf import manifest as loader_manifest
+    from core_quantization.gguf import manifest as method_manifest
 
     for path in [find()]:
         loader = loader_manifest.core_load(LoadContext())

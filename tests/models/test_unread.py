@@ -7,7 +7,7 @@ import time
 import pytest
 
 from core.api.errors import UserError
-from core.models.families import decoder_spec, unknown_keys
+from core_runtime.models.families import decoder_spec, unknown_keys
 from tests.models.published import GEMMA_3_1B, LLAMA_3_1_8B, PUBLISHED, QWEN3_30B_A3B
 
 

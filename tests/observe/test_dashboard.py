@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.messages import SchedulerStats
-from core.api.server_config import ServerConfig
-from core.api.step_sizes import STEP_BOUNDS
 from core.commands.main import main
+from core_config.server_config import ServerConfig
+from core_observers.step_sizes import STEP_BOUNDS
 from tests.serving.conftest import run_server
 
 NAME = re.compile(r"\b(?:core|vllm):[a-z0-9_]+")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.api.messages import SchedulerStats
-from core.observe.draft_metrics import drafts
+from core_observers.draft_metrics import drafts
 
 
 def test_an_engine_without_speculation_tells_nothing() -> None:

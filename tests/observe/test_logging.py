@@ -10,7 +10,7 @@ import pytest
 
 from core.api.errors import UserError
 from core.logging_setup import LOGGERS, log_line
-from core.observe.logging import setup_logging
+from core_observers.logging import setup_logging
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def test_one_line_a_record(capsys: pytest.CaptureFixture[str]) -> None:
     setup_logging("warning", "first")
     setup_logging("info", "engine")
     logging.getLogger("core.engine.core").info("text %d", 7)
-    logging.getLogger("core_plugins.loaders").debug("hidden")
+    logging.getLogger("core_loaders").debug("hidden")
     logging.getLogger("other").info("not ours")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1

@@ -6,7 +6,7 @@ import fcntl
 import os
 import threading
 
-from core.observe.output import CAPACITY, BestEffortStream
+from core_observers.output import CAPACITY, BestEffortStream
 
 LINE = "a line of forty characters, as logs have\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from core.api.messages import SchedulerStats
-from core.observe.metrics import ServerMetrics
+from core_observers.metrics import ServerMetrics
 
 
 def page(stats):

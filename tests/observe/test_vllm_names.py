@@ -13,11 +13,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.config import CacheConfig
-from core.api.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 from core.api.messages import SchedulerStats
-from core.api.step_sizes import STEP_BOUNDS
-from core.observe.metrics import ServerMetrics
-from core.observe.vllm_names import ABSENT, THEIRS
+from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
+from core_observers.metrics import ServerMetrics
+from core_observers.step_sizes import STEP_BOUNDS
+from core_observers.vllm_names import ABSENT, THEIRS
 
 EXPECTED: dict[str, list[str]] = json.loads(Path(__file__).with_name("vllm_metrics.json").read_text())
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "observability.md"

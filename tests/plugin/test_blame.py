@@ -17,7 +17,7 @@ SETTINGS = {
     "enforce_eager": True,
 }
 LOADER = """
-from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_loaders.safetensors.loader import SafetensorsLoader
 class Bad(SafetensorsLoader):
     def %s(self, *_): return {}['oops']
 @hookimpl
@@ -36,7 +36,7 @@ DENSE = "DensePlan((f'{spec.name}.weight',))"
 ATTENTION = """
 @hookimpl
 def core_load(context):
-    from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+    from core_attention.torch_sdpa.backend import TorchSDPA
     class Bad(TorchSDPA):
         def %s(self, *_): return {}['oops']
     return Bad()
@@ -44,7 +44,7 @@ def core_load(context):
 KERNELS = """
 @hookimpl
 def core_load(context):
-    from core.layers.reference import ReferenceKernels
+    from core_runtime.layers.reference import ReferenceKernels
     class Bad(ReferenceKernels):
         def %s(self, *_, **__): return {}['oops']
     return Bad()
@@ -56,7 +56,7 @@ def core_probe(): return Probe((Device('bad:0', '', 1 << 30, 1 << 30),))
 def core_propose(view): return {'kernels': Proposal([], '')}
 @hookimpl
 def core_load(context):
-    from core_plugins.platforms.cpu.runtime import CpuPlatform, CpuRuntime
+    from core_platforms.cpu.runtime import CpuPlatform, CpuRuntime
     class Bad(CpuPlatform):
         def open(self, device, kernels):
             runtime = super().open('cpu', kernels)
@@ -74,7 +74,7 @@ class Bad:
 def core_load(context): return Bad()
 """
 POLICY = """
-from core_plugins.policies.fcfs.policy import FcfsPolicy
+from core_policies.fcfs.policy import FcfsPolicy
 class Bad(FcfsPolicy):
     def %s(self, *_): return {}['oops']
 @hookimpl
@@ -166,7 +166,7 @@ def test_a_proposer_that_fails_is_named_and_done_without(
     bad, tiny_llama, plain_token_ids, caplog, monkeypatch, answer, words
 ):
     if "within" in words:
-        monkeypatch.setattr("core.executor.checked_proposer.LIMIT_S", 0.3)
+        monkeypatch.setattr("core_runtime.executor.checked_proposer.LIMIT_S", 0.3)
     bad("speculative", PROPOSER.replace("{}['oops']", answer))
     with LLM(str(tiny_llama), **{**SETTINGS, **DRAFTS}) as llm, caplog.at_level(logging.ERROR, logger="core"):
         (output,) = llm.generate(PROMPT, GREEDY, use_tqdm=False, explain=True)

@@ -8,10 +8,8 @@ import sys
 
 import pytest
 
-from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import ConfigError, CoreError, PluginError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, KernelQuery
-from core.config.resolve import resolve
 from core.plugin.discovery import discover
 from core.plugin.editable import stale
 from core.plugin.hookspecs import CONTRACT, LoadContext
@@ -27,6 +25,8 @@ from core.plugin.selection import (
     select_speculative,
 )
 from core.plugin.table import PluginTable
+from core_config.resolve import resolve
+from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 FILES = FileFacts("m", "/m", True, ("weights.x",))
 FACTS = CheckpointFacts("m", "x", "strange")

@@ -12,7 +12,7 @@ def test_our_own_plugins_are_found_without_importing_them():
     loaded = set(sys.modules)
     rows = {(row.kind, row.name): row for row in discover()}
     assert rows["platform", "cpu"].distribution == "core-engine"
-    assert rows["loader", "gguf"].target == "core_plugins.loaders.gguf.manifest"
+    assert rows["loader", "gguf"].target == "core_loaders.gguf.manifest"
     assert not {name for name in set(sys.modules) - loaded if name.startswith("core_plugins.")}
 
 

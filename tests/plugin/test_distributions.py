@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import UserError
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.discovery import discover
@@ -26,6 +25,7 @@ from core.plugin.selection import (
     select_speculative,
 )
 from core.version import __version__
+from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 ROOT = Path(__file__).parents[2]
 FACTS = CheckpointFacts("x", "safetensors", "llama")

@@ -7,11 +7,11 @@ import uuid
 
 import pytest
 
-from core.config.memory import human_bytes
 from core.plugin.hookspecs import Device, PlatformView
-from core_plugins.platforms.cuda import chips, manifest
-from core_plugins.platforms.rocm import manifest as rocm
-from core_plugins.platforms.xpu import manifest as xpu
+from core_config.memory import human_bytes
+from core_platforms.cuda import chips, manifest
+from core_platforms.rocm import manifest as rocm
+from core_platforms.xpu import manifest as xpu
 
 GIB = 1 << 30
 NAMES = [uuid.UUID(int=7), uuid.UUID(int=8)]
@@ -167,8 +167,8 @@ def test_old_chips_have_no_bfloat16():
 
 
 def test_the_cache_leaves_room_for_what_a_gpu_needs_beside_it():
-    from core.config.rules import memory
-    from core.config.rules.rule import Facts
+    from core_config.rules import memory
+    from core_config.rules.rule import Facts
 
     class Settings(dict):
         def user_set(self, name):

@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 from core import LLM, SamplingParams
-from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec
-from core.config.resolve import resolve
 from core.plugin.discovery import ENGINE
 from core.plugin.ranking import NOT_CHOSEN
 from core.plugin.registry import PluginRegistry
@@ -27,6 +25,8 @@ from core.plugin.selection import (
     select_platform,
     select_quantization,
 )
+from core_config.resolve import resolve
+from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 ROOT = Path(__file__).parents[2]
 FILES = FileFacts("m", "/m", True, ("weights.x",))
@@ -140,7 +140,7 @@ def core_probe(): return Probe((Device('chip:0', 'a chip', 1 << 30, 1 << 30, 1),
 def core_propose(view): return {'dtype': Proposal('float32', ''), 'kernels': Proposal(['liked'], '')}
 @hookimpl
 def core_load(context):
-    from core_plugins.platforms.cpu.runtime import CpuPlatform
+    from core_platforms.cpu.runtime import CpuPlatform
     class Chip(CpuPlatform):
         def open(self, device, kernels): return super().open('cpu', kernels)
     return Chip(1)
@@ -165,8 +165,8 @@ def test_kernels_that_fail_are_left_out_and_told_unless_they_were_named(install,
 
 
 def test_a_start_without_the_engines_own_kernels_has_its_own_numerics_and_plan(monkeypatch, tiny_llama, caplog):
-    pytest.importorskip("core_plugins.platforms.cpu._native")
-    from core_plugins.platforms.cpu import kernels
+    pytest.importorskip("core_platforms.cpu._native")
+    from core_platforms.cpu import kernels
 
     plan = resolve({"model": str(tiny_llama), "plugins": "no:cpu_native"}, context="llm", environ={})
     monkeypatch.setattr(kernels.NativeKernels, "__init__", lambda self, threads: {}["oops"])

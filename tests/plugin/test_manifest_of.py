@@ -59,7 +59,7 @@ def test_no_declared_method_is_imported_before_a_checkpoint_declares_it() -> Non
     """Every start asks every manifest of a quantization method about a plain checkpoint."""
     script = """
 import sys
-from core.api.checkpoint import CheckpointFacts
+from core_runtime.specs.checkpoint import CheckpointFacts
 from core.plugin.registry import PluginRegistry
 registry = PluginRegistry()
 methods = "awq", "gptq", "auto_round", "hqq", "compressed_tensors", "quark"
@@ -67,7 +67,7 @@ for name in methods:
     manifest = registry.get("quantization", name)
     (reason,) = manifest.call("core_supports", query=CheckpointFacts("", "safetensors", "llama"))
     assert reason.required == f"one that declares {manifest.spec.name}", reason
-mine = [name for name in sys.modules if name.startswith("core_plugins.quantization.")]
+mine = [name for name in sys.modules if name.startswith("core_quantization.")]
 assert not [name for name in mine if name.endswith((".declaration", ".method", ".layout", ".layouts"))], mine
 assert "torch" not in sys.modules
 """

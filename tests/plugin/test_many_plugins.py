@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from core.api.checkpoint import FileFacts
 from core.args.schema import schema
 from core.plugin import rehearsal
 from core.plugin.discovery import discover
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_speculative
+from core_runtime.specs.checkpoint import FileFacts
 
 GROUPS = ("core.attention", "core.quantization", "core.platforms", "core.loaders", "core.speculative", "core.kernels")
 UNTOUCHED = "raise SystemExit('this manifest was imported')"

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHAPES = ("decoder_spec", "block_parts", "block_spec", "mixer_parts", "module_spec", "local_spec")
 SHAPES += ("draft_spec", "draft_input", "model_part", "pooling_head")
-FORBIDDEN = ("core.plugin.contracts", "core.weights", *(f"core.api.{name}" for name in SHAPES))
+FORBIDDEN = ("core_runtime.contracts", "core_runtime.weights", *(f"core.api.{name}" for name in SHAPES))
 FOLDERS = ("api", "args", "plugin", "scheduler", "kv", "engine")
 
 
@@ -55,7 +55,7 @@ def test_the_framework_names_no_method_of_quantization_and_no_runtime():
     for name, path in modules():
         names = imported(path)
         if name.startswith("core.plugin"):
-            assert not any(part.startswith("core.config") for part in names), name
+            assert not any(part.startswith("core_config") for part in names), name
         if name in ("core.engine.process", "core.engine.inproc", "core.engine.executors"):
-            assert not any(part.startswith("core.executor") for part in names), name
-            assert '"core.executor' not in path.read_text("utf-8"), name
+            assert not any(part.startswith("core_runtime.executor") for part in names), name
+            assert '"core_runtime.executor' not in path.read_text("utf-8"), name

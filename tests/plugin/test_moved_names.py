@@ -13,7 +13,7 @@ import core.api
 from core.plugin import moved
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.words import read_words
-from core_plugins.compat.moved import MOVED, MovedFinder
+from core_compat.moved import MOVED, MovedFinder
 
 ROWS = (
     ("core.api.former", "core.api.specs"),
@@ -67,7 +67,7 @@ def test_loading_a_plugin_of_another_package_keeps_old_names(make_plugin, monkey
     with pytest.raises(ManifestError, match=r"core \S+ has no core\.api\.former, and none that has moved from there"):
         load_manifest(row)
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr("core_plugins.compat.moved.MOVED", ROWS)
+    monkeypatch.setattr("core_compat.moved.MOVED", ROWS)
     moved.keep_moved_names.cache_clear()
     assert load_manifest(row).spec.name == "old"
 
@@ -75,7 +75,7 @@ def test_loading_a_plugin_of_another_package_keeps_old_names(make_plugin, monkey
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_file_that_plugins_names_may_use_old_names(make_plugin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
-    monkeypatch.setattr("core_plugins.compat.moved.MOVED", ROWS)
+    monkeypatch.setattr("core_compat.moved.MOVED", ROWS)
     file = make_plugin("attention", "old", BODY).target.removeprefix("file:")
     (row,) = read_words(file, []).added
     assert row.name == "old"
@@ -102,7 +102,7 @@ def test_a_row_leads_from_a_name_that_is_free_to_a_module() -> None:
 def test_nothing_is_installed_for_a_plugin_of_the_engine() -> None:
     program = (
         "import sys; from core.plugin.registry import PluginRegistry; before = [*sys.meta_path]\n"
-        "PluginRegistry().candidates('policy'); print(sys.meta_path == before, 'core_plugins.compat' in sys.modules)"
+        "PluginRegistry().candidates('policy'); print(sys.meta_path == before, 'core_compat' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout == "True False\n", done.stderr

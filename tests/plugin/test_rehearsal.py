@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from core.api.checkpoint import FileFacts
 from core.plugin import rehearsal
 from core.plugin.hookspecs import Device
 from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import PROBE, Answer, Call, Part, collect, start
 from core.plugin.selection import select_loader
+from core_runtime.specs.checkpoint import FileFacts
 
 
 def probe_all(rows, time_limit=10.0):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from core.api.checkpoint import CheckpointFacts, FileFacts
 from core.api.errors import CoreError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec, StateQuery, StateSpec
 from core.plugin.registry import PluginRegistry
@@ -16,6 +15,7 @@ from core.plugin.selection import (
     select_quantization,
     select_speculative,
 )
+from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 FILES = FileFacts("m", "/m", True, ("config.json",))
 FULL = AttentionQuery(AttentionSpec(4, 2, 64, 64, 0.125), "cpu", "bfloat16", 16)

@@ -116,7 +116,7 @@ def core_load(context):
     "kinds, code, words",
     [
         (["state"], LATENT, "without state_layout, bind_state, build_state, forward_state; see .*StateBackend"),
-        (["latent"], LATENT, r"without forward_latent; see core.plugin.contracts.LatentBackend\."),
+        (["latent"], LATENT, r"without forward_latent; see core_runtime.contracts.LatentBackend\."),
         (
             ["full", "latent"],
             LATENT,

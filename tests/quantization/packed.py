@@ -13,12 +13,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from core.api.checkpoint import CheckpointManifest
 from core.api.specs import DensePlan, LayerSpec, PartPlan
-from core.models.families import decoder_spec
 from core.plugin.hookspecs import LoadContext
-from core.weights.formats import CanonicalWeight
-from core_plugins.loaders.safetensors.loader import SafetensorsLoader
+from core_loaders.safetensors.loader import SafetensorsLoader
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.checkpoint import CheckpointManifest
+from core_runtime.weights.formats import CanonicalWeight
 from tests.models.harness import Harness
 
 KEPT = Path(__file__).parents[1] / "checkpoints"

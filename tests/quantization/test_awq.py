@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from core.api.checkpoint import CheckpointFacts
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.commands.main import main
-from core_plugins.quantization.auto_round import manifest as auto_round
-from core_plugins.quantization.auto_round.declaration import Declaration as AutoRoundDeclaration
-from core_plugins.quantization.awq import manifest as awq
-from core_plugins.quantization.awq.declaration import Declaration
-from core_plugins.quantization.declared.refusal import Refusal
+from core_quantization.auto_round import manifest as auto_round
+from core_quantization.auto_round.declaration import Declaration as AutoRoundDeclaration
+from core_quantization.awq import manifest as awq
+from core_quantization.awq.declaration import Declaration
+from core_quantization.declared.refusal import Refusal
+from core_runtime.specs.checkpoint import CheckpointFacts
 from tests.quantization.packed import KEPT, Packed, changed, check_tokens, differing
 
 AWQ = KEPT / "awq"

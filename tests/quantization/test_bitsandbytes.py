@@ -11,16 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from core.api.checkpoint import CheckpointFacts
 from core.api.errors import CheckpointError, UserError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
 from core.commands.main import main
-from core.llm import LLM
 from core.plugin.hookspecs import LoadContext
-from core_plugins.quantization.bitsandbytes import manifest as hooks
-from core_plugins.quantization.online.manifest import OnlineArguments
-from core_plugins.quantization.online.method import OnlineMethod
+from core_frontend.llm import LLM
+from core_quantization.bitsandbytes import manifest as hooks
+from core_quantization.online.manifest import OnlineArguments
+from core_quantization.online.method import OnlineMethod
+from core_runtime.specs.checkpoint import CheckpointFacts
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, differing
 
 HERE = KEPT / "bitsandbytes"

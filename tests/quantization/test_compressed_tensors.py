@@ -16,11 +16,11 @@ import torch
 from core.api.errors import CheckpointError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, Unsupported
-from core.llm import LLM
-from core_plugins.quantization.compressed import manifest as hooks
-from core_plugins.quantization.compressed.declaration import read_groups
-from core_plugins.quantization.compressed.sparse import spread
-from core_plugins.quantization.declared.refusal import Refusal
+from core_frontend.llm import LLM
+from core_quantization.compressed import manifest as hooks
+from core_quantization.compressed.declaration import read_groups
+from core_quantization.compressed.sparse import spread
+from core_quantization.declared.refusal import Refusal
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest, plain_model
 
 HERE = KEPT / "compressed-tensors"
@@ -96,9 +96,9 @@ def test_the_engine_serves_the_same_tokens() -> None:
 
 def test_the_manifest_needs_no_torch() -> None:
     code = (
-        "import sys; from core_plugins.quantization.compressed import manifest; from core.plugin.hookspecs import LoadContext;"
-        "from core_plugins.loaders.safetensors.header import ITEM_BYTES;"
-        "import core_plugins.quantization.compressed.layouts; assert 'torch' not in sys.modules"
+        "import sys; from core_quantization.compressed import manifest; from core.plugin.hookspecs import LoadContext;"
+        "from core_loaders.safetensors.header import ITEM_BYTES;"
+        "import core_quantization.compressed.layouts; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
@@ -253,7 +253,7 @@ def test_a_mask_with_too_few_numbers_is_damaged() -> None:
 
 
 def test_the_copy_of_a_checkpoint_can_be_named_without_its_method(tmp_path: Path) -> None:
-    from core.api.checkpoint import CheckpointFacts
+    from core_runtime.specs.checkpoint import CheckpointFacts
 
     plain = CheckpointFacts("x", "safetensors", "llama")
     assert "leave --quantization out" in str(hooks.core_supports(plain)[0])

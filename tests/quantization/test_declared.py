@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from core.api.checkpoint import CheckpointFacts
-from core.api.declaration import find_declaration
 from core.api.errors import UserError
 from core.api.specs import ACTIVATIONS
-from core.config.quantization_names import ALIASES, METHOD_NAMES
 from core.plugin.capabilities import roundings_of
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
-from core_plugins.loaders.directory import read_directory
-from core_plugins.platforms.cuda import manifest as cuda
-from core_plugins.quantization.declared.arguments import activation_for
-from core_plugins.quantization.declared.bits import to_nibbles, unpack_stream, unpack_words
-from core_plugins.quantization.declared.held import OFFERED
-from core_plugins.quantization.declared.patterns import any_means, is_meant
+from core_config.quantization_names import ALIASES, METHOD_NAMES
+from core_loaders.directory import read_directory
+from core_platforms.cuda import manifest as cuda
+from core_quantization.declared.arguments import activation_for
+from core_quantization.declared.bits import to_nibbles, unpack_stream, unpack_words
+from core_quantization.declared.held import OFFERED
+from core_quantization.declared.patterns import any_means, is_meant
+from core_runtime.specs.checkpoint import CheckpointFacts
+from core_runtime.specs.declaration import find_declaration
 
 
 @pytest.mark.parametrize(

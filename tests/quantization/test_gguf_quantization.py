@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.plugin.hookspecs import LoadContext
-from core.weights.canonical import CanonicalWeight
-from core_plugins.loaders.gguf.loader import GGUFLoader
-from core_plugins.platforms.cpu.kernels import NativeKernels
-from core_plugins.quantization.gguf import manifest as gguf_manifest
-from core_plugins.quantization.gguf.blocks import FORMATS
-from core_plugins.quantization.gguf.method import GGUFMethod
+from core_loaders.gguf.loader import GGUFLoader
+from core_platforms.cpu.kernels import NativeKernels
+from core_quantization.gguf import manifest as gguf_manifest
+from core_quantization.gguf.blocks import FORMATS
+from core_quantization.gguf.method import GGUFMethod
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
+from core_runtime.weights.canonical import CanonicalWeight
 from tests.real_models import gemma3_path, smollm2_path
 
 LARGER = {

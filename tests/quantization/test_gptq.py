@@ -13,15 +13,15 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from core.api.checkpoint import CheckpointFacts
 from core.api.errors import CheckpointError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.commands.main import main
-from core.llm import LLM
-from core_plugins.quantization.declared.refusal import Refusal
-from core_plugins.quantization.gptq import manifest as hooks
-from core_plugins.quantization.gptq.declaration import Declaration
+from core_frontend.llm import LLM
+from core_quantization.declared.refusal import Refusal
+from core_quantization.gptq import manifest as hooks
+from core_quantization.gptq.declaration import Declaration
+from core_runtime.specs.checkpoint import CheckpointFacts
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, differing
 
 HERE = KEPT / "gptq"
@@ -109,10 +109,10 @@ def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_planning_needs_no_torch() -> None:
     code = (
-        "import sys; from core_plugins.quantization.gptq import manifest, method, layout;"
-        "from core_plugins.quantization.awq import manifest, method, layout;"
-        "from core_plugins.quantization.auto_round import manifest, method;"
-        "from core_plugins.quantization.bitsandbytes import manifest, method; assert 'torch' not in sys.modules"
+        "import sys; from core_quantization.gptq import manifest, method, layout;"
+        "from core_quantization.awq import manifest, method, layout;"
+        "from core_quantization.auto_round import manifest, method;"
+        "from core_quantization.bitsandbytes import manifest, method; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

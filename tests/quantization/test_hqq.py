@@ -14,16 +14,16 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from core.api.checkpoint import CheckpointFacts
 from core.api.errors import CheckpointError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
 from core.commands.main import main
-from core.llm import LLM
-from core.weights.formats import Dense, IntGroups, SuperGroups
-from core_plugins.quantization.declared.refusal import Refusal
-from core_plugins.quantization.hqq import manifest as hooks
-from core_plugins.quantization.hqq.declaration import check_declaration
+from core_frontend.llm import LLM
+from core_quantization.declared.refusal import Refusal
+from core_quantization.hqq import manifest as hooks
+from core_quantization.hqq.declaration import check_declaration
+from core_runtime.specs.checkpoint import CheckpointFacts
+from core_runtime.weights.formats import Dense, IntGroups, SuperGroups
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest
 
 HERE = KEPT / "hqq"
@@ -119,7 +119,7 @@ def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_planning_needs_no_torch() -> None:
-    code = "import sys; from core_plugins.quantization.hqq import manifest, method, layout; assert 'torch' not in sys.modules"
+    code = "import sys; from core_quantization.hqq import manifest, method, layout; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

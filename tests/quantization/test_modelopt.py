@@ -16,9 +16,9 @@ from core.api.errors import UserError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
 from core.commands.main import main
-from core.llm import LLM
-from core.weights.formats import Codebook
-from core_plugins.quantization.modelopt import manifest as hooks
+from core_frontend.llm import LLM
+from core_quantization.modelopt import manifest as hooks
+from core_runtime.weights.formats import Codebook
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, digest
 
 HERE = KEPT / "modelopt"

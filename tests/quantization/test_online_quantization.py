@@ -4,17 +4,17 @@ import msgspec
 import pytest
 import torch
 
-from core.api.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError, UserError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import ACTIVATIONS, DensePlan, LayerSpec, PartPlan, Unsupported
-from core.llm import LLM
 from core.plugin.hookspecs import LoadContext
 from core.plugin.registry import PluginRegistry
-from core_plugins.quantization.online import manifest as manifests
-from core_plugins.quantization.online.manifest import OnlineArguments
-from core_plugins.quantization.online.rounding import quantize
-from core_plugins.quantization.online.schemes import SCHEMES
+from core_frontend.llm import LLM
+from core_quantization.online import manifest as manifests
+from core_quantization.online.manifest import OnlineArguments
+from core_quantization.online.rounding import quantize
+from core_quantization.online.schemes import SCHEMES
+from core_runtime.specs.checkpoint import CheckpointFacts, CheckpointManifest, TensorInfo, TokenizerSource
 from tests.config.test_memory_plan import compare
 
 # Error of the squares of normal weights, relative: 8 bits far below 1%; 4-bit floats as their publications have them.

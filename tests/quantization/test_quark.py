@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from core.api.specs import LayerSpec, Unsupported
-from core.models.kv_scales import kv_scales
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_quantization
-from core_plugins.quantization.declared.refusal import Refusal
-from core_plugins.quantization.quark import manifest as hooks
-from core_plugins.quantization.quark.declaration import read_declaration
+from core_quantization.declared.refusal import Refusal
+from core_quantization.quark import manifest as hooks
+from core_quantization.quark.declaration import read_declaration
+from core_runtime.models.kv_scales import kv_scales
 from tests.quantization.packed import KEPT, Packed, changed, check_tokens, digest
 
 HERE = KEPT / "quark"

@@ -20,9 +20,9 @@ from transformers import AutoModelForCausalLM, GptOssConfig
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from core.api.errors import CheckpointError, ConfigError
-from core.config.resolve import resolve
-from core.weights.codebook import E2M1
-from core_plugins.quantization.online.manifest import FP8
+from core_config.resolve import resolve
+from core_quantization.online.manifest import FP8
+from core_runtime.weights.codebook import E2M1
 from tests.quantization.packed import KEPT, Packed, changed, check_tokens, differing
 
 LARGEST = 448.0

@@ -14,16 +14,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.api.checkpoint import CheckpointFacts
 from core.api.errors import CheckpointError
 from core.api.sampling_params import SamplingParams
 from core.api.specs import LayerSpec, PartPlan, Unsupported
 from core.commands.main import main
-from core.llm import LLM
 from core.plugin.hookspecs import LoadContext
-from core_plugins.quantization.declared.refusal import Refusal
-from core_plugins.quantization.torchao import manifest as hooks
-from core_plugins.quantization.torchao.declaration import check_declaration
+from core_frontend.llm import LLM
+from core_quantization.declared.refusal import Refusal
+from core_quantization.torchao import manifest as hooks
+from core_quantization.torchao.declaration import check_declaration
+from core_runtime.specs.checkpoint import CheckpointFacts
 from tests.quantization.packed import KEPT, PROMPT, Packed, changed, check_tokens, differing
 
 HERE = KEPT / "torchao"
@@ -94,7 +94,7 @@ def test_the_configuration_explains_it(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_planning_needs_no_torch() -> None:
     code = (
-        "import sys; from core_plugins.quantization.torchao import manifest, method, integers, floats;"
+        "import sys; from core_quantization.torchao import manifest, method, integers, floats;"
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

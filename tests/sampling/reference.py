@@ -10,8 +10,8 @@ import torch
 
 from core.api.messages import EngineRequest, TokenLogprobs
 from core.api.sampling_params import SamplingParams
-from core.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
-from core.sampling.filters import survivors
+from core_runtime.sampling import Sampler, SampleRows, SamplingColumns, SequenceSampling
+from core_runtime.sampling.filters import survivors
 
 ROOM = 128
 """Tokens that a sequence may grow by."""

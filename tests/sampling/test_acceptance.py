@@ -10,10 +10,10 @@ import pytest
 import torch
 from sampling.reference import Row, draw, sequence
 
-from core.sampling import Sampler, SampleRows, SamplingColumns
-from core.sampling.acceptance import AcceptanceRule, DraftedPosition, Rejection, Synthetic, Typical
-from core.sampling.distribution import Distribution
-from core.sampling.noise import NoiseKey
+from core_runtime.sampling import Sampler, SampleRows, SamplingColumns
+from core_runtime.sampling.acceptance import AcceptanceRule, DraftedPosition, Rejection, Synthetic, Typical
+from core_runtime.sampling.distribution import Distribution
+from core_runtime.sampling.noise import NoiseKey
 
 VOCAB = 4
 NUM_DRAFTS = 2

@@ -5,8 +5,8 @@ import pytest
 import torch
 from sampling.reference import Row, draw, sample_one, sequence
 
-from core.sampling import Sampler
-from core.sampling.bitmask import apply_bitmask, bitmask_of, num_words
+from core_runtime.sampling import Sampler
+from core_runtime.sampling.bitmask import apply_bitmask, bitmask_of, num_words
 
 
 def random_masks(rows: int, vocab: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,9 +12,9 @@ from sampling.reference import Row, draw, sequence
 from transformers import AutoModelForCausalLM, RepetitionPenaltyLogitsProcessor
 
 from core import LLM, SamplingParams
-from core.sampling import Sampler
-from core.sampling.adjusted import ADJUSTED_ROWS
-from core.sampling.counts import TokenCounts
+from core_runtime.sampling import Sampler
+from core_runtime.sampling.adjusted import ADJUSTED_ROWS
+from core_runtime.sampling.counts import TokenCounts
 
 PROMPT = [5, 9, 5]
 NUM_TOKENS = 200

@@ -18,8 +18,8 @@ from transformers import (
 )
 
 from core.api.logprobs_mode import LogprobsMode
-from core.sampling import Sampler, prompt_logprobs
-from core.sampling.bitmask import bitmask_of
+from core_runtime.sampling import Sampler, prompt_logprobs
+from core_runtime.sampling.bitmask import bitmask_of
 
 VOCAB = 500
 FILTERS = {

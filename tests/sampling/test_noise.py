@@ -5,8 +5,16 @@ import math
 import numpy as np
 import pytest
 
-from core.sampling.noise import MAX_GUMBEL_RANGE, NoiseKey, exponential, gumbel, natural_log, words_of, words_of_all
-from core.sampling.philox import philox4x32
+from core_runtime.sampling.noise import (
+    MAX_GUMBEL_RANGE,
+    NoiseKey,
+    exponential,
+    gumbel,
+    natural_log,
+    words_of,
+    words_of_all,
+)
+from core_runtime.sampling.philox import philox4x32
 
 # Known answers published with the Random123 library for philox4x32-10: counter, key, words.
 KNOWN = [

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from core.sampling.filters import LOWEST
-from core.sampling.kernel import numpy_race
-from core.sampling.logprobs import token_logprobs
-from core.sampling.part_logprobs import logprobs_in_parts
-from core.sampling.parts import Asked, VocabularyPart, race_in_parts
+from core_runtime.sampling.filters import LOWEST
+from core_runtime.sampling.kernel import numpy_race
+from core_runtime.sampling.logprobs import token_logprobs
+from core_runtime.sampling.part_logprobs import logprobs_in_parts
+from core_runtime.sampling.parts import Asked, VocabularyPart, race_in_parts
 
 ROWS, VOCAB = 10_000, 97
 CUTS = [(), (13,), (40, 41), (8, 30, 77)]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sampling.reference import Row, bound, draw, gumbel_reference, race_reference, results, sample_one, sequence
 
-from core.sampling import Sampler, SampleRows, SamplingColumns
+from core_runtime.sampling import Sampler, SampleRows, SamplingColumns
 
 VOCAB = 1000
 

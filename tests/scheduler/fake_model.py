@@ -20,12 +20,12 @@ from core.api.specs import KVGroup
 from core.api.step_plan import MOST_FORCED, SequenceKey, StepPlan, StepResult
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
-from core.kv.misses import Explanations
 from core.scheduler.results import StepOutputs
 from core.scheduler.scheduler import Scheduler
-from core_plugins.policies.fair.policy import FairPolicy
-from core_plugins.policies.fcfs.policy import FcfsPolicy
-from core_plugins.policies.priority.policy import PriorityPolicy
+from core_kv_connectors.misses import Explanations
+from core_policies.fair.policy import FairPolicy
+from core_policies.fcfs.policy import FcfsPolicy
+from core_policies.priority.policy import PriorityPolicy
 
 POLICIES = {"fcfs": FcfsPolicy, "priority": PriorityPolicy, "fair": FairPolicy}
 

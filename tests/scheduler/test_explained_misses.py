@@ -19,8 +19,8 @@ from core.api.sequence_record import CacheMiss
 from core.api.specs import KVGroup
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
-from core.kv.misses import Explanations
 from core.kv.sequence import KVSequence
+from core_kv_connectors.misses import Explanations
 
 SIZE = 4
 TENANTS = ((None, ""), (None, "ann"), ("salt", ""), ("salt", "bob"))

@@ -5,7 +5,7 @@ import random
 import pytest
 from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, run
 
-from core_plugins.policies.fair.policy import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairPolicy
+from core_policies.fair.policy import OUTPUT_WEIGHT, PROMPT_WEIGHT, FairPolicy
 
 
 def admitted(plan):

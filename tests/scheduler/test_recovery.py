@@ -13,10 +13,10 @@ from core.api.config import ModelConfig
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepResult
-from core.engine.input_processor import InputProcessor
 from core.kv.integrity import IntegrityError
 from core.scheduler.roster import Roster
-from core.testing.wired import WiredExecutor
+from core_frontend.input_processor import InputProcessor
+from core_kit.wired import WiredExecutor
 
 
 class Clock:

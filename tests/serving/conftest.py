@@ -16,15 +16,15 @@ import httpx
 import openai
 import pytest
 
-from core.api.server_config import ServerConfig
-from core.engine.async_engine import AsyncEngine
-from core.journal.journal import Journal
-from core.serving.app import create_app
-from core.serving.durable.restoring import restore
-from core.serving.durable.streams import durable_streams
-from core.serving.http_server import HttpServer
-from core.serving.preparer import Preparer
-from core.serving.sockets import bind, open_listener, url
+from core_apis.app import create_app
+from core_apis.durable.restoring import restore
+from core_apis.durable.streams import durable_streams
+from core_apis.http_server import HttpServer
+from core_apis.journal.journal import Journal
+from core_apis.preparer import Preparer
+from core_apis.sockets import bind, open_listener, url
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
 from tests.serving.fake_engine import FakeClient, client_of, make_engine
 
 

@@ -27,8 +27,8 @@ from core.api.config import (
 from core.api.errors import EngineDeadError, UtilityError
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats, TokenLogprobs
 from core.api.pooling import PoolingConfig
-from core.engine.async_engine import AsyncEngine
-from core.tokens.tokenizer import Tokenizer
+from core_frontend.async_engine import AsyncEngine
+from core_tokens.tokenizer import Tokenizer
 
 SPECIAL = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
 BOS, EOS = 0, 1

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
-from core.tokens.tokenizer import Tokenizer
+from core_tokens.tokenizer import Tokenizer
 from tests.serving.fake_engine import EOS, FakeClient, token_logprobs
 
 

@@ -11,11 +11,11 @@ import sys
 import time
 from types import SimpleNamespace
 
-from core.api.server_config import ServerConfig
-from core.cli import serve as command
 from core.commands.main import main
-from core.engine.async_engine import AsyncEngine
-from core.engine.child import EngineProcess
+from core_commands.cli import serve as command
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
+from core_supervision.child import EngineProcess
 from tests.serving import fake_engine
 from tests.serving.fake_engine import make_engine
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from core.api.config import RestartConfig
-from core.api.server_config import ServerConfig
-from core.cli import serve as command
 from core.commands.main import main
-from core.engine.child import EngineProcess
 from core.engine.shared_file import SharedFiles
-from core.serving import supervisor
+from core_apis import supervisor
+from core_commands.cli import serve as command
+from core_config.server_config import ServerConfig
+from core_supervision.child import EngineProcess
 from tests.engine.fakes import TARGET, byte_source, make_config
 
 ENGINE_TESTS = str(Path(__file__).parents[1] / "engine")

@@ -12,11 +12,11 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from core.api.answer_events import CallEnd, CallStart, ReasoningDelta, TextDelta
-from core.api.server_config import ServerConfig
-from core.serving.anthropic.answer_blocks import Blocks, arguments_object, whole_blocks
-from core.serving.anthropic.signature import signature
-from core.serving.protocol.anthropic_answer import AnswerText
+from core_apis.anthropic.answer_blocks import Blocks, arguments_object, whole_blocks
+from core_apis.anthropic.signature import signature
+from core_apis.protocol.anthropic_answer import AnswerText
+from core_config.server_config import ServerConfig
+from core_formats.answer_events import CallEnd, CallStart, ReasoningDelta, TextDelta
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer
 from tests.serving.scripted_engine import ConversingClient

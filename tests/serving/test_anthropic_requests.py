@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from core.api.errors import RequestError
-from core.api.server_limits import ServerLimits
-from core.serving.anthropic import chat as anthropic
-from core.serving.anthropic.signature import signature
-from core.serving.preparation import Preparation
-from core.serving.prepared import PreparationSettings
-from core.serving.protocol.anthropic import MessagesRequest
-from core.serving.protocol.chat import ChatRequest
-from core.serving.tolerated_fields import MOST_NAMES, ToleratedFields
-from core.tokens.chat_template import ChatTemplate
+from core_apis.anthropic import chat as anthropic
+from core_apis.anthropic.signature import signature
+from core_apis.preparation import Preparation
+from core_apis.prepared import PreparationSettings
+from core_apis.protocol.anthropic import MessagesRequest
+from core_apis.protocol.chat import ChatRequest
+from core_apis.tolerated_fields import MOST_NAMES, ToleratedFields
+from core_formats.server_limits import ServerLimits
+from core_tokens.chat_template import ChatTemplate
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import TEMPLATE, make_tokenizer
 

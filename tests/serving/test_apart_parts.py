@@ -19,16 +19,16 @@ from zmq.utils import z85
 from core.api.errors import ConfigError, UserError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
-from core.api.server_config import RemoteSettings
-from core.config.remote import is_loopback, read_secret
-from core.config.resolve import resolve
 from core.engine.zmq_client import _check_size, _messages
-from core.library.async_llm import AsyncLLM
-from core.serving.remote.agreement import adopted, change, objection
-from core.serving.remote.messages import Hello, channel_kind, channel_of
-from core.serving.remote.relay import smaller
-from core.serving.remote.sockets import PIECE_BYTES, Link
-from core.serving.remote.waiting import Waiting
+from core_apis.remote.agreement import adopted, change, objection
+from core_apis.remote.messages import Hello, channel_kind, channel_of
+from core_apis.remote.relay import smaller
+from core_apis.remote.sockets import PIECE_BYTES, Link
+from core_apis.remote.waiting import Waiting
+from core_config.remote import is_loopback, read_secret
+from core_config.resolve import resolve
+from core_config.server_config import RemoteSettings
+from core_frontend.library.async_llm import AsyncLLM
 from tests.engine.fakes import make_config
 
 

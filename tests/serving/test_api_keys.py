@@ -10,12 +10,12 @@ from urllib.parse import unquote, urlparse
 import pytest
 from starlette.types import Message
 
-from core.api.server_config import ServerConfig
-from core.engine.async_engine import AsyncEngine
-from core.serving.app import create_app
-from core.serving.authentication import Authentication
-from core.serving.context import user_of
-from core.serving.middleware import OPEN
+from core_apis.app import create_app
+from core_apis.authentication import Authentication
+from core_apis.context import user_of
+from core_apis.middleware import OPEN
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
 from tests.serving.conftest import run_server
 from tests.serving.fake_engine import make_engine
 
@@ -154,8 +154,8 @@ async def test_a_key_is_one_user_however_it_is_written(monkeypatch: pytest.Monke
     engine = make_engine()
     app = app_of(engine, api_keys=("k", "other"))
     users: list[str] = []
-    monkeypatch.setattr("core.serving.pipeline.user_of", lambda *given: users.append(user_of(*given)) or "u")
-    monkeypatch.setattr("core.serving.intake.read_body", _a_chat)
+    monkeypatch.setattr("core_apis.pipeline.user_of", lambda *given: users.append(user_of(*given)) or "u")
+    monkeypatch.setattr("core_apis.intake.read_body", _a_chat)
     for written in ("Bearer k", "bearer k", "BEARER   k", "Bearer other"):
         await call(app, "POST", "/v1/chat/completions", {"authorization": written})
     assert users[0] == users[1] == users[2] != users[3]

@@ -9,13 +9,13 @@ import pytest
 
 from core.api.config import ProfilerConfig, ResolvedPlugin
 from core.api.errors import PluginError
-from core.api.server_config import ServerConfig
-from core.config.apis import chosen_apis
 from core.plugin.registry import PluginRegistry
-from core.serving.access import ACCESS
-from core.serving.apis import OWN
-from core.serving.app import create_app
 from core.version import __version__
+from core_apis.access import ACCESS
+from core_apis.apis import OWN
+from core_apis.app import create_app
+from core_config.apis import chosen_apis
+from core_config.server_config import ServerConfig
 from tests.serving.fake_engine import make_engine
 from tests.serving.test_api_keys import call
 
@@ -38,7 +38,7 @@ def installed() -> list[ResolvedPlugin]:
         ResolvedPlugin(
             kind="api",
             name=own.name,
-            target=f"core.serving.apis:{own.name.upper()}",
+            target=f"core_apis.apis:{own.name.upper()}",
             distribution="core-engine",
             version=__version__,
         )

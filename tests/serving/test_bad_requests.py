@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.serving.protocol.chat import ChatRequest
-from core.serving.protocol.completions import CompletionRequest
-from core.serving.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from core_apis.protocol.chat import ChatRequest
+from core_apis.protocol.completions import CompletionRequest
+from core_apis.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from tests.serving.conftest import RunningServer
 
 COMPLETION: dict[str, Any] = {"prompt": "Hi", "max_tokens": 2}

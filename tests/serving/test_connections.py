@@ -13,9 +13,9 @@ from urllib.parse import urlparse
 
 import pytest
 
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
-from core.serving.connection import MAX_PIPELINED
+from core_apis.connection import MAX_PIPELINED
+from core_config.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.test_disconnects import wait_for_requests

@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from core.api.answer_settings import AnswerSettings
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import RequestError
-from core.api.server_limits import ServerLimits
 from core.api.structured_outputs import StructuredOutputsParams
-from core.formats.selection import answer_format
-from core.formats.tool_use import ToolUse
-from core.grammars.markers import Markers
-from core.grammars.spec import grammar_spec
-from core.serving.answer_plan import answer_plan
-from core.serving.preparation import Preparation
-from core.serving.prepared import PreparationSettings, PreparedChat
-from core.serving.protocol.chat import ChatRequest
-from core.tokens.tokenizer import Tokenizer
+from core_apis.answer_plan import answer_plan
+from core_apis.preparation import Preparation
+from core_apis.prepared import PreparationSettings, PreparedChat
+from core_apis.protocol.chat import ChatRequest
+from core_formats.answer_settings import AnswerSettings
+from core_formats.selection import answer_format
+from core_formats.server_limits import ServerLimits
+from core_formats.tool_use import ToolUse
+from core_grammars.markers import Markers
+from core_grammars.spec import grammar_spec
+from core_tokens.tokenizer import Tokenizer
 from tests.serving.fake_engine import EOS, make_tokenizer
 from tests.serving.test_tool_calls import CALL, HI, MARKERS, OTHER, PATCH, QWEN, THOUGHT, WEATHER, function
 

@@ -16,11 +16,11 @@ import pytest
 import uvloop
 
 from core.api.errors import UserError
-from core.api.server_config import ServerConfig
-from core.serving.app import create_app
-from core.serving.own_middleware import load_middleware
-from core.serving.sockets import bind_path, close_listener, url
-from core.serving.tls_refresh import TlsRefresh, tls_context
+from core_apis.app import create_app
+from core_apis.own_middleware import load_middleware
+from core_apis.sockets import bind_path, close_listener, url
+from core_apis.tls_refresh import TlsRefresh, tls_context
+from core_config.server_config import ServerConfig
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import make_engine
 
@@ -141,7 +141,7 @@ def test_tls_files_are_replaced_whole_or_not_at_all(tmp_path: Path, caplog: pyte
     context = tls_context(config)
     refresh = TlsRefresh(config, context)
     assert greets(context, first, first_key) and not greets(context, second, second_key)
-    with caplog.at_level("INFO", "core.serving"):
+    with caplog.at_level("INFO", "core_apis"):
         authorities.write_text("broken")
         refresh.check()
         refresh.check()

@@ -18,9 +18,9 @@ from safetensors.torch import save
 from transformers import AutoModelForCausalLM
 
 from core.api.messages import EngineRequest
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
-from core.serving.protocol.sampling import NOT_SERVED
+from core_apis.protocol.sampling import NOT_SERVED
+from core_config.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.scripted_engine import KeepingClient
 from tests.serving.test_real_server import client_of, serving

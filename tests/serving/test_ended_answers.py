@@ -13,9 +13,9 @@ import pytest
 
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest
 from core.api.pooling import PoolingConfig
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
-from core.serving.json_pieces import JsonPieces, encoded64, long_list
+from core_apis.json_pieces import JsonPieces, encoded64, long_list
+from core_config.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import token_logprobs
 from tests.serving.scripted_engine import PoolingClient, ScriptedClient
@@ -134,7 +134,7 @@ class Threads:
     """Which threads write answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        from core.serving.logprobs import LogprobsFormatter
+        from core_apis.logprobs import LogprobsFormatter
 
         self.names: list[str] = []
         told = LogprobsFormatter.completion

@@ -13,7 +13,7 @@ from scheduler.fake_model import FakeExecutor, make_scheduler
 from core.api.config import CacheConfig, EngineConfig
 from core.api.messages import EngineOutputs, EngineRequest
 from core.api.structured_outputs import CompiledGrammar
-from core.tokens.tokenizer import Tokenizer
+from core_tokens.tokenizer import Tokenizer
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import MAX_MODEL_LEN, FakeClient
 

@@ -8,7 +8,7 @@ import gc
 
 import pytest
 
-from core.serving import garbage
+from core_apis import garbage
 
 
 @pytest.fixture(autouse=True)

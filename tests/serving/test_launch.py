@@ -20,10 +20,10 @@ import httpx
 import pytest
 
 from core.api.errors import UserError
-from core.api.server_config import ServerConfig
-from core.serving.chat_template import read_template
-from core.serving.lifetime import on_loop_error
-from core.serving.sockets import bind, check_tls_files
+from core_apis.chat_template import read_template
+from core_apis.lifetime import on_loop_error
+from core_apis.sockets import bind, check_tls_files
+from core_config.server_config import ServerConfig
 from tests.serving.serving_processes import ROOT, SERVE, Start, fake_server, free_port, ready_url, shells
 
 
@@ -117,8 +117,8 @@ AT_THE_SENDING = """
 import asyncio, os, sys
 from unittest.mock import MagicMock
 from core.commands.main import main
-from core.engine.child import EngineProcess
-from core.engine.owned_engine import OwnedEngine
+from core_supervision.child import EngineProcess
+from core_supervision.owned_engine import OwnedEngine
 
 async def send(self, parts):
     os.write(1, " ".join(sys.modules).encode())
@@ -135,8 +135,8 @@ def test_the_engine_gets_its_configuration_before_anything_is_imported_that_can_
     command = [sys.executable, "-c", AT_THE_SENDING, str(tiny_llama)]
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=60)
     modules = done.stdout.split()
-    assert "core.engine.owned_engine" in modules, done.stderr
-    late = ("core.formats", "core.grammars.compiler", "core.grammars.spec", "core.serving.app", "fastapi", "torch")
+    assert "core_supervision.owned_engine" in modules, done.stderr
+    late = ("core_formats", "core_grammars.compiler", "core_grammars.spec", "core_apis.app", "fastapi", "torch")
     assert not [module for module in modules if module.startswith(late)]
 
 
@@ -238,8 +238,8 @@ def test_few_files_are_told_with_the_connections_that_they_allow(shell: Start) -
 
 NO_FILES = """
 import asyncio, os, resource
-from core.observe.logging import setup_logging
-from core.serving.process_limits import watch_files
+from core_observers.logging import setup_logging
+from core_apis.process_limits import watch_files
 
 async def main():
     watching = asyncio.ensure_future(watch_files())
@@ -252,8 +252,8 @@ async def main():
         await asyncio.sleep(0.1)
     assert not watching.done()
 
-import core.serving.process_limits
-core.serving.process_limits.WATCH_SECONDS = 0.01
+import core_apis.process_limits
+core_apis.process_limits.WATCH_SECONDS = 0.01
 setup_logging(process="server")
 asyncio.run(main())
 """

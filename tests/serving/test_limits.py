@@ -14,10 +14,10 @@ import pytest
 
 from core.api.config import SchedulerConfig
 from core.api.errors import RequestError
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
-from core.serving.body import BodyRoom
-from core.serving.preparation_helper import PreparationHelper
+from core_apis.body import BodyRoom
+from core_apis.preparation_helper import PreparationHelper
+from core_config.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 
 LIMITS = ServerLimits(max_body_size=1 << 20, max_messages=20, max_list_length=50, max_request_tokens=2000)

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from core.api.messages import EngineRequest
-from core.engine import prompt_parser
-from core.serving import completion_writer
-from core.serving.completion_writer import CompletionWriter
-from core.serving.json_pieces import ENTRIES
-from core.serving.logprobs import LogprobsFormatter
-from core.serving.preparation import Preparation
-from core.serving.preparation_process import Answer
-from core.serving.responses.stored_response import StoredResponse
-from core.serving.responses.writer import ResponseWriter
+from core_apis import completion_writer
+from core_apis.completion_writer import CompletionWriter
+from core_apis.json_pieces import ENTRIES
+from core_apis.logprobs import LogprobsFormatter
+from core_apis.preparation import Preparation
+from core_apis.preparation_process import Answer
+from core_apis.responses.stored_response import StoredResponse
+from core_apis.responses.writer import ResponseWriter
+from core_frontend import prompt_parser
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import FakeClient
 

@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 
 from core.api.config import ProfilerConfig
-from core.api.server_config import ServerConfig
-from core.serving.openapi import OPERATIONS, STATUSES
+from core_apis.openapi import OPERATIONS, STATUSES
+from core_config.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}

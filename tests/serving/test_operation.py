@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from core.api.config import ProfilerConfig
 from core.api.messages import HaltHolder, SchedulerStats
-from core.api.server_config import ServerConfig
-from core.api.step_sizes import STEP_BOUNDS
 from core.version import __version__
+from core_config.server_config import ServerConfig
+from core_observers.step_sizes import STEP_BOUNDS
 from tests.serving.conftest import RunningServer
 from tests.serving.fake_engine import ANSWERS, MAX_MODEL_LEN
 
@@ -273,7 +273,7 @@ def test_checkpoint_defaults_apply_unless_given(start_server: Starter, monkeypat
 def test_request_log(start_server: Starter, caplog: pytest.LogCaptureFixture) -> None:
     with (
         start_server(quiet(enable_log_requests=True, max_log_len=5)) as running,
-        caplog.at_level("INFO", "core.serving"),
+        caplog.at_level("INFO", "core_apis"),
     ):
         running.http.post("/v1/completions", json={"prompt": "secretive", "request_id": "r"})
     line = next(record.getMessage() for record in caplog.records if "cmpl-r" in record.getMessage())

@@ -7,9 +7,9 @@ from importlib.resources import files
 
 import httpx
 
-from core.api.server_config import ServerConfig
-from core.serving.page import __name__ as PAGE
-from core.serving.routes.page import FILES
+from core_apis.page import __name__ as PAGE
+from core_apis.routes.page import FILES
+from core_config.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 
 

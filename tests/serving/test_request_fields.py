@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from core.serving.openapi import OPERATIONS
-from core.serving.protocol.chat import UNSERVED
-from core.serving.protocol.document import BODIES, document
-from core.serving.protocol.sampling import NEUTRAL, NOT_SERVED
+from core_apis.openapi import OPERATIONS
+from core_apis.protocol.chat import UNSERVED
+from core_apis.protocol.document import BODIES, document
+from core_apis.protocol.sampling import NEUTRAL, NOT_SERVED
 from tests.serving.conftest import RunningServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "requests.md"
@@ -21,7 +21,7 @@ ODD |= {"safety_identifier": "me", "prompt_cache_key": "key"}
 
 def test_the_page_is_current() -> None:
     assert PAGE.read_text(encoding="utf-8") == document(), (
-        "run: python -m core.serving.protocol.document > docs/requests.md"
+        "run: python -m core_apis.protocol.document > docs/requests.md"
     )
 
 

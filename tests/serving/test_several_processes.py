@@ -23,15 +23,15 @@ import pytest
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady
-from core.api.server_config import ServerConfig
 from core.engine.connection import EngineConnection
 from core.engine.zmq_client import ZmqClient
-from core.observe.shared_metrics import Family, Sample, merged, page
-from core.serving.api_child import ApiChild
-from core.serving.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
-from core.serving.engine_news import EngineNews, SharedEngineSource
-from core.serving.shares import engine_share, server_share, share
-from core.serving.supervised_engine import SupervisedEngine
+from core_apis.api_child import ApiChild
+from core_apis.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
+from core_apis.engine_news import EngineNews, SharedEngineSource
+from core_apis.shares import engine_share, server_share, share
+from core_apis.supervised_engine import SupervisedEngine
+from core_config.server_config import ServerConfig
+from core_observers.shared_metrics import Family, Sample, merged, page
 from tests.engine.fakes import reference
 from tests.serving.serving_processes import ROOT
 
@@ -52,7 +52,7 @@ class Several:
 
     @property
     def api_pids(self) -> list[int]:
-        return self.pids("core.serving.api_process")
+        return self.pids("core_apis.api_process")
 
     def text(self, count: int) -> str:
         """An answer on a connection of its own."""

@@ -21,13 +21,13 @@ from engine.sleeping import SleepingExecutor
 from core import SharedTensors
 from core.api.config import WeightTransferConfig
 from core.api.errors import RequestError
-from core.api.server_config import ServerConfig
 from core.api.weights import WeightUpdate
-from core.config.resolve import resolve
-from core.engine.async_engine import AsyncEngine
-from core.serving.app import create_app
-from core.serving.routes.weights import _checked
-from core.tokens.tokenizer import Tokenizer
+from core_apis.app import create_app
+from core_apis.routes.weights import _checked
+from core_config.resolve import resolve
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
+from core_tokens.tokenizer import Tokenizer
 from tests.new_weights import mixed, weights_of
 from tests.serving.conftest import run_server
 from tests.tiny_models import save_checkpoint

@@ -7,7 +7,7 @@ import pytest
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import StructuredOutputsParams as Params
-from core.serving.protocol.chat import ChatRequest
+from core_apis.protocol.chat import ChatRequest
 
 SCHEMA = {"type": "object"}
 

@@ -9,9 +9,9 @@ from typing import Any
 import openai
 import pytest
 
-from core.api.answer_settings import AnswerSettings
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
+from core_config.server_config import ServerConfig
+from core_formats.answer_settings import AnswerSettings
+from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import TEMPLATE, make_tokenizer
 from tests.serving.scripted_engine import ScriptedClient

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from core.api.config import PluginChoices, ResolvedPlugin
-from core.api.server_config import ServerConfig
+from core_config.server_config import ServerConfig
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import make_tokenizer
 from tests.serving.test_tool_calls import HI, QWEN, function
@@ -22,9 +22,7 @@ LOOSE: dict[str, Any] = {"type": "object", "properties": {"ab": {"type": "string
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RunningServer]:
-    table = [
-        ResolvedPlugin(kind="grammar", name=name, target=f"core_plugins.grammars.{name}.manifest") for name in NAMES
-    ]
+    table = [ResolvedPlugin(kind="grammar", name=name, target=f"core_grammars.{name}.manifest") for name in NAMES]
     plugins = PluginChoices(loader="dummy", platform="cpu", grammars=NAMES, table=tuple(table))
     config = ServerConfig(uvicorn_log_level="warning")
     with run_server(config, plugins=plugins, tokenizer=make_tokenizer(QWEN), max_model_len=1024) as running:

@@ -13,8 +13,8 @@ from tests.simulation.events import Ask
 from tests.simulation.weights import token_after
 
 if TYPE_CHECKING:
-    from core.api.outputs import CompletionOutput
-    from core.serving.durable.recorder import RequestRecorder
+    from core_apis.durable.recorder import RequestRecorder
+    from core_frontend.api.outputs import CompletionOutput
     from tests.simulation.world import World
 
 GRACE_S = 1.0

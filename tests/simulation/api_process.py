@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.weights import WeightUpdate
-from core.engine.async_engine import AsyncEngine
-from core.engine.request_terms import RequestTerms
+from core_frontend.async_engine import AsyncEngine
+from core_frontend.request_terms import RequestTerms
 from tests.simulation.answers import Answer, prompt_of
 from tests.simulation.events import Ask, Mode, Pause, Reload, Reset, Resume, Sleep, Update, Wake
 from tests.simulation.journal import Streams

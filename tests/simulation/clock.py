@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from core.engine.killers import Killers
-from core.engine.queue_limit import QueueLimit
-from core.engine.revival import Reviver
 from core.kv.connectors import KVConnectors
-from core.kv.tiers.page_source import PageSource
-from core.kv.tiers.tiers import KVTiers
 from core.scheduler.scheduler import Scheduler
+from core_frontend.killers import Killers
+from core_frontend.queue_limit import QueueLimit
+from core_kv_connectors.tiers.page_source import PageSource
+from core_kv_connectors.tiers.tiers import KVTiers
+from core_supervision.revival import Reviver
 
 HOLDERS = (Killers, QueueLimit, Reviver, PageSource, KVConnectors, KVTiers, Scheduler)
 """Classes whose `clock` defaults to `time.monotonic` as it was when they were defined."""

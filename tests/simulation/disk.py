@@ -12,15 +12,15 @@ from core.api.config import EngineConfig
 from core.api.errors import ConfigError
 from core.api.kv_load import KVLoad
 from core.kv.hashing import PrefixKey
-from core.kv.tiers.host import HostTier
-from core.kv.tiers.page_reader import PageReader
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_reader import PageReader
 
 Point = Callable[[str], None]
 """Called with the name of a place at which an engine may die or a call may fail."""
 
 
 class RecordFile:
-    """The part of `os` that `core.engine.lasting` uses, over files in memory."""
+    """The part of `os` that `core_supervision.lasting` uses, over files in memory."""
 
     def __init__(self) -> None:
         self.point: Point = lambda name: None

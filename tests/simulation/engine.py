@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import EngineDeadError
-from core.engine import breadcrumbs
 from core.engine import process as engine_process
-from core.engine.breadcrumbs import LastStep
-from core.engine.death import Death, death_of, how_ended
+from core_supervision import breadcrumbs
+from core_supervision.breadcrumbs import LastStep
+from core_supervision.death import Death, death_of, how_ended
 from tests.simulation.executor import SimExecutor
 from tests.simulation.loop import Died, Process
 from tests.simulation.network import Router

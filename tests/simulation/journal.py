@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from core.api.errors import RequestError
-from core.journal.journal import Journal, now
-from core.journal.reader import Entry
-from core.journal.records import Accepted, Ended, Frame
-from core.journal.segments import Segments
-from core.journal.writer import RETRY_S, SYNC_S, FailureHandler, Milestone, Writer
-from core.serving.durable.recorder import RequestRecorder
+from core_apis.durable.recorder import RequestRecorder
+from core_apis.journal.journal import Journal, now
+from core_apis.journal.reader import Entry
+from core_apis.journal.records import Accepted, Ended, Frame
+from core_apis.journal.segments import Segments
+from core_apis.journal.writer import RETRY_S, SYNC_S, FailureHandler, Milestone, Writer
 from tests.simulation.answers import Answer
 from tests.simulation.loop import Process
 
@@ -222,7 +222,7 @@ class Streams:
 
     def left(self) -> list[Entry]:
         """Entries that neither ended nor were dropped, as the next server would find them."""
-        from core.journal.reader import read
+        from core_apis.journal.reader import read
 
         contents = read(self._front.world.journal_files.files())  # type: ignore[arg-type]
         return [entry for entry in contents.entries if entry.ended is None]

@@ -19,8 +19,8 @@ import zmq
 
 from core.api.errors import EngineDeadError
 from core.engine.connection import EngineConnection, SocketConnection, Voice
-from core.engine.owned_engine import OwnedEngine
-from core.serving.engine_news import EngineNews, SharedEngine
+from core_apis.engine_news import EngineNews, SharedEngine
+from core_supervision.owned_engine import OwnedEngine
 from tests.simulation.loop import CURRENT, Died, Process, SimLoop
 
 if TYPE_CHECKING:

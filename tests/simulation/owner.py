@@ -9,14 +9,14 @@ import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from core.api.checkpoint import TokenizerSource
 from core.api.errors import CoreError, UserError
-from core.api.server_config import ServerConfig
-from core.engine.async_engine import AsyncEngine
-from core.engine.revival import OwnedEngineSource
 from core.engine.zmq_client import ZmqClient
-from core.serving.supervisor import Supervisor
-from core.tokens.tokenizer import Tokenizer
+from core_apis.supervisor import Supervisor
+from core_config.server_config import ServerConfig
+from core_frontend.async_engine import AsyncEngine
+from core_runtime.specs.checkpoint import TokenizerSource
+from core_supervision.revival import OwnedEngineSource
+from core_tokens.tokenizer import Tokenizer
 from tests.simulation.api_process import Front
 from tests.simulation.journal import Streams
 from tests.simulation.loop import Process

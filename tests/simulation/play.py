@@ -18,20 +18,21 @@ from unittest.mock import patch
 
 from core.api.config import EngineConfig
 from core.api.policy import SchedulingPolicy
-from core.engine import control, lasting, owned_engine, revival, scheduling
 from core.engine import process as engine_process
+from core.engine import scheduling
 from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
-from core.grammars import compiler
-from core.journal import journal, segments
 from core.kv import connectors
-from core.kv.misses import Explanations
-from core.kv.tiers import local, page_source
-from core.plugin.contracts import KVConnector
-from core.serving import api_process, supervised_engine, supervisor
-from core_plugins.policies.fair.policy import FairPolicy
-from core_plugins.policies.fcfs.policy import FcfsPolicy
-from core_plugins.policies.priority.policy import PriorityPolicy
+from core_apis import api_process, supervised_engine, supervisor
+from core_apis.journal import journal, segments
+from core_grammars import compiler
+from core_kv_connectors.misses import Explanations
+from core_kv_connectors.tiers import local, page_source
+from core_policies.fair.policy import FairPolicy
+from core_policies.fcfs.policy import FcfsPolicy
+from core_policies.priority.policy import PriorityPolicy
+from core_runtime.contracts import KVConnector
+from core_supervision import control, lasting, owned_engine, revival
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time

@@ -48,7 +48,7 @@ MANY_DEATHS = 3
 """Deaths from which on a request may be taken for their cause."""
 
 POLICIES = tuple(
-    ResolvedPlugin(kind="policy", name=name, target=f"core_plugins.policies.{name}.manifest")
+    ResolvedPlugin(kind="policy", name=name, target=f"core_policies.{name}.manifest")
     for name in ("fcfs", "priority", "fair")
 )
 

@@ -9,7 +9,7 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.errors import ConfigError
-from core.config.resolve import resolve
+from core_config.resolve import resolve
 
 PROMPTS = ["the quick brown fox jumps over the lazy dog and the quick brown fox", "abcabcabcabcabcabc"]
 NGRAM = {

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, silu
 from transformers import LlamaConfig
 
-from core.api.draft_spec import BEHIND_NORM
 from core.api.errors import UserError
-from core.plugin.contracts import DraftHeads, DraftView
 from core.plugin.hookspecs import LoadContext
-from core_plugins.speculative.counted import CountedArguments
-from core_plugins.speculative.medusa import manifest as medusa
-from core_plugins.speculative.mlp_speculator import manifest as mlp
+from core_runtime.contracts import DraftHeads, DraftView
+from core_runtime.specs.draft_spec import BEHIND_NORM
+from core_speculative.counted import CountedArguments
+from core_speculative.medusa import manifest as medusa
+from core_speculative.mlp_speculator import manifest as mlp
 from tests.models.harness import StateDictLoader
 from tests.speculative.draft_harness import context_of
 

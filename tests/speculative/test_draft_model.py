@@ -9,9 +9,9 @@ import pytest
 
 from core import LLM, SamplingParams
 from core.api.messages import SchedulerStats
-from core.executor.draft_pass import DraftPass
-from core.executor.uniproc import UniprocExecutor
-from core.testing.wired import wired
+from core_kit.wired import wired
+from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.uniproc import UniprocExecutor
 from tests.executor.regex_grammar import install
 from tests.tiny_models import save_checkpoint
 

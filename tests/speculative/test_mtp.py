@@ -26,7 +26,7 @@ from transformers import (
 
 from core.api.errors import UserError
 from core.plugin.registry import PluginRegistry
-from core_plugins.speculative.mtp.layout import ROWS, mtp_spec
+from core_speculative.mtp.layout import ROWS, mtp_spec
 from tests.speculative.draft_harness import DraftHarness, context_of, target_harness
 from tests.speculative.oracles import NextToken, run_block
 

@@ -7,10 +7,10 @@ import sys
 import msgspec
 import pytest
 
-from core.plugin.contracts import Proposer, ProposerInput
 from core.plugin.hookspecs import LoadContext
-from core_plugins.speculative.ngram import manifest
-from core_plugins.speculative.ngram.manifest import NgramArguments
+from core_runtime.contracts import Proposer, ProposerInput
+from core_speculative.ngram import manifest
+from core_speculative.ngram.manifest import NgramArguments
 
 KEY = ("r", 0)
 
@@ -117,5 +117,5 @@ def test_arguments():
 
 
 def test_manifest_imports_no_torch():
-    code = "import sys, core_plugins.speculative.ngram.manifest as m; m.core_spec(); assert 'torch' not in sys.modules"
+    code = "import sys, core_speculative.ngram.manifest as m; m.core_spec(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from core.api.draft_spec import BEHIND_NORM, DraftSpec
 from core.api.errors import CheckpointError, UserError
-from core.plugin.contracts import Kernels
-from core_plugins.platforms.cpu.kernels import NativeKernels
-from core_plugins.speculative.eagle.layout import eagle_spec
-from core_plugins.speculative.eagle3.layout import eagle3_spec
+from core_platforms.cpu.kernels import NativeKernels
+from core_runtime.contracts import Kernels
+from core_runtime.specs.draft_spec import BEHIND_NORM, DraftSpec
+from core_speculative.eagle.layout import eagle_spec
+from core_speculative.eagle3.layout import eagle3_spec
 from tests.speculative.draft_harness import DraftHarness, context_of, target_harness
 from tests.speculative.oracles import Drafter, Eagle, Eagle3
 

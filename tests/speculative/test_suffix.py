@@ -7,11 +7,11 @@ import sys
 import msgspec
 import pytest
 
-from core.plugin.contracts import KnowsRequests, Proposer, ProposerInput, RequestFacts
 from core.plugin.hookspecs import LoadContext
-from core_plugins.speculative.suffix import manifest, text_index
-from core_plugins.speculative.suffix.arguments import SuffixArguments
-from core_plugins.speculative.suffix.proposer import context_lengths, most_drafts
+from core_runtime.contracts import KnowsRequests, Proposer, ProposerInput, RequestFacts
+from core_speculative.suffix import manifest, text_index
+from core_speculative.suffix.arguments import SuffixArguments
+from core_speculative.suffix.proposer import context_lengths, most_drafts
 
 PHRASE = [11, 12, 13, 14, 15, 16, 17, 18, 19, 20]
 
@@ -163,5 +163,5 @@ def test_arguments():
 
 
 def test_manifest_imports_no_torch():
-    code = "import sys, core_plugins.speculative.suffix.manifest as m; m.core_spec(); assert 'torch' not in sys.modules"
+    code = "import sys, core_speculative.suffix.manifest as m; m.core_spec(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

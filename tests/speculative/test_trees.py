@@ -12,9 +12,9 @@ import torch
 from sampling.reference import Row, bound, draw, sequence
 
 from core import LLM, SamplingParams
-from core.plugin.contracts import ProposerInput
-from core.sampling import Sampler
-from core.sampling.draft_tree import DraftTree
+from core_runtime.contracts import ProposerInput
+from core_runtime.sampling import Sampler
+from core_runtime.sampling.draft_tree import DraftTree
 from tests.tiny_models import save_checkpoint
 
 PARENTS = (-1, -1, 0, 1, 1, 4, 3)
@@ -104,7 +104,7 @@ def test_trees_change_no_bit(
     given = {"model": str(path), "max_model_len": 128, "max_num_seqs": 8, "dtype": "float32", **settings}
     with LLM(**given, enable_prefix_caching=False) as llm:
         texts, expected = answers(llm, rounds=1)
-    monkeypatch.setattr("core_plugins.speculative.ngram.proposer.NgramProposer", lambda **_: Oracle(texts))
+    monkeypatch.setattr("core_speculative.ngram.proposer.NgramProposer", lambda **_: Oracle(texts))
     with LLM(
         **given, speculative_config={"method": "ngram", "num_speculative_tokens": len(PARENTS), "adaptive": False}
     ) as llm:
@@ -117,7 +117,7 @@ def test_trees_change_no_bit(
 def test_a_model_with_states_verifies_the_first_chain(tiny_lfm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with LLM(model=str(tiny_lfm2), max_model_len=128, dtype="float32") as llm:
         texts, expected = answers(llm, rounds=1)
-    monkeypatch.setattr("core_plugins.speculative.ngram.proposer.NgramProposer", lambda **_: Oracle(texts))
+    monkeypatch.setattr("core_speculative.ngram.proposer.NgramProposer", lambda **_: Oracle(texts))
     drafts = {"method": "ngram", "num_speculative_tokens": len(PARENTS), "adaptive": False}
     with LLM(model=str(tiny_lfm2), max_model_len=128, dtype="float32", speculative_config=drafts) as llm:
         _, found = answers(llm, rounds=1)

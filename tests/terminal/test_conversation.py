@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.terminal.conversation import Conversation
+from core_commands.terminal.conversation import Conversation
 
 
 def test_a_file_with_fences_is_held_by_a_longer_one() -> None:

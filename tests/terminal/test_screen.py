@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.client.chunks import Piece
 from core.commands.main import main
 from core.commands.printable import safe
-from core.terminal.screen import Screen
+from core_commands.client.chunks import Piece
+from core_commands.terminal.screen import Screen
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.terminal.slash import COMMANDS
-from core.terminal.typed import completions
+from core_commands.terminal.slash import COMMANDS
+from core_commands.terminal.typed import completions
 
 NAMES = [f"/{name}" for name in COMMANDS]
 

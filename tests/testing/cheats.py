@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from core.testing import cases
-from core.testing.skeleton import renamed
+from core_kit import cases
+from core_kit.skeleton import renamed
 
 HEADER = """
 from core.api.reason import Reason

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import msgspec
 
 from core.processes import python_command
-from core.testing import worker
-from core.testing.worker import Answer, Task
+from core_kit import worker
+from core_kit.worker import Answer, Task
 
 
 class ForkedWorkers:
@@ -63,8 +63,7 @@ def main(argv: Sequence[str]) -> int:
     if argv[0] == "load":
         import torch  # noqa: F401
 
-        import core.plugin.table
-        import core.testing.checkpoints  # noqa: F401
+        import core_kit.checkpoints  # noqa: F401
     for line in sys.stdin.buffer:
         answer = forked(msgspec.json.decode(line, type=Task))
         sys.stdout.buffer.write(answer + b"\n")

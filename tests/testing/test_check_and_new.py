@@ -17,9 +17,9 @@ from core.commands.main import main
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import load_manifest
 from core.plugin.table import load_plugin
-from core.testing import cases
-from core.testing.runner import Task, findings
-from core.testing.skeleton import FORMS, TEMPLATES, kinds, write_package
+from core_kit import cases
+from core_kit.runner import Task, findings
+from core_kit.skeleton import FORMS, TEMPLATES, kinds, write_package
 
 ROOT = Path(__file__).parents[2]
 HEADER = "from core.plugin.hookspecs import PluginSpec, hookimpl\nCONTRACT = 1\nKIND = 'speculative'\n"
@@ -112,8 +112,8 @@ def test_mistakes_are_sentences(words, expected, capsys, tmp_path, monkeypatch):
 
 
 def test_a_distribution_names_all_its_plugins():
-    from core.cli.plugin_check import named_rows
     from core.plugin.registry import PluginRegistry
+    from core_commands.cli.plugin_check import named_rows
 
     registry = PluginRegistry()
     assert len(named_rows(registry, "core-engine")) == len(
@@ -148,7 +148,7 @@ def test_an_empty_list_of_capabilities_is_told_as_empty(tmp_path):
 
 def test_a_model_is_given_to_the_kinds_that_take_one(monkeypatch, capsys):
     tasks = []
-    monkeypatch.setattr("core.cli.plugin_check.findings", lambda task, limit: tasks.append(task) or iter(()))
+    monkeypatch.setattr("core_commands.cli.plugin_check.findings", lambda task, limit: tasks.append(task) or iter(()))
     assert main(["plugins", "check", "core-engine", "--model", "somewhere", "--json"]) == 0
     given = {kind: {task.model for task in tasks if task.kind == kind} for kind in {task.kind for task in tasks}}
     assert given["loader"] == given["quantization"] == {"somewhere"}
@@ -210,9 +210,7 @@ def test_a_new_package_is_small_and_has_no_trace_of_the_template(kind, tmp_path)
 
 
 def test_every_template_is_shipped():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"][
-        "core.testing"
-    ]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["core_kit"]
     shipped = {path for pattern in patterns for path in TEMPLATES.parent.glob(pattern)}
     there = {path for path in TEMPLATES.rglob("*") if path.is_file() and "__pycache__" not in str(path)}
     assert shipped >= there

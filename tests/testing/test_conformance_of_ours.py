@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from gguf import GGMLQuantizationType
 
-from core.models.shards import DEFAULT
 from core.plugin.discovery import discover
-from core.testing import cases, general
-from core.testing.checkpoints import write_checkpoint
-from core.testing.worker import Answer, Task
+from core_kit import cases, general
+from core_kit.checkpoints import write_checkpoint
+from core_kit.worker import Answer, Task
+from core_runtime.models.shards import DEFAULT
 from tests.loaders.gguf_files import write_gguf
 from tests.testing.forked_workers import ForkedWorkers
 
@@ -52,7 +52,7 @@ def test_ours(case, request, workers, monkeypatch):
     monkeypatch.setattr(general, "ask", ask)
     subject = case.subject
     if subject.name in ("cpu_native", "cpu_paged"):
-        pytest.importorskip("core_plugins.platforms.cpu._native")
+        pytest.importorskip("core_platforms.cpu._native")
     if subject.name == "runai_streamer_sharded":
         subject.model = str(request.getfixturevalue("shards"))
     if subject.name == "gguf":

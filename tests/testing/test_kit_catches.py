@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.testing import Subject
-from core.testing.case import Case
-from core.testing.skeleton import TEMPLATES
+from core_kit import Subject
+from core_kit.case import Case
+from core_kit.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
 METHOD = (TEMPLATES / "quantization/core_my_plugin/method.py").read_text()
@@ -162,8 +162,8 @@ def test_manifests(tmp_path, spec, code, words):
 
 
 def test_outcomes_are_told_apart():
-    from core.testing import Failure, Skipped
-    from core.testing.case import Warned
+    from core_kit import Failure, Skipped
+    from core_kit.case import Warned
 
     def outcome(error):
         def run(subject):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.testing import cases
-from core.testing.kernels import CHECKS
-from core.testing.skeleton import TEMPLATES
+from core_kit import cases
+from core_kit.kernels import CHECKS
+from core_kit.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
 KERNELS = (TEMPLATES / "kernels/core_my_plugin/kernels.py").read_text()
@@ -32,13 +32,13 @@ import torch
 from dataclasses import replace
 from core.api.reason import Reason
 from core.api.sampling_params import SamplingParams
-from core.layers.experts import ReferenceExperts
-from core.layers.linear import Linear
-from core.layers.reference import ReferenceKernels, ReferenceLinear
-from core.sampling.filters import survivors
-from core.sampling.noise import NoiseKey
-from core.sampling.race import Entrant, winners
-from core.weights.formats import Codebook, FP8, Int8Channel
+from core_runtime.layers.experts import ReferenceExperts
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.reference import ReferenceKernels, ReferenceLinear
+from core_runtime.sampling.filters import survivors
+from core_runtime.sampling.noise import NoiseKey
+from core_runtime.sampling.race import Entrant, winners
+from core_runtime.weights.formats import Codebook, FP8, Int8Channel
 
 FORMATS = ("float32", "float16", "bfloat16", "int4_groups", "int8_groups", "int8_channel", "fp8_e4m3", "fp8_e5m2",
            "nf4", "fp4", "mxfp4", "nvfp4")

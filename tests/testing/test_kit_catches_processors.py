@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.testing import cases
-from core.testing.skeleton import TEMPLATES
+from core_kit import cases
+from core_kit.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
 PROCESSOR = (TEMPLATES / "logits_processor/core_my_plugin/processor.py").read_text()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.testing.skeleton import TEMPLATES
+from core_kit.skeleton import TEMPLATES
 from tests.testing.cheats import failing, plugin
 
-STATES = TEMPLATES.parents[2] / "core_plugins/attention/torch_sdpa/states"
+STATES = TEMPLATES.parents[2] / "plugins/attention/core_attention/torch_sdpa/states"
 
 
 def module_of(*names: str) -> str:

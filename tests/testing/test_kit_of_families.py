@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from core.config.resolve import resolve
-from core.models.families import row_spec
-from core.testing import cases
-from core.testing.checkpoints import TINY, write_tokenizer
-from core.testing.model import CHECKS
-from core.testing.skeleton import TEMPLATES, renamed
+from core_config.resolve import resolve
+from core_kit import cases
+from core_kit.checkpoints import TINY, write_tokenizer
+from core_kit.model import CHECKS
+from core_kit.skeleton import TEMPLATES, renamed
+from core_runtime.models.families import row_spec
 from tests.testing.cheats import HEADER, failing
 
 FAMILY = renamed((TEMPLATES / "model/core_my_plugin/family.py").read_text(), "cheat", "model")

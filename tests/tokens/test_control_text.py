@@ -15,22 +15,22 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, models, pre_tokenizers
 
-from core.api.answer_settings import AnswerSettings
 from core.api.errors import RequestError
 from core.api.pooling import PoolingConfig
-from core.api.server_limits import ServerLimits
-from core.config.rerankers import RERANKERS
-from core.engine.text_pairs import TextPairs
-from core.formats.row_files import own_rows
-from core.formats.selection import answer_format
-from core.serving.preparation import Preparation
-from core.serving.prepared import PreparationSettings, PreparedChat
-from core.serving.responses.kept_items import packed
-from core.tokens.chat_template import ChatTemplate
-from core.tokens.content_encoding import ContentEncoder
-from core.tokens.control_tokens import is_marker
-from core.tokens.tokenizer import Tokenizer
-from core.tokens.written_text import WrittenText, written
+from core_apis.preparation import Preparation
+from core_apis.prepared import PreparationSettings, PreparedChat
+from core_apis.responses.kept_items import packed
+from core_config.rerankers import RERANKERS
+from core_formats.answer_settings import AnswerSettings
+from core_formats.row_files import own_rows
+from core_formats.selection import answer_format
+from core_formats.server_limits import ServerLimits
+from core_frontend.text_pairs import TextPairs
+from core_tokens.chat_template import ChatTemplate
+from core_tokens.content_encoding import ContentEncoder
+from core_tokens.control_tokens import is_marker
+from core_tokens.tokenizer import Tokenizer
+from core_tokens.written_text import WrittenText, written
 from tests.serving.fake_engine import make_tokenizer
 from tests.serving.test_tool_calls import MARKERS, QWEN
 from tests.tokens.control_texts import (

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
-from core.api.checkpoint import TokenizerSource, Vocabulary
-from core.tokens.detokenizer import IncrementalDetokenizer, MarkingDetokenizer
-from core.tokens.tokenizer import Tokenizer
+from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
+from core_tokens.detokenizer import IncrementalDetokenizer, MarkingDetokenizer
+from core_tokens.tokenizer import Tokenizer
 from tests.tokens.tokenizers_for_tests import ours
 
 TEXTS = ["Hello, world", "naïve 😀👩‍👩‍👧 日本語 🧿🧿", "  spaces\n\n\n", "<|im_start|>x<|im_end|>", "\x00é"]

@@ -15,9 +15,9 @@ import pytest
 from transformers import BertTokenizer, GPT2Tokenizer, Qwen2Tokenizer
 from transformers import RobertaTokenizer as Roberta
 
-from core.api.checkpoint import TokenizerSource
-from core.tokens.detokenizer import IncrementalDetokenizer
-from core.tokens.tokenizer import Tokenizer
+from core_runtime.specs.checkpoint import TokenizerSource
+from core_tokens.detokenizer import IncrementalDetokenizer
+from core_tokens.tokenizer import Tokenizer
 from tests.tokens.random_texts import BLOCK, digests, random_texts
 from tests.tokens.tokenizers_for_tests import ours, reference
 

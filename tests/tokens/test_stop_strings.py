@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.tokens.stop_strings import StopMatcher, StopStrings
+from core_tokens.stop_strings import StopMatcher, StopStrings
 
 TEXT = st.text(alphabet="abc\n", max_size=40)
 STOPS = st.lists(st.text(alphabet="abc\n", min_size=1, max_size=5), max_size=6)

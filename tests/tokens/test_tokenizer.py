@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from transformers.convert_slow_tokenizer import TikTokenConverter
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from core.api.checkpoint import TokenizerSource, Vocabulary
 from core.api.errors import CheckpointError, RequestError
-from core.tokens.pretokenizers import LLAMA3, QWEN2
-from core.tokens.tokenizer import Tokenizer
+from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
+from core_tokens.pretokenizers import LLAMA3, QWEN2
+from core_tokens.tokenizer import Tokenizer
 from tests.tokens.tokenizers_for_tests import PATHS, ours, reference, reference_directory
 
 CORPUS = [

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from core.api.checkpoint import TokenizerSource, Vocabulary
 from core.api.errors import CheckpointError, RequestError
-from core.tokens.chat_template import ChatTemplate
-from core.tokens.files import has_tokenizer
-from core.tokens.tokenizer import Tokenizer
-from core.tokens.tokenizer_config import NEUTRAL, why_neutral
+from core_runtime.specs.checkpoint import TokenizerSource, Vocabulary
+from core_tokens.chat_template import ChatTemplate
+from core_tokens.files import has_tokenizer
+from core_tokens.tokenizer import Tokenizer
+from core_tokens.tokenizer_config import NEUTRAL, why_neutral
 from tests.tokens.test_formats import FILES, opened
 
 

@@ -12,8 +12,8 @@ import transformers
 from tokenizers.pre_tokenizers import Digits, Sequence
 from transformers import AutoTokenizer
 
-from core.tokens.tokenizer import Tokenizer
-from core_plugins.loaders.gguf.loader import GGUFLoader
+from core_loaders.gguf.loader import GGUFLoader
+from core_tokens.tokenizer import Tokenizer
 from tests.real_models import CACHE, gemma3_path, smollm2_path
 
 PATHS = {"smollm2": smollm2_path, "gemma3": gemma3_path}

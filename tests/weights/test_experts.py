@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from core.weights.experts import ExpertsStack
-from core.weights.formats import Dense
+from core_runtime.weights.experts import ExpertsStack
+from core_runtime.weights.formats import Dense
 from tests.weights.test_formats import examples
 
 

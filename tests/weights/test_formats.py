@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from core.weights.canonical import CanonicalWeight
-from core.weights.codebook import CODES
-from core.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, SuperGroups, can_fuse, fuse
-from core.weights.input_order import InputOrder
+from core_runtime.weights.canonical import CanonicalWeight
+from core_runtime.weights.codebook import CODES
+from core_runtime.weights.formats import FP8, Codebook, Dense, Int8Channel, IntGroups, SuperGroups, can_fuse, fuse
+from core_runtime.weights.input_order import InputOrder
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from core.weights.formats import IntGroups, can_fuse, fuse
-from core.weights.input_order import InputOrder
+from core_runtime.weights.formats import IntGroups, can_fuse, fuse
+from core_runtime.weights.input_order import InputOrder
 
 
 def make(bits=4, n=6, k=64, group=32, order=None, dtype=torch.bfloat16):

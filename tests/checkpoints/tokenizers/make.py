@@ -18,10 +18,10 @@ import tokenizers
 from mistral_common.tokens.tokenizers.tekken import Tekkenizer
 from tokenizers import models, pre_tokenizers, trainers
 
-from core.api.checkpoint import TokenizerSource
-from core.tokens.pieces import PRINTABLE_BYTES
-from core.tokens.sentencepiece_file import read_sentencepiece
-from core.tokens.tokenizer import Tokenizer
+from core_runtime.specs.checkpoint import TokenizerSource
+from core_tokens.pieces import PRINTABLE_BYTES
+from core_tokens.sentencepiece_file import read_sentencepiece
+from core_tokens.tokenizer import Tokenizer
 from tests.tokens.random_texts import digests, random_text, random_texts
 
 HERE = Path(__file__).parent

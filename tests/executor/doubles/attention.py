@@ -20,10 +20,10 @@ def core_spec():
 @hookimpl
 def core_load(context):
     """Build the backend that fits the device."""
-    from core.testing.async_device import FakeAsyncAttention
-    from core.testing.fake_device import FakeCalls
-    from core.testing.graph_runtime import FakeGraphAttention, GraphCalls
-    from core_plugins.attention.torch_sdpa.backend import TorchSDPA
+    from core_attention.torch_sdpa.backend import TorchSDPA
+    from core_kit.async_device import FakeAsyncAttention
+    from core_kit.fake_device import FakeCalls
+    from core_kit.graph_runtime import FakeGraphAttention, GraphCalls
 
     calls = context.kernels.calls
     double = FakeGraphAttention if isinstance(calls, GraphCalls | FakeCalls) else FakeAsyncAttention

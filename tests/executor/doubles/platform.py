@@ -27,18 +27,18 @@ class DoublePlatform:
         self._double = double
 
     def open(self, device, kernels):
-        from core_plugins.platforms.cpu.runtime import CpuPlatform
+        from core_platforms.cpu.runtime import CpuPlatform
 
         return self._double(CpuPlatform(1).open("cpu", kernels))
 
 
 def open_gpu(kernels, is_watched):
     """The runtime of GPUs, over a device that is not there."""
-    from core.layers.kernels import KernelSet
-    from core.testing.fake_device import FakeCalls, FakeKernels, FakeSpace
-    from core_plugins.platforms.cuda.graphs import Graphs
-    from core_plugins.platforms.cuda.runtime import SleepingRuntime
-    from core_plugins.platforms.cuda.virtual_memory import TaggedMemory
+    from core_kit.fake_device import FakeCalls, FakeKernels, FakeSpace
+    from core_platforms.cuda.graphs import Graphs
+    from core_platforms.cuda.runtime import SleepingRuntime
+    from core_platforms.cuda.virtual_memory import TaggedMemory
+    from core_runtime.layers.kernels import KernelSet
 
     calls = FakeCalls(is_watched=is_watched)
     calls.use()
@@ -89,8 +89,8 @@ def core_propose(view):
 @hookimpl
 def core_load(context):
     """Build the platform."""
-    from core.testing.async_device import FakeAsyncDevice
-    from core.testing.graph_runtime import FakeGraphRuntime
+    from core_kit.async_device import FakeAsyncDevice
+    from core_kit.graph_runtime import FakeGraphRuntime
 
     kind = context.arguments.kind
     if kind in ("gpu", "watched"):

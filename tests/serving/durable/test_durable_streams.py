@@ -13,12 +13,12 @@ from unittest.mock import Mock
 import pytest
 
 from core.api.config import ModelConfig
-from core.api.server_config import JournalSettings, ServerConfig
-from core.journal import segments as segment_files
-from core.journal.journal import Journal
-from core.serving.durable.key_digests import KeyDigests
-from core.serving.durable.origin import origin_of
-from core.serving.durable.streams import DurableStreams, Job
+from core_apis.durable.key_digests import KeyDigests
+from core_apis.durable.origin import origin_of
+from core_apis.durable.streams import DurableStreams, Job
+from core_apis.journal import segments as segment_files
+from core_apis.journal.journal import Journal
+from core_config.server_config import JournalSettings, ServerConfig
 from tests.serving import fake_engine
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.durable.reading import Reading, read, read_again

@@ -10,10 +10,10 @@ from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
 from core.api.errors import RequestError
-from core.serving.responses.conversation import messages_of
-from core.serving.responses.items import complete, given_items
-from core.serving.responses.reasoning import sealed
-from core.serving.responses.tools import chat_tools
+from core_apis.responses.conversation import messages_of
+from core_apis.responses.items import complete, given_items
+from core_apis.responses.reasoning import sealed
+from core_apis.responses.tools import chat_tools
 
 ITEM = TypeAdapter[Any](ResponseItem)
 USER = {"role": "user", "content": "Hi"}

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError
-from core.api.server_limits import ServerLimits
-from core.serving.protocol.response_objects import MessageItem, OutputText, ResponseObject
-from core.serving.responses.event_log import EventLog
-from core.serving.responses.items import KeptItem
-from core.serving.responses.store import ResponseStore
-from core.serving.responses.stored_response import StoredResponse
+from core_apis.protocol.response_objects import MessageItem, OutputText, ResponseObject
+from core_apis.responses.event_log import EventLog
+from core_apis.responses.items import KeptItem
+from core_apis.responses.store import ResponseStore
+from core_apis.responses.stored_response import StoredResponse
+from core_formats.server_limits import ServerLimits
 
 
 class Clock:

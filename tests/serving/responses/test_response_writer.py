@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from core.api.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 from core.api.errors import EngineDeadError
-from core.api.outputs import CompletionOutput, RequestOutput
-from core.serving.protocol.response_objects import ResponseObject
-from core.serving.responses.output_items import OutputItems
-from core.serving.responses.tools import OfferedTool
-from core.serving.responses.writer import ResponseWriter
+from core_apis.protocol.response_objects import ResponseObject
+from core_apis.responses.output_items import OutputItems
+from core_apis.responses.tools import OfferedTool
+from core_apis.responses.writer import ResponseWriter
+from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
+from core_frontend.api.outputs import CompletionOutput, RequestOutput
 from tests.serving.responses.checked import added_up, parsed, valid
 
 TOOLS = {

@@ -14,9 +14,9 @@ import pytest
 from openai.types.responses import ResponseItem
 from pydantic import TypeAdapter
 
-from core.api.server_config import ServerConfig
-from core.api.server_limits import ServerLimits
-from core.serving.responses.reasoning import sealed
+from core_apis.responses.reasoning import sealed
+from core_config.server_config import ServerConfig
+from core_formats.server_limits import ServerLimits
 from tests.serving.conftest import RunningServer, run_server
 from tests.serving.fake_engine import ANSWERS, make_tokenizer
 from tests.serving.responses.checked import added_up, parsed, valid

@@ -2,7 +2,7 @@
 
 import re
 
-from core.models.families import Family, decoder_spec
+from core_runtime.models.families import Family, decoder_spec
 
 ROW = Family(name="birch", model_types=("birch",), architectures=("BirchLMHeadModel",))
 SIZES = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from core.plugin.contracts import KVConnector
+from core_runtime.contracts import KVConnector
 
 
 class Shelf(KVConnector):

@@ -3,7 +3,7 @@
 import torch
 
 from core.api.specs import DensePlan, PartPlan
-from core.weights.formats import IntGroups
+from core_runtime.weights.formats import IntGroups
 
 ZERO = 128
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 
 DTYPES = {"float32": "F32", "float16": "F16"}
 

@@ -1,7 +1,7 @@
 """Manifest of `example_npz`: directories with config.json and weights.npz."""
 
-from core.api.checkpoint import FileFacts
 from core.plugin.hookspecs import PluginSpec, hookimpl
+from core_runtime.specs.checkpoint import FileFacts
 
 CONTRACT = 1
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from core.layers.kernels import KernelSet
+from core_runtime.layers.kernels import KernelSet
 
 
 class ExampleRuntime:

@@ -1,8 +1,8 @@
 """Maple fuses queries, keys and values by key head, and gate and up; it scales embeddings, branches and logits."""
 
-from core.api.block_spec import HeadsSpec
-from core.models.families import Family
-from core.models.weight_rules import Ignored, Rename, modules
+from core_runtime.models.families import Family
+from core_runtime.models.weight_rules import Ignored, Rename, modules
+from core_runtime.specs.block_spec import HeadsSpec
 
 
 class Maple:

@@ -3,7 +3,7 @@
 import torch
 
 from core.api.reason import Reason
-from core.layers.reference import ReferenceKernels
+from core_runtime.layers.reference import ReferenceKernels
 
 
 class Nibble4Linear:

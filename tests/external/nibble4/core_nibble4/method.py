@@ -4,7 +4,7 @@ import torch
 
 from core.api.errors import CheckpointError
 from core.api.specs import DensePlan, PartPlan, Unsupported
-from core.weights.formats import IntGroups
+from core_runtime.weights.formats import IntGroups
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight weights lies in which nibble of a word, the lowest first."""

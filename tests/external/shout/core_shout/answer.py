@@ -9,13 +9,13 @@ from typing import Final
 import msgspec
 from fastapi import Response
 
-from core.api.outputs import RequestOutput
-from core.serving.body import json_response
-from core.serving.context import ServingContext
-from core.serving.exchange import Exchange, id_with
-from core.serving.generation import final_output
-from core.serving.prepared import PreparedCompletion
-from core.serving.prompt_output import Outputs, PromptOutput
+from core_apis.body import json_response
+from core_apis.context import ServingContext
+from core_apis.exchange import Exchange, id_with
+from core_apis.generation import final_output
+from core_apis.prepared import PreparedCompletion
+from core_apis.prompt_output import Outputs, PromptOutput
+from core_frontend.api.outputs import RequestOutput
 
 
 class Answer(msgspec.Struct):
@@ -26,7 +26,7 @@ class Answer(msgspec.Struct):
 
 
 class ShoutAnswer:
-    """Implements `core.serving.exchange.Answer`."""
+    """Implements `core_apis.exchange.Answer`."""
 
     def __init__(self, context: ServingContext, prepared: PreparedCompletion, answer_id: str, created: int) -> None:
         self.answer_id = answer_id

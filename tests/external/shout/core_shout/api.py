@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 
 from core.api.config import EngineConfig
-from core.api.server_config import ServerConfig
-from core.serving.body_kinds import BodyKind, json_of
-from core.serving.field_names import own_names
-from core.serving.openai_bodies import prepare_completion
-from core.serving.preparation import Preparation
-from core.serving.prepared import PreparedCompletion
-from core.serving.protocol.completions import CompletionRequest
+from core_apis.body_kinds import BodyKind, json_of
+from core_apis.field_names import own_names
+from core_apis.openai_bodies import prepare_completion
+from core_apis.preparation import Preparation
+from core_apis.prepared import PreparedCompletion
+from core_apis.protocol.completions import CompletionRequest
+from core_config.server_config import ServerConfig
 
 
 class Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -33,7 +33,7 @@ def prepare(preparation: Preparation, body: Body) -> PreparedCompletion:
 
 
 class ShoutApi:
-    """Implements `core.plugin.contracts.api.Api`."""
+    """Implements `core_apis.contract.Api`."""
 
     def bodies(self) -> Sequence[BodyKind]:
         """One kind of body."""
@@ -41,7 +41,7 @@ class ShoutApi:
 
     def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
         """One route, for every caller with a key."""
-        from core.serving.api_routes import exchange_routes
+        from core_apis.api_routes import exchange_routes
         from core_shout.answer import ROW, Answer
 
         return [exchange_routes("/v1/shout", ROW, access="tenant", body=Body, answer=Answer)]

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from core.layers.states import StateStore
+from core_runtime.layers.states import StateStore
 from core_state_gated.layer import gated_linear
 
 CHUNK = 16

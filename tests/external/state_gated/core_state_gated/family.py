@@ -3,8 +3,8 @@
 import msgspec
 
 from core.api.errors import UserError
-from core.models.families import Family, decoder_spec
-from core.models.spec import BlockSpec
+from core_runtime.models.families import Family, decoder_spec
+from core_runtime.models.spec import BlockSpec
 from core_state_gated.layer import gated_linear
 
 ROW = Family(name="sprig", model_types=("sprig",), architectures=("SprigForCausalLM",))

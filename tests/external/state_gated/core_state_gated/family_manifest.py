@@ -1,7 +1,7 @@
 """Manifest of the family `sprig`."""
 
-from core.api.checkpoint import CheckpointFacts
 from core.plugin.hookspecs import PluginSpec, hookimpl
+from core_runtime.specs.checkpoint import CheckpointFacts
 
 CONTRACT = 1
 

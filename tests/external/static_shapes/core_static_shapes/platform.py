@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 
 from core.api.errors import UserError
-from core.layers.kernels import KernelSet
-from core.layers.reference import ReferenceKernels
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.reference import ReferenceKernels
 
 
 class Compiler:

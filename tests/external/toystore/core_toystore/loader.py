@@ -4,8 +4,8 @@ import json
 import math
 from pathlib import Path
 
-from core.api.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 from core.api.errors import CheckpointError
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo, TokenizerSource
 
 SCHEME = "toystore://"
 DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import msgspec
 
-from core.api.checkpoint import FileFacts
 from core.plugin.hookspecs import PluginSpec, hookimpl
+from core_runtime.specs.checkpoint import FileFacts
 
 CONTRACT = 1
 

@@ -1,1 +1,0 @@
-"""Streams and responses that outlive their connections and the server, by means of the journal (`core.journal`)."""

@@ -1,1 +1,0 @@
-"""The files of the page at `/`: no build step, no code from elsewhere. `core.serving.routes.page` serves them."""

@@ -1,1 +1,0 @@
-"""The routes of the server, one noun a file; each module has a `router` that `core.serving.app` mounts."""

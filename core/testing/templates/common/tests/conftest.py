@@ -1,3 +1,0 @@
-"""Fixtures of the kit: a tiny checkpoint, and text generated with chosen plugins."""
-
-pytest_plugins = ["core.testing.pytest_plugin"]

@@ -1,1 +1,0 @@
-"""The plugins that come with the engine; they use the entry points and contracts that everyone uses."""

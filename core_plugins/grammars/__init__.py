@@ -1,1 +1,0 @@
-"""Grammar backends that come with the engine."""

@@ -1,0 +1,100 @@
+"""Content blocks of Anthropic's shape: checked, and as text.
+
+Owns: which blocks may stand where, and how documents and search results read. Never does: make messages
+(`core_apis.anthropic.conversation` does). Called by: that module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from core.api.errors import RequestError
+from core_apis.protocol.anthropic import (
+    RESULT_BLOCKS,
+    Citations,
+    DocumentBlock,
+    SearchResultBlock,
+    TextBlock,
+)
+
+BlockTypes = Mapping[str, type[msgspec.Struct]]
+
+ONLY_TEXT: BlockTypes = {"text": TextBlock}
+
+
+def blocks(content: str | Sequence[dict[str, Any]], known: BlockTypes, place: str) -> list[tuple[str, Any]]:
+    """(place, block as one of the Structs `known`) for each block. place: of `content` in the request.
+
+    Raises RequestError for a type that is not known and for a block that is not of its type's form.
+    """
+    if isinstance(content, str):
+        return [(place, TextBlock(content))]
+    found: list[tuple[str, Any]] = []
+    for number, given in enumerate(content):
+        where = f"{place}[{number}]"
+        kind = given.get("type")
+        struct = known.get(kind) if isinstance(kind, str) else None
+        if struct is None:
+            names = ", ".join(known)
+            raise RequestError(
+                f"{where} is a block of type {kind!r}; expected one of: {names}. Leave it out, or send it as text.",
+                param=_field(place),
+            )
+        try:
+            block = msgspec.convert(given, struct)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{where} is no {kind} block: {error}.", param=_field(place)) from None
+        found.append((where, block))
+    return found
+
+
+def text_of(content: str | Sequence[dict[str, Any]], known: BlockTypes, place: str) -> str:
+    """The text of all blocks, each on lines of its own."""
+    return "\n".join(block_text(block, where) for where, block in blocks(content, known, place))
+
+
+def block_text(block: TextBlock | DocumentBlock | SearchResultBlock, place: str) -> str:
+    """The text of one block, as the model reads it. Raises RequestError for documents that are not text, and citations."""
+    if isinstance(block, TextBlock):
+        return block.text
+    _check_citations(block.citations, place)
+    if isinstance(block, SearchResultBlock):
+        text = text_of(block.content, ONLY_TEXT, f"{place}.content")
+        return "\n".join((block.title, block.source, text))
+    text = _document_text(block, place)
+    return "\n".join(part for part in (block.title, block.context, text) if part)
+
+
+def result_text(content: str | Sequence[dict[str, Any]] | None, *, is_error: bool, place: str) -> str:
+    """The text of a tool's result; that of an error says so."""
+    text = text_of(content or "", RESULT_BLOCKS, place)
+    return f"Error: {text}" if is_error else text
+
+
+def _document_text(block: DocumentBlock, place: str) -> str:
+    source = block.source
+    if source.type == "text" and source.data is not None:
+        return source.data
+    if source.type == "content" and source.content is not None:
+        return text_of(source.content, ONLY_TEXT, f"{place}.source.content")
+    raise RequestError(
+        f"{place}.source is of type {source.type!r}; this model takes documents of plain text only: expected 'text' with "
+        "data, or 'content' with text blocks.",
+        param=_field(place),
+    )
+
+
+def _check_citations(citations: Citations | None, place: str) -> None:
+    if citations is not None and citations.enabled:
+        raise RequestError(
+            f"{place}.citations is enabled, but citations are not served; leave it out.", param=_field(place)
+        )
+
+
+def _field(place: str) -> str:
+    """The field of the request in which a place is."""
+    head, _, _ = place.partition("[")
+    return head.partition(".")[0]

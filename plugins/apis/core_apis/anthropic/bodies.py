@@ -1,0 +1,87 @@
+"""The bodies of the Messages API.
+
+Owns: their rows and their steps, of which most are those of the chat request that means the same.
+Called by: `core_apis.apis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from core_apis.anthropic.chat import (
+    FIELD_NAMES,
+    chat_request,
+    check_fields,
+    omits_thinking,
+    shows_late_system,
+    thinking_budget,
+)
+from core_apis.body_kinds import BodyKind, Buffer, json_of
+from core_apis.field_names import combined, own_names
+from core_apis.preparation import Preparation
+from core_apis.prepared import CountedTokens, PreparedMessages
+from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core_apis.protocol.anthropic_answer import TokenCount
+from core_formats.answer_plan import check_template
+
+_fields = json_of(dict[str, msgspec.Raw])
+
+
+def _decoded(decode: Callable[[Buffer], Any], data: Buffer) -> tuple[Any, list[str]]:
+    """A body, and the names of its fields that are tolerated. Raises RequestError."""
+    unknown = check_fields(_fields(data))
+    return decode(data), unknown
+
+
+def _late_system(preparation: Preparation) -> bool:
+    """Whether the template shows system messages after others."""
+    return shows_late_system(preparation.template)
+
+
+def prepare_messages(preparation: Preparation, asked: tuple[MessagesRequest, list[str]]) -> PreparedMessages:
+    """A body of /v1/messages, ready for the engine. Raises RequestError."""
+    body, unknown = asked
+    request = chat_request(body, late_system=preparation.once(_late_system))
+    served = preparation.settings.format
+    if served is not None and served.row.reasoning is not None:
+        request.thinking_token_budget = thinking_budget(body)
+    with own_names(FIELD_NAMES):
+        chat = preparation.prepare_chat(request)
+    chat.names = combined(chat.names, FIELD_NAMES)
+    room = preparation.settings.max_model_len - len(chat.prompts[0].token_ids)
+    chat.params.max_tokens = min(body.max_tokens, room)
+    return PreparedMessages(chat, body.max_tokens, omits_thinking(body), unknown)
+
+
+def count_tokens(preparation: Preparation, asked: tuple[CountTokensRequest, list[str]]) -> CountedTokens:
+    """The count for a body of /v1/messages/count_tokens, rendered and tokenized as a request is. Raises RequestError."""
+    given, unknown = asked
+    body = chat_request(given, late_system=preparation.once(_late_system))
+    preparation.check_model(body.model)
+    with own_names(FIELD_NAMES):
+        use = body.check(preparation.settings.max_logprobs, preparation.settings.limits)
+        check_template(use, preparation.template, preparation.settings.format)
+        ids = preparation.texts.rendered(preparation.render(body, use), bool(body.add_special_tokens)).ids
+    return CountedTokens(TokenCount(len(ids)), unknown)
+
+
+BODIES: Final = (
+    BodyKind(
+        name="messages",
+        decode=partial(_decoded, json_of(MessagesRequest)),
+        prepare=prepare_messages,
+        result=PreparedMessages,
+        renders=True,
+    ),
+    BodyKind(
+        name="count_tokens",
+        decode=partial(_decoded, json_of(CountTokensRequest)),
+        prepare=count_tokens,
+        result=CountedTokens,
+        renders=True,
+    ),
+)

@@ -1,0 +1,65 @@
+"""The routes that an API brings, each with the class of callers that may use it.
+
+Owns: `ApiRoutes`, how the engine's own are made of a module, and how a row becomes a route. Never does: mount or guard them
+(`core_apis.access` does). Called by: APIs, `core_apis.app`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from core_apis.access import Access, access_of
+from core_apis.exchange import Exchange
+from core_apis.openapi import BODY, OPERATIONS, Operation
+from core_apis.pipeline import answered
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRoutes:
+    """Some routes.
+
+    router:     has them.
+    access:     the class of each path. A path without one ends the start.
+    operations: of the paths that the OpenAPI document shows: what they take and answer.
+    exchanges:  their rows.
+    """
+
+    router: APIRouter
+    access: Mapping[str, Access]
+    operations: Mapping[str, Operation]
+    exchanges: Sequence[Exchange] = ()
+
+
+def own_routes(module: ModuleType) -> ApiRoutes:
+    """Those of a module of `core_apis.routes`. Raises KeyError for a path without a class."""
+    paths = [route.path_format for route in module.router.routes if isinstance(route, APIRoute)]
+    access = {path: access_of(path) for path in paths}
+    operations = {path: OPERATIONS[path] for path in paths if path in OPERATIONS}
+    return ApiRoutes(module.router, access, operations, getattr(module, "EXCHANGES", ()))
+
+
+def exchange_routes(
+    path: str,
+    exchange: Exchange,
+    *,
+    access: Access,
+    body: type[msgspec.Struct],
+    answer: type[msgspec.Struct],
+    name: str = "",
+    summary: str = "",
+) -> ApiRoutes:
+    """POST `path`, answered by a row. body, answer: their forms, for the OpenAPI document. name: of the operation in it."""
+    router = APIRouter(tags=["apis"])
+
+    async def endpoint(request: Request) -> Response:
+        return await answered(request, exchange)
+
+    router.add_api_route(path, endpoint, methods=["POST"], name=name or exchange.kind, description=summary)
+    operation = Operation(answer, body, errors=(*BODY, 404, 429))
+    return ApiRoutes(router, {path: access}, {path: operation}, (exchange,))

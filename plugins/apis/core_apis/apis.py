@@ -1,0 +1,157 @@
+"""The HTTP APIs that come with the engine, as rows; each is a plugin of kind `api` like any other.
+
+Owns: `OwnApi`, manifest and API in one, the rows, and loading the APIs that were chosen. Never does: import what serves HTTP
+before routes are asked for: the helper process reads rows for their bodies alone.
+Called by: discovery, through entry points; `core_apis.app` (routes), `core_apis.preparation` (bodies).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from core.api.config import EngineConfig, ResolvedPlugin
+from core.api.errors import PluginError
+from core.plugin.discovery import ENGINE
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core_config.server_config import ServerConfig
+
+if TYPE_CHECKING:
+    from core_apis.api_routes import ApiRoutes
+    from core_apis.body_kinds import BodyKind
+    from core_apis.contract import Api
+
+KIND = "api"
+
+Wanted = Callable[[ServerConfig, EngineConfig], bool]
+
+WANTED: Mapping[str, Wanted] = MappingProxyType(
+    {
+        "docs": lambda server, engine: not server.disable_fastapi_docs,
+        "page": lambda server, engine: not server.disable_ui,
+        "load": lambda server, engine: server.enable_server_load_tracking,
+        "tokenizer_info": lambda server, engine: server.enable_tokenizer_info_endpoint,
+        "profile": lambda server, engine: engine.profiler is not None,
+        "sleep": lambda server, engine: engine.sleeps,
+        "weights": lambda server, engine: engine.weight_transfer is not None,
+        "pause": lambda server, engine: engine.sleeps or engine.weight_transfer is not None,
+    }
+)
+"""Modules of routes that a server has only when it is asked to; all others are always there."""
+
+
+class OwnApi:
+    """One row.
+
+    routes:   modules of `core_apis.routes`.
+    bodies:   the module with its kinds of bodies; empty: it has none.
+    priority: of routes over those of APIs with less, where paths are looked for.
+    """
+
+    CONTRACT = 1
+    KIND = KIND
+
+    def __init__(self, name: str, summary: str, routes: Sequence[str], bodies: str, priority: int) -> None:
+        self.name = name
+        self._summary = summary
+        self._routes = routes
+        self._bodies = bodies
+        self._priority = priority
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say what the API is."""
+        return PluginSpec(name=self.name, summary=self._summary, priority=self._priority)
+
+    @hookimpl
+    def core_load(self, context: LoadContext) -> Any:
+        """Build the API, which is its own row."""
+        return self
+
+    def bodies(self) -> Sequence[BodyKind]:
+        """As in `Api`."""
+        if not self._bodies:
+            return ()
+        found: Sequence[BodyKind] = importlib.import_module(self._bodies).BODIES
+        return found
+
+    def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[ApiRoutes]:
+        """As in `Api`."""
+        from core_apis.api_routes import own_routes
+
+        wanted = [name for name in self._routes if name not in WANTED or WANTED[name](server, engine)]
+        return [own_routes(importlib.import_module(f"core_apis.routes.{name}")) for name in wanted]
+
+
+OPENAI: Final = OwnApi(
+    "openai",
+    "OpenAI: /v1/models, /v1/completions, /v1/chat/completions",
+    ("models", "completions", "chat"),
+    "core_apis.openai_bodies",
+    80,
+)
+RESPONSES: Final = OwnApi(
+    "responses",
+    "OpenAI's /v1/responses, kept and in the background",
+    ("responses",),
+    "core_apis.responses.bodies",
+    70,
+)
+MESSAGES: Final = OwnApi("messages", "Anthropic's /v1/messages", ("messages",), "core_apis.anthropic.bodies", 60)
+POOLING: Final = OwnApi(
+    "pooling",
+    "embeddings, scores, classes and reranking, as OpenAI, Cohere and Jina have them",
+    ("pooling",),
+    "core_apis.pooling_bodies",
+    50,
+)
+TOKENS: Final = OwnApi(
+    "tokens", "/tokenize, /detokenize, /tokenizer_info", ("tokenize", "tokenizer_info"), "core_apis.text_bodies", 40
+)
+OPERATION: Final = OwnApi(
+    "operation",
+    "health, metrics, and the operator's routes",
+    ("cache", "health", "metrics", "server_info", "load", "profile", "sleep", "weights", "pause"),
+    "",
+    30,
+)
+DOCS: Final = OwnApi("docs", "/docs, from the OpenAPI document", ("docs",), "", 20)
+PAGE: Final = OwnApi("page", "the page at /", ("page",), "", 10)
+
+OWN: Final = (OPENAI, RESPONSES, MESSAGES, POOLING, TOKENS, OPERATION, DOCS, PAGE)
+
+
+def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:
+    """The APIs by the names of their plugins. chosen: None: all of the engine's own. Raises PluginError."""
+    own = {api.name: api for api in OWN}
+    if chosen is None:
+        return list(own.items())
+    found: list[tuple[str, Api]] = []
+    for row in chosen:
+        is_own = row.distribution == ENGINE and row.name in own
+        found.append((row.name, own[row.name] if is_own else _loaded(row)))
+    return found
+
+
+def _loaded(row: ResolvedPlugin) -> Api:
+    """An API of another package. Raises PluginError."""
+    from core.plugin.table import PluginTable  # helper processes of most servers load none, and start sooner without it
+
+    loaded: Api = PluginTable([row]).load(KIND, row.name, LoadContext())
+    return loaded
+
+
+def body_kinds(chosen: Sequence[ResolvedPlugin] | None) -> dict[str, BodyKind]:
+    """The kinds of bodies of those APIs. Raises PluginError when two have the same name."""
+    found: dict[str, BodyKind] = {}
+    for name, api in load_apis(chosen):
+        for kind in api.bodies():
+            if kind.name in found:
+                raise PluginError(
+                    f"api plugin '{name}': has a kind of body '{kind.name}', as another API has; expected a name of its own. "
+                    f"Leave it out with --plugins no:{name}."
+                )
+            found[kind.name] = kind
+    return found

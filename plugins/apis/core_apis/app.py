@@ -1,0 +1,212 @@
+"""The ASGI application.
+
+Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine.
+Called by: `core_apis.service`, tests, and whoever mounts the API in an application of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
+
+from core.api.config import CacheConfig, EngineConfig, ModelConfig
+from core.api.errors import PluginError
+from core.version import __version__
+from core_apis import errors
+from core_apis.access import Access, mount, operators
+from core_apis.api_routes import ApiRoutes
+from core_apis.apis import load_apis
+from core_apis.authentication import Authentication
+from core_apis.body import BodyRoom
+from core_apis.chat_template import read_template
+from core_apis.context import ServingContext
+from core_apis.drain import DrainGate
+from core_apis.durable.kept_responses import ResponseKeeper
+from core_apis.durable.pipeline import DurablePipeline
+from core_apis.durable.streams import DurableStreams
+from core_apis.engine_protocol import ServingEngine
+from core_apis.exchange import Exchange
+from core_apis.middleware import HeadRequests, RequestIds, RootPath, TraceParents, WeightVersions
+from core_apis.openapi import Operation, document
+from core_apis.own_middleware import load_middleware
+from core_apis.pipeline import Pipeline
+from core_apis.preparation_apart import ApartPreparation
+from core_apis.prepared import PreparationSettings
+from core_apis.preparer import Preparer
+from core_apis.responses.store import ResponseStore
+from core_apis.tenants import Tenants
+from core_apis.turnstile import Turnstile
+from core_apis.watching import watched
+from core_config.server_config import ServerConfig
+from core_formats.selection import served_format
+from core_frontend.default_params import recommended_values
+from core_observers.metrics import ServerMetrics
+from core_tokens.templates import TOOL_TEMPLATE
+
+if TYPE_CHECKING:
+    from core_apis.observed.tracing import Tracing
+    from core_tokens.tokenizer import Tokenizer
+
+
+def create_app(
+    engine: ServingEngine,
+    server_config: ServerConfig,
+    model_config: ModelConfig,
+    cache_config: CacheConfig | None = None,
+    durable: DurableStreams | None = None,
+) -> FastAPI:
+    """The API of `engine`. cache_config: reported by /metrics. durable: lets streams and responses outlive the server.
+
+    Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used, and PluginError
+    when an API cannot.
+    """
+    app = FastAPI(
+        title="core",
+        version=__version__,
+        docs_url=None,  # routes.docs
+        redoc_url=None,
+        openapi_url=None,  # routes.docs
+    )
+    served = _served(server_config, engine.config)
+    exchanges = {exchange.kind: exchange for routes in served for exchange in routes.exchanges}
+    context = _context(engine, server_config, model_config, cache_config, durable, exchanges)
+    app.state.context = context
+    allowed = operators(server_config)
+    access: dict[str, Access] = {}
+    operations: dict[str, Operation] = {}
+    for routes in served:
+        mount(app, routes.router, routes.access, allowed)
+        access |= routes.access
+        operations |= routes.operations
+    paths = list(access)
+    has_keys = bool(server_config.keys)
+    make_document = functools.partial(
+        document, app, operations, access, keys=bool(server_config.api_keys), guards=has_keys
+    )
+    app.openapi = functools.cache(make_document)  # type: ignore[method-assign]
+    errors.install(app, paths)
+    # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
+    if has_keys:
+        open_paths = [path for path in paths if access[path] == "public"]
+        needs_key = bool(server_config.api_keys)
+        app.add_middleware(Authentication, keys=server_config.keys, open_paths=open_paths, needs_key=needs_key)
+    app.add_middleware(HeadRequests)
+    if server_config.enable_request_id_headers:
+        app.add_middleware(RequestIds)
+    if engine.config.weight_transfer is not None:
+        app.add_middleware(WeightVersions, version=lambda: engine.stats.weight_version)
+    app.add_middleware(
+        CORSMiddleware,
+        allow_origins=server_config.allowed_origins,
+        allow_methods=server_config.allowed_methods,
+        allow_headers=server_config.allowed_headers,
+        allow_credentials=server_config.allow_credentials,
+    )
+    app.add_middleware(Turnstile)
+    if context.tracing is not None:
+        app.add_middleware(TraceParents, following=context.tracing.following)
+    for own in load_middleware(server_config.middleware):
+        app.add_middleware(own)
+    app.add_middleware(DrainGate, drain=context.drain)
+    if server_config.root_path.strip("/"):
+        app.add_middleware(RootPath, root_path=server_config.root_path)
+    app.middleware_stack = app.build_middleware_stack()  # now, so that one that cannot be made ends the start
+    return app
+
+
+def _served(server: ServerConfig, engine: EngineConfig) -> list[ApiRoutes]:
+    """The routes of all APIs. Raises PluginError where one brings a path that another one has."""
+    owners: dict[str, str] = {}
+    found: list[ApiRoutes] = []
+    for name, api in load_apis(server.apis):
+        for routes in api.routes(server, engine):
+            for path in routes.access:
+                owner = owners.setdefault(path, name)
+                if owner != name:
+                    raise PluginError(
+                        f"api plugin '{name}': brings {path}, which is a path of the API '{owner}'; leave one of them out with "
+                        f"--plugins no:{name} or no:{owner}."
+                    )
+            found.append(routes)
+    return found
+
+
+def _context(
+    engine: ServingEngine,
+    server: ServerConfig,
+    model: ModelConfig,
+    cache: CacheConfig | None,
+    durable: DurableStreams | None,
+    exchanges: Mapping[str, Exchange],
+) -> ServingContext:
+    own = read_template(server.chat_template)
+    tokenizer = engine.tokenizer
+    settings = PreparationSettings(
+        served_names=model.served_names,
+        served_names_file=server.served_model_name_file,
+        max_model_len=model.max_model_len,
+        vocab_size=model.vocab_size,
+        max_logprobs=model.max_logprobs,
+        most_prompts=engine.queue.most_requests(with_keys=bool(server.keys)),
+        max_num_queued_tokens=engine.queue.max_tokens,
+        defaults=recommended_values(model),
+        chat_template=tokenizer.chat_template if own is None else own,
+        tool_template=tokenizer.named_templates.get(TOOL_TEMPLATE) if own is None else None,
+        format=served_format(server.answers, tokenizer, own, model.eos_token_ids),
+        auto_tool_choice=server.answers.enable_auto_tool_choice,
+        limits=server.limits,
+        max_grammar_size=engine.config.structured_outputs.max_grammar_size,
+        embedding_size=model.embedding_size,
+        pooling=model.pooling,
+        pair_template=own,
+        apis=server.apis,
+    )
+    preparer = Preparer(settings, tokenizer)
+    metrics = ServerMetrics(
+        model.served_names[0],
+        lambda: engine.stats,
+        cache,
+        restarts=engine.restarts.num_restarts,
+        vllm_names=server.vllm_metrics,
+    )
+    engine.restarts.on_recovered = metrics.recovery.observe
+    tracing = _tracing(server, model)
+    keeper = None if durable is None else ResponseKeeper(durable.journal, durable.key_digests)
+    return ServingContext(
+        engine=engine,
+        server=server,
+        model=model,
+        preparer=preparer,
+        bodies=BodyRoom(server.limits.max_body_size),
+        metrics=metrics,
+        responses=ResponseStore(server.limits, keeper=keeper, num_tenants=max(1, len(server.keys))),
+        generate=watched(engine, metrics, tracing),
+        pipeline=Pipeline() if durable is None else DurablePipeline(durable),
+        exchanges=exchanges,
+        tenants=_tenants(server, settings, tokenizer),
+        durable=durable,
+        tracing=tracing,
+    )
+
+
+def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:
+    """The tenants of the server's keys. Public prompts are rendered as requests are: apart, where a template can be ended."""
+    if not (server.keys and server.public_prompts):
+        return Tenants.of(server.keys)
+    settings = msgspec.structs.replace(settings, apis=None)  # they are read as chats, whether or not chats are served
+    with ApartPreparation(settings, tokenizer) as preparation:
+        return Tenants.of(server.keys, server.public_prompts, preparation)
+
+
+def _tracing(server: ServerConfig, model: ModelConfig) -> Tracing | None:
+    """What sends spans, imported when it is wanted."""
+    if server.traces is None:
+        return None
+    from core_apis.observed.tracing import Tracing
+
+    return Tracing(server.traces, model.served_names[0])

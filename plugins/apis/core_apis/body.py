@@ -1,0 +1,136 @@
+"""Reads request bodies and writes JSON answers.
+
+Owns: the limits of size, of one body and of all together, the check of the content type, JSON responses. Never does:
+decode, or know a route. Called by: intake and routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+
+from core.api.errors import RequestError
+from core_apis.errors import ClientGone
+
+LONG_ANSWER = 1 << 20
+"""Bytes of an answer from which on it is sent in pieces."""
+PIECE_BYTES = 1 << 16
+PIECES_AT_ONCE = 16
+"""Pieces of an answer that are sent as one, at most some MB."""
+LARGEST_BODIES = 4
+"""All bodies that are being read may together hold as many bytes as so many of the largest size."""
+
+
+class BodyRoom:
+    """The memory for bodies until they are prepared. max_body_size: bytes of one."""
+
+    def __init__(self, max_body_size: int) -> None:
+        self.max_body_size = max_body_size
+        self.num_bytes = 0
+
+    @contextmanager
+    def body(self) -> Iterator[Body]:
+        """Room for one body, given back at the end."""
+        body = Body(self)
+        try:
+            yield body
+        finally:
+            self.num_bytes -= len(body.data)
+            body.data = bytearray()
+
+
+class Body:
+    """The bytes of one body so far."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self._room = room
+        self.data = bytearray()
+
+    def add(self, part: bytes) -> None:
+        """Take in more. Raises RequestError when it is too much, for one body (413) or for the server now (503)."""
+        self.check(len(self.data) + len(part))
+        room = self._room
+        if room.num_bytes + len(part) > LARGEST_BODIES * room.max_body_size:
+            raise RequestError(
+                f"The server is busy: request bodies of {room.num_bytes >> 20} MiB are being read. Try again in 1 s.",
+                status=503,
+                code="server_busy",
+                retry_after=1,
+            )
+        room.num_bytes += len(part)
+        self.data += part
+
+    def check(self, num_bytes: int) -> None:
+        """Raise RequestError (413) when so many bytes are too many."""
+        most = self._room.max_body_size
+        if num_bytes > most:
+            raise RequestError(
+                f"The request body is larger than {most} bytes (--max-body-size); send less.",
+                status=413,
+                code="body_too_large",
+            )
+
+
+async def read_body(request: Request, body: Body) -> bytearray:
+    """The bytes of the request's body, for as long as there is room for it.
+
+    Raises RequestError with status 413, 415 or 503, ClientGone.
+    """
+    media_type, _, _ = request.headers.get("content-type", "application/json").partition(";")
+    content_type = media_type.strip().lower()
+    if content_type != "application/json" and not content_type.endswith("+json"):
+        raise RequestError(
+            f"The content type is '{content_type}'; expected 'application/json'.",
+            status=415,
+            code="unsupported_media_type",
+        )
+    declared = request.headers.get("content-length", "")
+    is_number = declared.isascii() and declared.isdigit()
+    body.check(int(declared) if is_number else 0)
+    try:
+        async for part in request.stream():
+            body.add(part)
+    except ClientDisconnect:
+        raise ClientGone("The client closed the connection in the middle of its request.") from None
+    return body.data
+
+
+class PiecesResponse(Response):
+    """A 200 whose body comes in pieces, which are never joined: together they may be hundreds of MB."""
+
+    def __init__(
+        self,
+        pieces: Sequence[bytes | memoryview],
+        media_type: str = "application/json",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        length = {"content-length": str(sum(map(len, pieces)))}
+        super().__init__(media_type=media_type, headers={**length, **(headers or {})})
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send everything."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self._pieces), PIECES_AT_ONCE):
+            some = b"".join(self._pieces[start : start + PIECES_AT_ONCE])
+            await send({"type": "http.response.body", "body": some, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def json_response(body: Any) -> Response:
+    """A 200 with `body` (Structs, dicts, lists) as JSON."""
+    return written_response(msgspec.json.encode(body))
+
+
+def written_response(data: bytes) -> Response:
+    """A 200 with JSON that is written already; a long one is sent in pieces, so that others have their turn in between."""
+    if len(data) <= LONG_ANSWER:
+        return Response(data, media_type="application/json")
+    view = memoryview(data)
+    return PiecesResponse([view[start : start + PIECE_BYTES] for start in range(0, len(data), PIECE_BYTES)])

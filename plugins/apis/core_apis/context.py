@@ -1,0 +1,126 @@
+"""The things that every route needs: engine, settings, preparation of requests, metrics.
+
+Owns: `ServingContext`. Never does: handle a request.
+Called by: `core_apis.app` (builds it), routes (through `context_of`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from msgspec import UNSET, UnsetType
+
+from core.api.config import ModelConfig
+from core_apis.body import BodyRoom
+from core_apis.drain import Drain
+from core_apis.durable.streams import DurableStreams
+from core_apis.engine_protocol import ServingEngine
+from core_apis.preparer import Preparer
+from core_apis.responses.store import ResponseStore
+from core_apis.served_names import ServedNames
+from core_apis.tenant import Tenant
+from core_apis.tenants import Tenants
+from core_apis.tolerated_fields import ToleratedFields
+from core_apis.watching import Generate
+from core_config.server_config import ServerConfig
+from core_observers.metrics import ServerMetrics
+from core_observers.recent_requests import RecentRequests
+
+if TYPE_CHECKING:
+    from core_apis.exchange import Exchange
+    from core_apis.observed.tracing import Tracing
+    from core_apis.pipeline import Pipeline
+
+
+@dataclass(slots=True)
+class ServingContext:
+    """One for each app.
+
+    bodies: the memory for request bodies.
+    responses: those of /v1/responses that are kept.
+    generate: the engine's, within what watches each prompt.
+    pipeline: the way of every request that asks the engine.
+    exchanges: the rows of the APIs by the kind of their bodies.
+    drain: whether the server takes requests, and which ones run.
+    tenants: who shares cached prefixes with whom.
+    durable: streams that outlive their connections; None: none do.
+    tracing: sends spans of requests; None: nobody wants them.
+    recent: the requests that ran last, for the page.
+    explain: the configuration as plain values, for the page.
+    created: seconds since the epoch.
+    """
+
+    engine: ServingEngine
+    server: ServerConfig
+    model: ModelConfig
+    preparer: Preparer
+    bodies: BodyRoom
+    metrics: ServerMetrics
+    responses: ResponseStore
+    generate: Generate
+    pipeline: Pipeline
+    exchanges: Mapping[str, Exchange]
+    drain: Drain = field(default_factory=Drain)
+    tenants: Tenants = field(default_factory=Tenants)
+    durable: DurableStreams | None = None
+    tracing: Tracing | None = None
+    recent: RecentRequests = field(default_factory=RecentRequests)
+    explain: Callable[[], dict[str, Any]] | None = None
+    created: int = field(default_factory=lambda: int(time.time()))
+    tolerated: ToleratedFields = field(default_factory=ToleratedFields)
+
+    @property
+    def names(self) -> ServedNames:
+        """The names that the server answers to."""
+        return self.preparer.here.names
+
+    @property
+    def weight_version(self) -> str | UnsetType:
+        """Of the weights in use; UNSET for those that the engine was started with."""
+        return self.engine.stats.weight_version or UNSET
+
+    async def until_idle(self) -> None:
+        """Until everything that runs has ended, responses in the background too; for a server that drains."""
+        await self.drain.idle()
+        await self.responses.until_idle()
+
+    async def close(self) -> None:
+        """End what runs beside the requests: responses in the background, the helper process; the journal is closed."""
+        await self.suspend()
+        await self.responses.close()
+        if self.durable is not None:
+            await self.durable.journal.close()
+        await self.preparer.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+    async def suspend(self) -> None:
+        """Stop what the next server goes on with, before the engine ends it."""
+        if self.durable is not None:
+            await self.responses.suspend()
+            await self.durable.suspend()
+
+
+def context_of(request: Request) -> ServingContext:
+    """The context of the app that serves `request`."""
+    context = request.app.state.context
+    assert isinstance(context, ServingContext)
+    return context
+
+
+def tenant_of(request: Request) -> Tenant:
+    """Whose a request is: the number of its key, admin keys behind the others; None without one."""
+    number: Tenant = getattr(request.state, "api_key", None)
+    return number
+
+
+def user_of(context: ServingContext, tenant: Tenant, named: object) -> str:
+    """The user of a request: its key where there are several keys, else the body's `user` field."""
+    if tenant is not None and len(context.server.keys) > 1:
+        return f"API key {tenant}"
+    return named if isinstance(named, str) else ""

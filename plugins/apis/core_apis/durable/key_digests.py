@@ -1,0 +1,40 @@
+"""Whose an entry of the journal is, in a form that outlives the order of API keys and tells nobody the keys.
+
+Owns: `KeyDigests`. Never does: check keys (`core_apis.authentication` does). Called by: `core_apis.durable`.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Sequence
+
+from core_apis.tenant import Tenant
+
+NOBODY = b""
+"""The digest of requests without a key."""
+
+
+class KeyDigests:
+    """Of the tenants of one server. salt: of the journal. keys: in their order. needs_key: whether every request has one."""
+
+    def __init__(self, salt: bytes, keys: Sequence[str], *, needs_key: bool) -> None:
+        self._digests: dict[Tenant, bytes] = {number: _digest(salt, key) for number, key in enumerate(keys)}
+        if not needs_key:
+            self._digests[None] = NOBODY
+        self._numbers = {digest: tenant for tenant, digest in self._digests.items()}
+
+    def digest(self, tenant: Tenant) -> bytes:
+        """What the journal calls a tenant."""
+        return self._digests[tenant]
+
+    def knows(self, digest: bytes) -> bool:
+        """Whether it is one of this server's tenants."""
+        return digest in self._numbers
+
+    def tenant(self, digest: bytes) -> Tenant:
+        """The tenant of a known digest."""
+        return self._numbers[digest]
+
+
+def _digest(salt: bytes, key: str) -> bytes:
+    return hmac.digest(salt, key.encode("utf-8", "surrogateescape"), "sha256")

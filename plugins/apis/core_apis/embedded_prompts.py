@@ -1,0 +1,62 @@
+"""From the `prompt_embeds` of a body to prompts.
+
+Owns: base64, and limits before anything grows beyond the body: a file of a few bytes may claim any shape. Never does: import
+torch, or unpickle. Called by: `core_apis.preparation`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from core.api.errors import CheckpointError, RequestError
+from core_apis.prepared import PreparationSettings, Prompt
+from core_frontend.prompt_embeds import KEY, PLACEHOLDER, PromptEmbeds, check_served, check_shape
+from core_runtime.specs.checkpoint import ITEM_BYTES
+
+NUMBER_BYTES = 4
+
+
+def embedded_prompts(given: Sequence[str], settings: PreparationSettings) -> list[Prompt]:
+    """The prompts, in order. given: base64 of files with a tensor each. Raises RequestError."""
+    if given:
+        check_served(settings.embedding_size)
+    room = settings.limits.max_body_size
+    prompts: list[Prompt] = []
+    for text in given:
+        embeds = _embeds(text, settings, room)
+        room -= len(embeds.data)
+        prompts.append(Prompt(None, [PLACEHOLDER] * embeds.num_tokens, embeds=embeds))
+    return prompts
+
+
+def _embeds(text: str, settings: PreparationSettings, room: int) -> PromptEmbeds:
+    """One of them. room: bytes that its numbers may take."""
+    from core_runtime.weights.sent_tensor import (
+        sent_tensor,  # and numpy, which most processes that read requests do without
+    )
+
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise RequestError(
+            f"{KEY} is no base64; expected that of a tensor in a file of torch.save or safetensors.", param=KEY
+        ) from None
+    try:
+        tensor = sent_tensor(KEY, data)
+    except CheckpointError as error:
+        raise RequestError(str(error), param=KEY) from None
+    num_tokens, size = check_shape(tensor.shape, settings.embedding_size, settings.max_model_len)
+    if num_tokens * size * ITEM_BYTES[tensor.dtype] > len(data):  # or a small body would be a lot of work
+        raise RequestError(
+            f"{KEY} has the shape {tensor.shape}, but its file has {len(data)} bytes, as a tensor has whose rows are one; send "
+            "tensor.contiguous().",
+            param=KEY,
+        )
+    if num_tokens * size * NUMBER_BYTES > room:
+        raise RequestError(
+            f"{KEY} has more numbers in all than {settings.limits.max_body_size} bytes hold as float32 (--max-body-size); send "
+            "fewer prompts at once, or raise it.",
+            param=KEY,
+        )
+    return PromptEmbeds.of(tensor.floats().reshape(num_tokens, size))

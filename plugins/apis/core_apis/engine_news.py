@@ -1,0 +1,136 @@
+"""The engine of an API process, which belongs to the supervisor, or of a front, which belongs to another command.
+
+Owns: `EngineNews`, what the owner has told of the engine, and `SharedEngineSource`, which connects accordingly. Never
+does: start or end an engine. Called by: the API process and the front (they tell), `AsyncEngine` and its recovery (connect).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from core.api.errors import EngineDeadError
+from core.engine.connection import EngineConnection, SocketConnection, Voice
+from core.engine.zmq_client import ZmqClient
+from core_apis.api_messages import EngineAt, EngineDied, EngineGone, News
+
+OBITUARY_S = 2.0
+"""Seconds that the supervisor has for saying what an engine died of."""
+
+
+class EngineNews:
+    """The latest news. address: of the engine that runs; None: there is none at the moment."""
+
+    def __init__(self, address: str | None = None) -> None:
+        self.address: str | None = address
+        self._death: EngineDeadError | None = None
+        self._gone: EngineDeadError | None = None
+        self._changed = asyncio.Event()
+
+    def tell(self, message: News) -> None:
+        """There is news."""
+        match message:
+            case EngineAt():
+                self.address = message.address
+            case EngineDied():
+                self.address = None
+                self._death = EngineDeadError(message.sentence, cause=message.cause, suspects=message.suspects)
+            case EngineGone():
+                self.address = None
+                self._gone = EngineDeadError(message.sentence, cause=message.cause)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def check(self) -> None:
+        """Raise EngineDeadError when there will be no engine any more."""
+        if self._gone is not None:
+            raise self._gone
+
+    async def change(self) -> None:
+        """Until there is further news."""
+        await self._changed.wait()
+
+    async def obituary(self, address: str, patience_s: float | None = OBITUARY_S) -> EngineDeadError | None:
+        """What the engine at `address` died of, as soon as that is known; None when nobody says it in time.
+
+        patience_s: None: there is no limit.
+        """
+        try:
+            async with asyncio.timeout(patience_s):
+                while self.address == address and self._gone is None:
+                    await self.change()
+        except TimeoutError:
+            return None
+        return self._death or self._gone
+
+
+class SharedEngine(SocketConnection):
+    """A connection to an engine of whose death the supervisor knows more."""
+
+    def __init__(self, address: str, news: EngineNews) -> None:
+        super().__init__(address)
+        self._news = news
+
+    async def until_ended(self, voice: Voice) -> EngineDeadError:
+        """As above, with the cause that the supervisor tells."""
+        seen_from_here = await super().until_ended(voice)
+        return await self._news.obituary(self.address) or seen_from_here
+
+
+class SharedEngineSource:
+    """Connects to whichever engine its owner has.
+
+    connect:      makes a connection to an address.
+    on_client:    called with each new client.
+    on_explained: called with the number of deaths that one request was the cause of, as is known now.
+    """
+
+    def __init__(
+        self,
+        news: EngineNews,
+        connect: Callable[[str], EngineConnection],
+        on_client: Callable[[ZmqClient], None],
+        on_explained: Callable[[int], None],
+    ) -> None:
+        self._news = news
+        self._connection = connect
+        self._on_client = on_client
+        self._on_explained = on_explained
+
+    async def first(self) -> ZmqClient:
+        """Raises EngineDeadError when there is no engine any more."""
+        while True:
+            self._news.check()
+            address = self._news.address
+            if address is None:
+                await self._news.change()
+                continue
+            client = await self._connect(address)
+            if client is not None:
+                self._on_client(client)
+                return client
+
+    async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
+        """As the first one; the address of the dead engine is not tried for long, since news of its death is on the way."""
+        if num_explained:
+            self._on_explained(num_explained)
+        return await self.first()
+
+    async def close(self) -> None:
+        """There is nothing to give back."""
+
+    async def _connect(self, address: str) -> ZmqClient | None:
+        """A client; None when there is news before the engine answers.
+
+        There is no limit: an engine in a long call answers late, and its owner tells of one that hangs.
+        """
+        connection = self._connection(address)
+        connecting = asyncio.ensure_future(ZmqClient.connect(address, timeout_s=None, engine=connection))
+        changing = asyncio.ensure_future(self._news.change())
+        try:
+            await asyncio.wait({connecting, changing}, return_when=asyncio.FIRST_COMPLETED)
+            return await connecting if connecting.done() else None
+        finally:
+            for task in (connecting, changing):
+                task.cancel()
+            await asyncio.gather(connecting, changing, return_exceptions=True)

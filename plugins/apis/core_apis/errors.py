@@ -1,0 +1,188 @@
+"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}; on the paths of the Messages API as
+Anthropic's do: {"type": "error", "error": {"type", "message"}}.
+
+Owns: the error bodies, the status of each exception, the handlers of the app. Never does: decide what is an error.
+Called by: `core_apis.app`, middleware and event streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import msgspec
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import Scope
+
+from core.api.errors import CoreError, EngineDeadError, EngineStalledError, RequestError, nearest
+from core_apis.middleware import PathSet, request_id_of
+from core_apis.protocol.anthropic_answer import MessagesError, MessagesErrorObject
+
+CLIENT_CLOSED_REQUEST = 499
+CONTEXT_EXCEEDED = "context_length_exceeded"
+TOO_LONG = "Prompt is too long."
+"""Clients of the Messages API look for these words, and then shorten the conversation."""
+
+MESSAGES = PathSet(("/v1/messages", "/v1/messages/{rest:path}"))
+"""The paths whose errors are of Anthropic's shape."""
+
+MESSAGES_TYPES: Mapping[int, str] = MappingProxyType(
+    {
+        401: "authentication_error",
+        403: "permission_error",
+        404: "not_found_error",
+        408: "timeout_error",
+        413: "request_too_large",
+        429: "rate_limit_error",
+        503: "overloaded_error",
+    }
+)
+"""Anthropic's types by HTTP status, besides `invalid_request_error` and `api_error`."""
+
+LONGEST_MESSAGE = 2000
+LONGEST_PARAM = 200
+"""Characters."""
+
+
+class GenerationError(CoreError):
+    """The engine gave up on one request; the sentence says why."""
+
+
+def ended_early() -> RequestError:
+    """The error of an answer that the server ended by itself, as /pause, /sleep and weight updates may."""
+    return RequestError(
+        "The server ended this answer early: it was paused, put to sleep or given new weights. Ask again in a few seconds.",
+        status=503,
+        code="server_busy",
+        retry_after=1,
+    )
+
+
+class ClientGone(CoreError):
+    """The client closed its connection before the answer was ready."""
+
+
+class ErrorObject(msgspec.Struct):
+    """OpenAI's error object."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """The body around it."""
+
+    error: ErrorObject
+
+
+def describe(error: Exception) -> tuple[int, ErrorBody]:
+    """HTTP status and body for `error`. An exception of an unknown kind becomes a 500 without details."""
+    if isinstance(error, RequestError):
+        return error.status, ErrorBody(_describe_request(error))
+    status = 500
+    told = ErrorObject("The server failed on this request; its log says why.", "server_error")
+    if isinstance(error, EngineDeadError):
+        status = 503
+        told = ErrorObject(str(error), "service_unavailable", code="engine_dead")
+    elif isinstance(error, EngineStalledError):
+        status = 503
+        told = ErrorObject(str(error), "service_unavailable", code="engine_stalled")
+    elif isinstance(error, CoreError):
+        told = ErrorObject(str(error), "server_error", code="generation_failed")
+    return status, ErrorBody(told)
+
+
+def _describe_request(error: RequestError) -> ErrorObject:
+    kind = "invalid_request_error"
+    if error.status == 429:
+        kind = "rate_limit_error"
+    elif error.status >= 500:
+        kind = "server_error"
+    param = error.param
+    if param is not None:
+        param = _cut(param, LONGEST_PARAM)
+    return ErrorObject(_cut(str(error), LONGEST_MESSAGE), kind, param, error.code)
+
+
+def _cut(text: str, most: int) -> str:
+    """A text whose middle is left out when it is longer: errors quote what clients sent, which may be anything."""
+    if len(text) <= most:
+        return text
+    begin = text[: most // 2]
+    end = text[-most // 2 :]
+    return f"{begin} … {end}"
+
+
+def error_response(error: Exception, headers: dict[str, str] | None = None, scope: Scope | None = None) -> Response:
+    """The answer to a request that failed. scope: of the request, where there is one; it decides the body's shape."""
+    status, body = describe(error)
+    headers = dict(headers or {})
+    if isinstance(error, RequestError) and error.retry_after is not None:
+        headers["retry-after"] = str(error.retry_after)
+    shaped: ErrorBody | MessagesError = body
+    if scope is not None and MESSAGES.has(scope):
+        shaped = _messages_error(status, body)
+        headers["request-id"] = request_id_of(scope)
+    return Response(msgspec.json.encode(shaped), status, headers, "application/json")
+
+
+def messages_error_event(error: Exception) -> bytes:
+    """The last event of a stream of the Messages API that failed."""
+    shaped = _messages_error(*describe(error))
+    return b"event: error\ndata: " + msgspec.json.encode(shaped) + b"\n\n"
+
+
+def _messages_error(status: int, body: ErrorBody) -> MessagesError:
+    message = body.error.message
+    if body.error.code == CONTEXT_EXCEEDED:
+        message = f"{TOO_LONG} {message}"
+    kind = MESSAGES_TYPES.get(status, "api_error" if status >= 500 else "invalid_request_error")
+    return MessagesError(MessagesErrorObject(kind, message))
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that failed."""
+    _, body = describe(error)
+    return b"data: " + msgspec.json.encode(body) + b"\n\n"
+
+
+def install(app: FastAPI, paths: Sequence[str]) -> None:
+    """Give `app` the handlers for everything that a route may raise. paths: what a wrong path is compared with."""
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        return _http_error(request, error, paths)
+
+    app.add_exception_handler(CoreError, _on_error)
+    app.add_exception_handler(ClientDisconnect, _on_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(Exception, _on_error)
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, (ClientGone, ClientDisconnect)):
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    # the server hangs up after what it does not know: a client that is told so sends nothing more there
+    headers = None if isinstance(error, CoreError) else {"connection": "close"}
+    return error_response(error, headers, request.scope)
+
+
+def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) -> Response:
+    """The answer to a request that no route takes."""
+    path = request.url.path
+    headers = dict(error.headers or {})
+    message = str(error.detail)
+    code = None
+    if error.status_code == 404:
+        message = f"There is nothing at {path}.{nearest(path, paths)}"
+        code = "not_found"
+    elif error.status_code == 405:
+        allowed = headers.get("allow") or headers.get("Allow", "other methods")
+        message = f"{path} does not take {request.method}; it takes {allowed}."
+        code = "method_not_allowed"
+    refused = RequestError(message, status=error.status_code, code=code)
+    return error_response(refused, headers, request.scope)

@@ -1,0 +1,65 @@
+"""What an answer tells besides its choices and usage when it is asked to: how it came about, and how long it took.
+
+Owns: `Extras`, which gathers both for one HTTP request. Never does: explain or measure. Called by: routes, answer writers.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from core_apis.protocol.timings import Timings, timings_of
+from core_frontend.api.explanation import Explanation
+from core_frontend.api.outputs import RequestOutput
+
+T = TypeVar("T")
+
+
+class Asking(Protocol):
+    """A body that may ask for them."""
+
+    n: int | None
+    explain: bool | None
+    timings: bool | None
+
+
+class Answer(Protocol):
+    """An answer, or the last chunk of a stream. A request with several prompts gets lists, one entry each, in their order."""
+
+    explain: Explanation | list[Explanation] | UnsetType
+    timings: Timings | list[Timings] | UnsetType
+
+
+class Extras:
+    """Those of one HTTP request, as they come with the last outputs of its prompts.
+
+    wanted: whether anybody asks; if not, outputs need not be added.
+    """
+
+    def __init__(self, body: Asking) -> None:
+        self._times = bool(body.timings)
+        self._num_choices = body.n or 1
+        self._explanations: dict[int, Explanation] = {}
+        self._timings: dict[int, Timings] = {}
+        self.wanted = self._times or bool(body.explain)
+
+    def add(self, prompt_index: int, output: RequestOutput) -> None:
+        """Take what an output tells, if it is the last one of its prompt."""
+        if output.explain is not None:
+            self._explanations[prompt_index] = output.explain
+        if self._times and output.finished:
+            self._timings[prompt_index] = timings_of(output, self._num_choices)
+
+    def tell(self, answer: Answer) -> None:
+        """Put it into the answer."""
+        answer.explain = _one_or_all(self._explanations)
+        answer.timings = _one_or_all(self._timings)
+
+
+def _one_or_all(found: dict[int, T]) -> T | list[T] | UnsetType:
+    """The only entry, or all in the order of their prompts; UNSET when there is none."""
+    ordered = [found[index] for index in sorted(found)]
+    if not ordered:
+        return UNSET
+    return ordered[0] if len(ordered) == 1 else ordered

@@ -1,0 +1,174 @@
+"""Runs the prompts of one HTTP request on the engine.
+
+Owns: their places in the queue, the merged stream of the outputs of several prompts, its end on failures. Never does: format
+answers, or keep anything (`core_apis.durable` extends the run for that).
+Called by: the pipeline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from uuid import uuid4
+
+from starlette.types import Receive
+
+from core.api.errors import RequestError
+from core_apis.context import ServingContext
+from core_apis.disconnect import until_disconnect
+from core_apis.explaining import explain_terms
+from core_apis.field_names import OF_ENGINE, renamed
+from core_apis.prepared import PreparedChat, PreparedCompletion, PreparedPooling, Prompt
+from core_apis.prompt_output import PromptOutput
+from core_apis.watching import PromptCall
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.queue_limit import Arrival
+from core_frontend.request_terms import RequestTerms
+
+logger = logging.getLogger("core_apis")
+
+Runnable = PreparedChat | PreparedCompletion | PreparedPooling
+
+
+class PromptRun:
+    """The run of one request's prompts.
+
+    answer_id: names it in logs and for people; the engine has ids of its own, since two clients may send the same one.
+    user: whose request it is, for the fair policy.
+    arrival: its place in the queue until here.
+    outputs: (prompt index, output) as outputs come, in any order of prompts. Closing it early aborts everything that still
+        runs. It raises RequestError, EngineDeadError or GenerationError.
+    """
+
+    again = False
+    """Whether an earlier server took the request: then it is not refused for want of room."""
+
+    def __init__(
+        self, context: ServingContext, prepared: Runnable, answer_id: str, user: str, arrival: Arrival
+    ) -> None:
+        self.context = context
+        self.prepared = prepared
+        self.answer_id = answer_id
+        self.user = user
+        self.arrival = arrival
+        self.outputs = self._outputs()
+
+    async def first(self, receive: Receive) -> PromptOutput:
+        """The first output: what fails before it is answered with a status of its own."""
+        try:
+            return await until_disconnect(receive, anext(self.outputs))
+        except BaseException:
+            await self.outputs.aclose()
+            raise
+
+    async def accepted(self) -> None:
+        """Until the request is kept, where it is."""
+
+    def terms(self, index: int) -> RequestTerms:
+        """The terms of one prompt besides its parameters."""
+        prepared = self.prepared
+        terms = RequestTerms(
+            priority=prepared.body.priority or 0,
+            user=self.user,
+            strict_length=True,
+            timeout_s=prepared.body.timeout,
+            arrival=self.arrival.begin,
+            marks_specials=isinstance(prepared, PreparedChat) and prepared.format is not None,
+            gives_prompt=True,
+        )
+        if not isinstance(prepared, PreparedPooling) and prepared.body.explain:
+            terms = replace(terms, explain=explain_terms(prepared, self.context.model))
+        key = self.arrival.key
+        if key is None:
+            return terms
+        tenants = self.context.tenants
+        num_public_tokens = tenants.num_public_tokens(prepared.prompts[index].token_ids)
+        return replace(terms, tenant=tenants.name(key), num_public_tokens=num_public_tokens)
+
+    def merged(self, runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
+        """The outputs of all prompts with the index of each."""
+        return _alone(runs[0]) if len(runs) == 1 else _merge(runs)
+
+    async def _outputs(self) -> AsyncGenerator[PromptOutput, None]:
+        prompts = self.prepared.prompts
+        if self.context.server.enable_log_requests:
+            self._log()
+        unique = uuid4().hex[:8]
+        ids = [f"{self.answer_id}-{index}-{unique}" for index in range(len(prompts))]
+        queue = self.context.engine.queue
+        try:
+            self.arrival.end()
+            num_tokens = [len(prompt.token_ids) for prompt in prompts]
+            places = dict(zip(ids, num_tokens, strict=True))
+            queue.enter(places, self.arrival.key, again=self.again)
+            runs = [self._run(index, prompt, ids[index]) for index, prompt in enumerate(prompts)]
+            async with aclosing(self.merged(runs)) as outputs:
+                async for item in outputs:
+                    yield item
+        except RequestError as error:
+            raise renamed(error, {**OF_ENGINE, **self.prepared.names}) from error
+        finally:
+            for request_id in ids:
+                queue.end(request_id)
+
+    def _run(self, index: int, prompt: Prompt, request_id: str) -> AsyncGenerator[RequestOutput, None]:
+        """The outputs of one prompt; it begins to run when they are asked for."""
+        given = prompt.as_input(self.prepared.body.cache_salt)
+        entry = self.context.recent.enter(self.answer_id, self.arrival.key)
+        params = copy.copy(self.prepared.params)
+        return self.context.generate(PromptCall(given, params, request_id, self.terms(index), entry))
+
+    def _log(self) -> None:
+        limit = self.context.server.max_log_len
+        params = self.prepared.params
+        for prompt in self.prepared.prompts:
+            shown = prompt.token_ids[:limit] if prompt.text is None else prompt.text[:limit]
+            num_tokens = len(prompt.token_ids)
+            logger.info("Request %s: %r, %d prompt tokens, %s", self.answer_id, shown, num_tokens, params)
+
+
+async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
+    """The last one of a single prompt."""
+    async with aclosing(outputs):
+        async for _, output in outputs:
+            final = output
+    return final
+
+
+async def _alone(run: AsyncGenerator[RequestOutput, None]) -> AsyncGenerator[PromptOutput, None]:
+    async with aclosing(run) as outputs:
+        async for output in outputs:
+            yield 0, output
+
+
+async def _merge(runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
+    queue: asyncio.Queue[tuple[int, RequestOutput | Exception | None]] = asyncio.Queue()
+
+    async def pump(index: int, run: AsyncGenerator[RequestOutput, None]) -> None:
+        try:
+            async with aclosing(run) as outputs:
+                async for output in outputs:
+                    queue.put_nowait((index, output))
+            queue.put_nowait((index, None))
+        except Exception as error:
+            queue.put_nowait((index, error))
+
+    pumps = [asyncio.ensure_future(pump(index, run)) for index, run in enumerate(runs)]
+    running = len(pumps)
+    try:
+        while running:
+            index, item = await queue.get()
+            if isinstance(item, Exception):
+                raise item
+            if item is None:
+                running -= 1
+            else:
+                yield index, item
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)

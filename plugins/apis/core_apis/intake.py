@@ -1,0 +1,47 @@
+"""From a request to what was prepared of it, in the order in which refusing costs least.
+
+Owns: that order: is there a place in the queue, the body, a place kept, preparation. Never does: one of them itself.
+Called by: the pipeline, and the routes that answer without the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import Request
+
+from core_apis.body import read_body
+from core_apis.context import ServingContext
+from core_apis.disconnect import until_disconnect
+from core_apis.preparer import SMALL_BODY
+from core_apis.protocol.decoding import too_deep
+from core_apis.tenant import Tenant
+from core_frontend.queue_limit import Arrival
+
+T = TypeVar("T")
+
+
+@asynccontextmanager
+async def intake(
+    context: ServingContext, request: Request, tenant: Tenant, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
+) -> AsyncIterator[tuple[T, Arrival]]:
+    """The prepared body of a request, and the place in the queue that is kept for it.
+
+    Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too deeply is
+    refused wherever that shows, in the answer's beginning too.
+    """
+    context.drain.check()
+    queue = context.engine.queue
+    queue.check(tenant)
+    try:
+        with ExitStack() as places:
+            with context.bodies.body() as body:
+                data = await read_body(request, body)
+                arrival = places.enter_context(queue.arriving(tenant))
+                work = prepare(data)
+                prepared = await (work if len(data) <= SMALL_BODY else until_disconnect(request.receive, work))
+            yield prepared, arrival
+    except RecursionError:
+        raise too_deep() from None

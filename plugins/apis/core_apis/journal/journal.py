@@ -1,0 +1,281 @@
+"""A journal: what was accepted and what it was given, in a directory that outlives the server.
+
+Owns: `Journal` (its size, which records still count, who may have more) and `EntryLog` (the records of one request).
+Never does: know what bodies mean, or run requests. Called by: the server (`core_apis.durable`).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from core.api.errors import RequestError, UserError
+from core.api.messages import EngineOutput
+from core_apis.journal.directory import JournalDirectory
+from core_apis.journal.reader import Entry, read
+from core_apis.journal.records import Accepted, Begun, Ended, FileHead, Frame, Given, Kind, Shown, framed
+from core_apis.journal.segments import Segments
+from core_apis.journal.writer import Writer
+
+logger = logging.getLogger(__name__)
+
+FILES = 16
+"""A journal of full size has about as many files."""
+SMALLEST_FILE = 1 << 16
+SALT_BYTES = 32
+RETRY_AFTER_S = 5
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class EntryLog:
+    """The records of one request, as they come.
+
+    number:  of the entry.
+    is_lost: a record of it could not be written, so none behind that one would count.
+    """
+
+    def __init__(self, journal: Journal, number: int, num_records: int) -> None:
+        self.number = number
+        self.is_lost = False
+        self._journal = journal
+        self._num_records = num_records
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the journal has not forgotten it."""
+        return self._journal.has(self.number)
+
+    def begun(self, prompt: int, seed: int) -> None:
+        """A prompt of the request is about to enter the engine."""
+        self._add(Kind.BEGUN, Begun(prompt, seed))
+
+    def given(self, prompt: int, outputs: Sequence[EngineOutput]) -> None:
+        """What one step gave a prompt."""
+        plain: list[EngineOutput] = []
+        for output in outputs:
+            plain.append(msgspec.structs.replace(output, request_id="", handle=0))
+        self._add(Kind.GIVEN, Given(prompt, plain))
+
+    def shown(self, prompt: int) -> None:
+        """An output of a prompt, one of several, is about to be shown."""
+        self._add(Kind.SHOWN, Shown(prompt))
+
+    def ended(self, ended: Ended) -> None:
+        """The request has ended; this is all that is kept of it."""
+        self._journal.end(self, ended, self._num_records)
+
+    def dropped(self) -> None:
+        """Nothing is kept of the request. A second call does nothing."""
+        self._journal.drop(self.number)
+
+    async def accepted(self) -> None:
+        """Until the disk has all records so far. Raises RequestError (503) when it refused them."""
+        await self._journal.synced()
+        problem = self._journal.trouble
+        if self.is_lost or problem is not None:
+            self.dropped()
+            raise unavailable(problem or "the disk refuses it")
+
+    def _add(self, kind: Kind, payload: Begun | Given | Shown) -> None:
+        if not self.is_lost:
+            self._journal.add(self, framed(self.number, self._num_records, kind, _encode(payload)))
+            self._num_records += 1
+
+
+class Journal:
+    """One journal. Open it, take its `entries`, `start` it in the event loop, and `close` it.
+
+    path:      of the directory. max_bytes: that its files take together, but for what is running when it is reached.
+    entries:   what was in it when it was opened.
+    salt:      keys the digests of tenants.
+    epoch:     how often the journal was opened.
+
+    Opening raises UserError where the directory cannot be used.
+    """
+
+    def __init__(self, path: str, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self._directory = JournalDirectory(path)
+        try:
+            contents = read(self._directory.files())
+            known = contents.head or FileHead(secrets.token_bytes(SALT_BYTES), 0)
+            self.salt, self.epoch = known.salt, known.epoch + 1
+            head = FileHead(self.salt, self.epoch)
+            self._file_size = max(SMALLEST_FILE, max_bytes // FILES)
+            self._segments = Segments(self._directory, head, self._file_size)
+        except OSError as error:
+            self._directory.close()
+            raise UserError(
+                f"--request-journal {path}: {error.strerror or error}; make room, or name another directory."
+            ) from None
+        self.entries = contents.entries
+        self._next_entry = contents.next_entry
+        self._logs: dict[int, EntryLog] = {}
+        self._live: dict[int, int] = {entry.number: entry.num_bytes for entry in contents.entries}
+        self._ended: dict[int, None] = {}
+        for entry in contents.entries:
+            if entry.ended is not None:
+                self._ended[entry.number] = None
+        self._num_bytes = sum(self._live.values())
+        self._writer: Writer | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Begin to write. Call it in the event loop that will use the journal."""
+        self._writer = Writer(self._segments, self._counts, self._is_sparse, self._on_failed)
+
+    async def close(self) -> None:
+        """Write what is left and let the directory go. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._writer is not None:
+            await self._writer.close()
+        try:
+            self._segments.close()
+        except OSError as error:
+            logger.error("The last records of the request journal did not reach the disk: %s.", error)
+        self._directory.close()
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing new is kept now; None: it is."""
+        if self.trouble is not None:
+            return self.trouble
+        if self._num_bytes > self.max_bytes // 2:
+            return f"it is full of requests that run (--request-journal-size {self.max_bytes})"
+        return None
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be written now; None: it can."""
+        if self._writer is None or self._writer.problem is None:
+            return None
+        return f"the disk refuses it: {self._writer.problem}"
+
+    def check(self) -> None:
+        """Raise RequestError (503) when nothing new can be kept now."""
+        problem = self.problem
+        if problem is not None:
+            raise unavailable(problem)
+
+    def accept(self, accepted: Accepted) -> EntryLog:
+        """Keep a request from now on. Raises RequestError (503) when that cannot be."""
+        self.check()
+        log = self._log(self._next_entry, 0)
+        self._next_entry += 1
+        self._live[log.number] = 0
+        self.add(log, framed(log.number, 0, Kind.ACCEPTED, _encode(accepted)))
+        log._num_records = 1
+        return log
+
+    def go_on(self, entry: Entry) -> EntryLog:
+        """The further records of an entry that was in the journal."""
+        return self._log(entry.number, entry.num_records)
+
+    def keep(self, ended: Ended) -> EntryLog:
+        """Keep the outcome of a request that was not kept while it ran; nothing when that cannot be."""
+        log = self._log(self._next_entry, 0)
+        self._next_entry += 1
+        if self.problem is None:
+            self._live[log.number] = 0
+            log.ended(ended)
+        return log
+
+    def add(self, log: EntryLog, frame: Frame) -> None:
+        """One more record of an entry that still counts."""
+        if log.number in self._live:
+            self._live[log.number] += len(frame.data)
+            self._num_bytes += len(frame.data)
+            self._put(frame)
+
+    def end(self, log: EntryLog, ended: Ended, number: int) -> None:
+        """Let one record stand for all of an entry; the oldest ones that have ended go where there is no room."""
+        if log.number not in self._live:
+            return
+        frame = framed(log.number, number, Kind.ENDED, _encode(ended))
+        self._num_bytes += len(frame.data) - self._live[log.number]
+        self._live[log.number] = len(frame.data)
+        self._ended[log.number] = None
+        self._put(frame)
+        while self._num_bytes > self.max_bytes // 2 and len(self._ended) > 1:
+            self.drop(next(iter(self._ended)))
+
+    def drop(self, number: int) -> None:
+        """Forget the entry with this number. Unknown ones are ignored."""
+        self._logs.pop(number, None)
+        num_bytes = self._live.pop(number, None)
+        if num_bytes is not None:
+            self._num_bytes -= num_bytes
+            self._ended.pop(number, None)
+            self._put(framed(number, 0, Kind.DROPPED, b""))
+
+    def has(self, number: int) -> bool:
+        """Whether the entry with this number is kept."""
+        return number in self._live
+
+    async def written(self) -> None:
+        """Until all records so far are written, or were refused."""
+        writer = self._started()
+        await writer.until(writer.written)
+
+    async def synced(self) -> None:
+        """Until all records so far are on the disk, or were refused."""
+        writer = self._started()
+        await writer.until(writer.synced)
+
+    def _log(self, number: int, num_records: int) -> EntryLog:
+        log = self._logs.get(number)
+        if log is None:
+            log = self._logs[number] = EntryLog(self, number, num_records)
+        return log
+
+    def _started(self) -> Writer:
+        assert self._writer is not None, "a journal is started before it is used"
+        return self._writer
+
+    def _put(self, frame: Frame) -> None:
+        if not self._closed:
+            self._started().put(frame)
+
+    def _on_failed(self, entries: Iterable[int]) -> None:
+        for number in entries:
+            self._ended.pop(number, None)  # earlier records count still, should that one have been its end
+            log = self._logs.get(number)
+            if log is not None:
+                log.is_lost = True
+
+    def _counts(self, frame: Frame) -> bool:
+        """Whether a record has to be carried on. Called by a thread."""
+        if frame.entry not in self._live:
+            return False
+        return (frame.kind is Kind.ENDED) == (frame.entry in self._ended)
+
+    def _is_sparse(self) -> bool:
+        """Whether most of the files is records that count no more. Called by a thread."""
+        num_files = len(self._segments)
+        enough = 2 * self._num_bytes
+        is_large = num_files > 1 and self._segments.size > enough + self._file_size
+        are_many = num_files > FILES + enough // self._file_size
+        return is_large or are_many
+
+
+def unavailable(why: str) -> RequestError:
+    """The error of a request that is to survive the server, but could not."""
+    return RequestError(
+        f"The request journal takes no requests now: {why}. Try again in {RETRY_AFTER_S} s, or leave out stream and "
+        "background.",
+        status=503,
+        code="journal_unavailable",
+        retry_after=RETRY_AFTER_S,
+    )
+
+
+def now() -> float:
+    """Seconds since the epoch, which mean the same to the next server."""
+    return time.time()

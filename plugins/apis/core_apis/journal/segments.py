@@ -1,0 +1,148 @@
+"""The files of a journal: records are appended to the newest one, and files are given up from the oldest one on.
+
+Owns: appending, beginning new files, and carrying on what still counts of the oldest file. Never does: know what records mean,
+or wait for the disk where it was not asked to. Called by: the journal's threads, any of which may append.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from core_apis.journal.directory import JournalDirectory
+from core_apis.journal.records import FileHead, Frame, Kind, framed, frames
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file. descriptor: of the newest ones, None for those of earlier runs. size: bytes. dirty: not yet synced."""
+
+    path: Path
+    descriptor: int | None
+    size: int
+    dirty: bool = False
+
+
+class Segments:
+    """All files of one journal.
+
+    directory: locked. head: begins every file. max_size: bytes from which on a new file is begun.
+    """
+
+    def __init__(self, directory: JournalDirectory, head: FileHead, max_size: int) -> None:
+        self._directory = directory
+        self._head = framed(0, 0, Kind.FILE, msgspec.msgpack.encode(head)).data
+        self._max_size = max_size
+        self._lock = threading.Lock()
+        self._files: deque[Segment] = deque()
+        number = 0
+        for path in directory.files():
+            self._files.append(Segment(path, None, path.stat().st_size))
+            number = int(path.stem) if path.stem.isdigit() else number
+        self._next_number = number + 1
+        self._begin()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(segment.size for segment in list(self._files))
+
+    def append(self, data: bytes) -> None:
+        """Write whole frames; they survive the end of this process, but not that of the machine. Raises OSError."""
+        with self._lock:
+            self._append(data)
+
+    def sync(self) -> None:
+        """What was appended until now survives the end of the machine, too. Raises OSError."""
+        with self._lock:
+            dirty = [segment for segment in self._files if segment.dirty]
+            for segment in dirty:
+                segment.dirty = False
+        for segment in dirty:
+            if segment.descriptor is not None:
+                os.fsync(segment.descriptor)
+        with self._lock:
+            self._close_old()
+
+    def begin_anew(self) -> None:
+        """Begin a new file after a failure, of which the newest one may have taken damage. Raises OSError."""
+        with self._lock:
+            self._begin()
+        self.sync()
+
+    def carry_on(self, counts: Callable[[Frame], bool]) -> None:
+        """Append what still counts of the oldest file again, and remove that file. Raises OSError.
+
+        counts: asked right before a record is appended, so no later record overtakes it.
+        """
+        oldest = self._files[0]
+        for frame in frames(oldest.path.read_bytes()):
+            with self._lock:
+                if counts(frame):
+                    self._append(frame.data)
+        self.sync()
+        with self._lock:
+            self._files.popleft()
+        if oldest.descriptor is not None:
+            os.close(oldest.descriptor)
+        oldest.path.unlink()
+        self._directory.sync()
+
+    def close(self) -> None:
+        """Close all files. Raises OSError when the last records do not reach the disk."""
+        try:
+            self.sync()
+        finally:
+            for segment in self._files:
+                if segment.descriptor is not None:
+                    os.close(segment.descriptor)
+                segment.descriptor = None
+
+    def _append(self, data: bytes) -> None:
+        newest = self._files[-1]
+        if newest.size + len(data) > self._max_size and newest.size > len(self._head):
+            newest = self._begin()
+        descriptor = newest.descriptor
+        assert descriptor is not None, "the newest file is open"
+        try:
+            _write(descriptor, data)
+        except OSError:
+            os.ftruncate(descriptor, newest.size)  # half a record would only be damage
+            raise
+        newest.size += len(data)
+        newest.dirty = True
+
+    def _begin(self) -> Segment:
+        path, descriptor = self._directory.create(self._next_number)
+        try:
+            _write(descriptor, self._head)
+        except OSError:
+            os.close(descriptor)
+            path.unlink()
+            raise
+        self._next_number += 1
+        segment = Segment(path, descriptor, len(self._head), dirty=True)
+        self._files.append(segment)
+        return segment
+
+    def _close_old(self) -> None:
+        """Files that are complete and synced are only read from now on."""
+        for segment in list(self._files)[:-1]:
+            if segment.descriptor is not None and not segment.dirty:
+                os.close(segment.descriptor)
+                segment.descriptor = None
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,244 @@
+"""The OpenAPI document: what every route takes and answers.
+
+Owns: the table of operations and the document made from it. Never does: route, or check a request. Called by:
+`core_apis.app`; a route that is not in the table is an error of ours (KeyError), which a test would see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from core_apis.access import Access
+from core_apis.errors import ErrorBody
+from core_apis.protocol.anthropic import CountTokensRequest, MessagesRequest
+from core_apis.protocol.anthropic_answer import MessagesAnswer, MessagesError, MessagesEvent, TokenCount
+from core_apis.protocol.chat import ChatChunk, ChatRequest, ChatResponse
+from core_apis.protocol.completions import CompletionRequest, CompletionResponse
+from core_apis.protocol.embed import EmbedAnswer, EmbedRequest
+from core_apis.protocol.operation import (
+    HealthAnswer,
+    LoadAnswer,
+    ModelCard,
+    ModelList,
+    PausedAnswer,
+    ProfileAnswer,
+    ResetAnswer,
+    ServerInfo,
+    SleepingAnswer,
+    StatusAnswer,
+    VersionAnswer,
+)
+from core_apis.protocol.pairs import RerankRequest, ScoreRequest
+from core_apis.protocol.pooled import ClassifyAnswer, EmbeddingAnswer, PoolingAnswer, RerankAnswer, ScoreAnswer
+from core_apis.protocol.pooling import ClassifyRequest, EmbeddingRequest, PoolingRequest
+from core_apis.protocol.response_events import StreamedEvent
+from core_apis.protocol.response_objects import DeletedResponse, ItemList, ResponseObject
+from core_apis.protocol.responses import ResponsesRequest
+from core_apis.protocol.tokenize import DetokenizeRequest, DetokenizeResponse, TokenizeRequest, TokenizeResponse
+from core_apis.protocol.tokenizer_info import TokenizerInfo
+from core_apis.protocol.weights import (
+    BeginRequest,
+    FinishRequest,
+    InitRequest,
+    RpcAnswer,
+    RpcRequest,
+    UpdateRequest,
+    WeightsAnswer,
+    WorldSize,
+)
+
+JSON = "application/json"
+EVENTS = "text/event-stream"
+TEXT = "text/plain"
+SCHEMAS = "#/components/schemas/"
+
+STATUSES = {
+    400: "The request is wrong; `param` names the field.",
+    401: "The API key is missing or wrong.",
+    403: "The path is for the server's operator (--admin-api-key), or the operator does not allow this source.",
+    404: "There is no such model, response or stream.",
+    405: "The path does not take this method; the header `Allow` names those that it does.",
+    408: "The request did not come in time, or its `timeout` is over.",
+    409: "Requests that run stand in the way: try again when they have ended; or events of a stream were lost.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "Too many requests wait; the header `Retry-After` says when to try again.",
+    431: "The request's line and headers are too large.",
+    500: "The server failed on this request.",
+    503: "The engine is not running, all connections are busy, or the request journal cannot be written.",
+}
+KEY_SCHEMES = {
+    "ApiKey": {"type": "http", "scheme": "bearer"},
+    "ApiKeyHeader": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+}
+"""Ways to send a key; one is enough."""
+
+ALWAYS = (400, 405, 408, 431, 500, 503)
+BODY = (413, 415)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A route, as it is asked and as it answers.
+
+    answer: JSON of this struct, or the media type of a plain text; None: an empty body.
+    body: JSON of this struct; None: nothing.
+    chunk: what the events of a stream hold; several where each has its own name.
+    errors: statuses besides ALWAYS.
+    anthropic: errors are of Anthropic's shape.
+    deletion: JSON of this struct answers DELETE, where the path takes that, too.
+    """
+
+    answer: type[msgspec.Struct] | str | None = None
+    body: type[msgspec.Struct] | None = None
+    chunk: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...] | None = None
+    errors: tuple[int, ...] = ()
+    anthropic: bool = False
+    deletion: type[msgspec.Struct] | None = None
+
+
+OPERATIONS: dict[str, Operation] = {
+    "/v1/models": Operation(ModelList),
+    "/v1/models/{name}": Operation(ModelCard, errors=(404,)),
+    "/v1/completions": Operation(CompletionResponse, CompletionRequest, CompletionResponse, (*BODY, 404, 429)),
+    "/v1/chat/completions": Operation(ChatResponse, ChatRequest, ChatChunk, (*BODY, 404, 429)),
+    "/v1/completions/{answer_id}": Operation(EVENTS, errors=(404, 409)),
+    "/v1/chat/completions/{answer_id}": Operation(EVENTS, errors=(404, 409)),
+    "/v1/responses": Operation(
+        ResponseObject, ResponsesRequest, get_args(StreamedEvent), errors=(*BODY, 404, 409, 429)
+    ),
+    "/v1/responses/{response_id}": Operation(
+        ResponseObject, chunk=get_args(StreamedEvent), errors=(404, 409), deletion=DeletedResponse
+    ),
+    "/v1/responses/{response_id}/cancel": Operation(ResponseObject, errors=(404,)),
+    "/v1/responses/{response_id}/input_items": Operation(ItemList, errors=(404,)),
+    "/v1/messages": Operation(
+        MessagesAnswer, MessagesRequest, get_args(MessagesEvent), (*BODY, 404, 429), anthropic=True
+    ),
+    "/v1/messages/count_tokens": Operation(TokenCount, CountTokensRequest, errors=(*BODY, 404, 429), anthropic=True),
+    "/v1/embeddings": Operation(EmbeddingAnswer, EmbeddingRequest, errors=(*BODY, 404, 429)),
+    "/pooling": Operation(PoolingAnswer, PoolingRequest, errors=(*BODY, 404, 429)),
+    "/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
+    "/v1/classify": Operation(ClassifyAnswer, ClassifyRequest, errors=(*BODY, 404, 429)),
+    "/v1/embed": Operation(EmbedAnswer, EmbedRequest, errors=(*BODY, 404, 429)),
+    "/v2/embed": Operation(EmbedAnswer, EmbedRequest, errors=(*BODY, 404, 429)),
+    "/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
+    "/v1/score": Operation(ScoreAnswer, ScoreRequest, errors=(*BODY, 404, 429)),
+    "/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
+    "/v1/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
+    "/v2/rerank": Operation(RerankAnswer, RerankRequest, errors=(*BODY, 404, 429)),
+    "/tokenize": Operation(TokenizeResponse, TokenizeRequest, errors=(*BODY, 404)),
+    "/detokenize": Operation(DetokenizeResponse, DetokenizeRequest, errors=(*BODY, 404)),
+    "/tokenizer_info": Operation(TokenizerInfo),
+    "/reset_prefix_cache": Operation(ResetAnswer, errors=(409,)),
+    "/load": Operation(LoadAnswer),
+    "/start_profile": Operation(ProfileAnswer, errors=(409,)),
+    "/stop_profile": Operation(ProfileAnswer, errors=(409,)),
+    "/sleep": Operation(StatusAnswer),
+    "/wake_up": Operation(StatusAnswer),
+    "/is_sleeping": Operation(SleepingAnswer),
+    "/pause": Operation(StatusAnswer),
+    "/resume": Operation(StatusAnswer),
+    "/is_paused": Operation(PausedAnswer),
+    "/init_weight_transfer_engine": Operation(WeightsAnswer, InitRequest, errors=BODY),
+    "/update_weights": Operation(WeightsAnswer, UpdateRequest, errors=(*BODY, 403)),
+    "/start_weight_update": Operation(WeightsAnswer, BeginRequest, errors=BODY),
+    "/finish_weight_update": Operation(WeightsAnswer, FinishRequest, errors=BODY),
+    "/collective_rpc": Operation(RpcAnswer, RpcRequest, errors=BODY),
+    "/get_world_size": Operation(WorldSize),
+    "/health": Operation(HealthAnswer),
+    "/ping": Operation(HealthAnswer),
+    "/version": Operation(VersionAnswer),
+    "/server_info": Operation(ServerInfo),
+    "/metrics": Operation(TEXT),
+}
+
+
+def document(
+    app: FastAPI, operations: Mapping[str, Operation], access: Mapping[str, Access], *, keys: bool, guards: bool
+) -> dict[str, Any]:
+    """The document of `app`.
+
+    operations, access: by path. keys: whether requests need one. guards: whether some callers are not the operator.
+    """
+    made = get_openapi(title=app.title, version=app.version, routes=app.routes)
+    for path, methods in made["paths"].items():
+        known = operations[path]
+        guarded = keys and access[path] != "public"
+        errors = {*ALWAYS, *known.errors}
+        if guards and access[path] == "operator":
+            errors.add(403)
+        if guarded:
+            errors.add(401)
+        responses = {"200": _success(known)}
+        for status in sorted(errors):
+            responses[str(status)] = _error(status, anthropic=known.anthropic)
+        for method, operation in methods.items():
+            operation["responses"] = responses
+            if method == "delete" and known.deletion is not None:
+                deleted = {"description": "The answer.", "content": _json(known.deletion)}
+                operation["responses"] = responses | {"200": deleted}
+            if known.body is not None:
+                operation["requestBody"] = {"required": True, "content": _json(known.body)}
+            if guarded:
+                operation["security"] = [{name: []} for name in KEY_SCHEMES]
+    made["components"] = _components(operations, keys)
+    return made
+
+
+def _success(known: Operation) -> dict[str, Any]:
+    if known.answer is None:
+        return {"description": "Yes; the body is empty."}
+    content: dict[str, Any] = {}
+    if isinstance(known.answer, str):
+        content[known.answer] = {"schema": {"type": "string"}}
+    else:
+        content |= _json(known.answer)
+    if known.chunk is not None:
+        told = _streamed(known.chunk)
+        content[EVENTS] = {"schema": {"type": "string", "description": told}}
+    return {"description": "The answer.", "content": content}
+
+
+def _streamed(chunk: type[msgspec.Struct] | tuple[type[msgspec.Struct], ...]) -> str:
+    if isinstance(chunk, tuple):
+        names = ", ".join(event.__name__ for event in chunk)
+        return f"With `stream`: lines `event: TYPE` and `data: EVENT`, each event one of {names}."
+    return f"With `stream`: lines `data: {chunk.__name__}`, then `data: [DONE]`."
+
+
+def _error(status: int, *, anthropic: bool) -> dict[str, Any]:
+    shape = "AnthropicError" if anthropic else "Error"
+    return {"$ref": f"#/components/responses/{shape}{status}"}
+
+
+def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
+    """A body in JSON."""
+    schema = {"$ref": SCHEMAS + struct.__name__}
+    return {JSON: {"schema": schema}}
+
+
+def _components(operations: Mapping[str, Operation], keys: bool) -> dict[str, Any]:
+    structs: list[type[msgspec.Struct]] = [ErrorBody, MessagesError]
+    for known in operations.values():
+        chunks = known.chunk if isinstance(known.chunk, tuple) else (known.chunk,)
+        for struct in (known.answer, known.body, known.deletion, *chunks):
+            if isinstance(struct, type):
+                structs.append(struct)
+    distinct = dict.fromkeys(structs)
+    _, schemas = msgspec.json.schema_components(distinct, ref_template=SCHEMAS + "{name}")
+    responses = {}
+    for shape, body in (("Error", ErrorBody), ("AnthropicError", MessagesError)):
+        content = _json(body)
+        for status, told in STATUSES.items():
+            responses[f"{shape}{status}"] = {"description": told, "content": content}
+    components: dict[str, Any] = {"schemas": schemas, "responses": responses}
+    if keys:
+        components["securitySchemes"] = KEY_SCHEMES
+    return components

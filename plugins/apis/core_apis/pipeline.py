@@ -1,0 +1,110 @@
+"""The way of a request that asks the engine: taken in, prepared, run, written.
+
+Owns: the order of these steps, the same for every API. Never does: one of them itself, or keep anything (the pipeline of
+`core_apis.durable` does, where a journal is kept).
+Called by: the routes.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastapi import Request, Response
+
+from core_apis.context import ServingContext, context_of, tenant_of, user_of
+from core_apis.disconnect import until_disconnect
+from core_apis.event_stream import EventStream
+from core_apis.exchange import Answer, Exchange
+from core_apis.explaining import HEADER, explain
+from core_apis.generation import PromptRun
+from core_apis.intake import intake
+from core_apis.responses.run import Trail
+from core_apis.responses.stored_response import StoredResponse
+from core_apis.tenant import Tenant
+from core_frontend.queue_limit import Arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One HTTP request with what its way needs.
+
+    prepared: its body, as the preparation of its kind left it.
+    arrival:  its place in the queue until it runs.
+    """
+
+    context: ServingContext
+    request: Request
+    tenant: Tenant
+    prepared: Any
+    arrival: Arrival
+
+    @property
+    def runs(self) -> Any:
+        """The part of the prepared body that the engine runs: the whole of it, or the chat that it became."""
+        return getattr(self.prepared, "chat", self.prepared)
+
+    @property
+    def user(self) -> str:
+        """The request's user, for the fair policy."""
+        body = getattr(self.prepared, "body", None) or self.runs.body
+        return user_of(self.context, self.tenant, body.user)
+
+
+class Pipeline:
+    """The way of a server that keeps nothing: an answer ends with its connection."""
+
+    async def serve(self, context: ServingContext, request: Request, exchange: Exchange) -> Response:
+        """Answer a request. Raises RequestError and the engine's errors."""
+        tenant = tenant_of(request)
+        prepare = partial(context.preparer.prepare, exchange.kind)
+        async with intake(context, request, tenant, prepare) as (prepared, arrival):
+            call = Call(context, request, tenant, prepared, arrival)
+            note_fields(call)
+            answer_id = exchange.identify(request, prepared)
+            created = int(time.time())
+            streams = bool(getattr(call.runs.body, "stream", False))
+            run = self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
+            # After the run: one that is kept draws the seed of the ids that the answer will have.
+            answer = exchange.answer(context, prepared, answer_id, created)
+            if streams:
+                return await self.stream(call, exchange, answer, run)
+            response = await until_disconnect(request.receive, answer.whole(run.outputs))
+            headers = exchange.headers(answer_id)
+            if headers:
+                response.headers.update(headers)
+            return response
+
+    def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
+        """The run of a request's prompts, which has not begun. lasts: whether it should outlive its connection."""
+        return PromptRun(call.context, call.runs, answer_id, call.user, call.arrival)
+
+    async def stream(self, call: Call, exchange: Exchange, answer: Answer, run: PromptRun) -> Response:
+        """The answer as a stream, once its first output is there."""
+        first = await run.first(call.request.receive)
+        events = answer.events(first, run.outputs)
+        return EventStream(events, exchange.done, exchange.failed, exchange.headers(run.answer_id))
+
+    def trail(self, run: PromptRun, entry: StoredResponse, *, follows: bool) -> Trail | None:
+        """The trail that a kept response leaves for the next server; None: it ends with this one.
+
+        follows: whether its client reads along.
+        """
+        return None
+
+
+def note_fields(call: Call) -> None:
+    """Tell of fields that were tolerated, and look for the wish for an explanation outside of the body."""
+    unknown = getattr(call.prepared, "unknown", ())
+    if unknown:
+        call.context.tolerated.tell(call.request.url.path, unknown)
+    if HEADER in call.request.headers:
+        explain(call.runs.body, call.request.headers[HEADER])
+
+
+async def answered(request: Request, exchange: Exchange) -> Response:
+    """The answer to a request; the whole body of most routes."""
+    context = context_of(request)
+    return await context.pipeline.serve(context, request, exchange)

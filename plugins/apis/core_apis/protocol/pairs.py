@@ -1,0 +1,135 @@
+"""Bodies of /score and /rerank: texts that are compared.
+
+Owns: their Structs and what can be checked without a model. Called by: the preparation and the document of bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.api.errors import RequestError
+from core.api.pooling import PoolingConfig
+from core_apis.protocol.pooling import PoolingBody, Text, texts_of
+from core_apis.protocol.sampling import Int32
+from core_frontend.api.pooling_params import PoolingParams
+
+
+class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
+    """Texts that are compared. instruction: what a template for pairs tells the model to look for.
+
+    use_activation: whether the numbers of a model that reads pairs become probabilities; activation: its older name.
+    """
+
+    instruction: str | None = None
+    use_activation: bool | None = None
+    activation: bool | None = None
+
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """Vectors, or what the model says of pairs."""
+        reads_pairs = config is not None and config.scores_pairs
+        return PoolingParams(
+            task="classify" if reads_pairs else "embed",
+            use_activation=self.use_activation,
+            activation=self.activation,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+        )
+
+    def sides(self) -> tuple[list[Text], list[Text]]:
+        """What is compared with what: one first text, or as many as second ones. Raises RequestError."""
+        raise NotImplementedError
+
+    def texts(self) -> list[Text]:
+        """The first ones, then the second ones."""
+        first, second = self.sides()
+        return [*first, *second]
+
+
+class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
+    """text_1 is compared with text_2: one text with each of several, or pair by pair. The other fields are aliases."""
+
+    text_1: str | list[Any] | None = None
+    text_2: str | list[Any] | None = None
+    data_1: str | list[Any] | None = None
+    data_2: str | list[Any] | None = None
+    queries: str | list[Any] | None = None
+    documents: str | list[Any] | None = None
+    items: str | list[Any] | None = None
+
+    @property
+    def text_field(self) -> str:
+        """The field with most of the texts."""
+        return self._names()[1]
+
+    def sides(self) -> tuple[list[Text], list[Text]]:
+        """Both lists."""
+        one, other = self._names()
+        first = texts_of(one, getattr(self, one))
+        second = texts_of(other, getattr(self, other))
+        if len(first) not in (1, len(second)):
+            raise RequestError(
+                f"{one} has {len(first)} texts and {other} {len(second)}; expected one, or as many.", param=one
+            )
+        return first, second
+
+    def _names(self) -> tuple[str, str]:
+        """The fields that are given. Raises RequestError for a mixture."""
+        given = {name for pair in SCORED for name in pair if getattr(self, name) is not None}
+        for pair in SCORED:
+            if given and given <= set(pair):
+                return pair
+        if given:
+            raise RequestError(
+                f"{' and '.join(sorted(given))} are names of the same; expected text_1 and text_2.", param=min(given)
+            )
+        return SCORED[0]
+
+
+SCORED = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
+"""The fields that hold the two sides."""
+
+
+class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
+    """A body of /rerank.
+
+    documents: texts, or objects with a `text`.
+    top_n: how many of the best are wanted; None or 0: all.
+    max_tokens_per_doc: of each document, this many first tokens count; None: all.
+    """
+
+    query: str | None = None
+    documents: list[Any] | None = None
+    top_n: Int32 | None = None
+    return_documents: bool | None = None
+    max_tokens_per_doc: Annotated[int, msgspec.Meta(ge=1, le=(1 << 31) - 1)] | None = None
+
+    @property
+    def text_field(self) -> str:
+        """The field with most of the texts."""
+        return "documents"
+
+    def sides(self) -> tuple[list[Text], list[Text]]:
+        """The query, and the documents."""
+        if self.query is None:
+            raise RequestError(
+                "The field 'query' is missing; the request needs it.", param="query", code="missing_field"
+            )
+        if self.top_n is not None and self.top_n < 0:
+            raise RequestError(f"top_n is {self.top_n}; expected an integer from 0 on.", param="top_n")
+        if not self.query:
+            raise RequestError("query is empty; give text.", param="query", code="empty_prompt")
+        plain: list[Text] = []
+        for document in self.documents or []:
+            text = document.get("text") if isinstance(document, dict) else document
+            if not isinstance(text, str) or not text:
+                plain = []
+                break
+            plain.append(text)
+        if not plain:
+            raise RequestError(
+                "documents must be a list of texts, or of objects with a 'text', none of them empty, with at least one entry.",
+                param="documents",
+                code="invalid_type",
+            )
+        return [self.query], plain

@@ -1,0 +1,186 @@
+"""Bodies of /v1/embeddings, /pooling and /classify, and what all bodies of texts to pool share.
+
+Owns: their Structs and what can be checked without a model. Called by: `pairs`, the preparation and the document of bodies.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from core.api.errors import RequestError
+from core.api.pooling import PoolingConfig
+from core_apis.protocol.number_formats import Endianness, NumberFormat
+from core_apis.protocol.sampling import Int32, RequestId
+from core_frontend.api.pooling_params import LateChunkingParams, PoolingParams, PoolingTask
+
+TextFormat = Literal["float", "base64", "binary", "ubinary"]
+EncodingFormat = TextFormat | Literal["bytes", "bytes_only"]
+FORMAT_NAMES = ("encoding_format", "encoding_type", "embedding_type")
+
+Text = str | list[int]
+"""One text, or its token ids."""
+
+
+class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The fields that all of these requests share. None always means: not given.
+
+    `user` names whose the request is; `metadata` is accepted and changes nothing: OpenAI's field for accounting.
+    """
+
+    model: str | None = None
+    truncate_prompt_tokens: Int32 | None = None
+    add_special_tokens: bool | None = None
+    priority: Int32 | None = None
+    timeout: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    cache_salt: str | None = None
+    request_id: RequestId | None = None
+    user: Any = None
+    metadata: Any = None
+
+    @property
+    def text_field(self) -> str:
+        """The field that errors about a text name."""
+        return "input"
+
+    def texts(self) -> list[Text]:
+        """Everything to pool, in order; none of them empty. Raises RequestError."""
+        raise NotImplementedError
+
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """How. config: of the model; None: it generates text, which the engine says. Raises RequestError."""
+        raise NotImplementedError
+
+    @property
+    def field_names(self) -> dict[str, str]:
+        """For errors of what comes behind; see `core_apis.field_names`."""
+        return {"prompt_token_ids": self.text_field, "prompt": self.text_field}
+
+    def prompt_for(self, config: PoolingConfig) -> str | None:
+        """The name of the text in front of each text; None: the default one, if there is one."""
+        return ""
+
+
+class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
+    """A body of /v1/embeddings.
+
+    input: a text, token ids, or a list of either.
+    encoding_format: numbers as JSON (float), base64 of them, a bit for each number (whether it is positive), eight in a whole
+        number with a sign (binary) or without one (ubinary); or the body is all vectors one behind the other (bytes, with a
+        header `metadata` that says where each lies, or bytes_only, without it). Jina calls it encoding_type or embedding_type.
+    embed_dtype, endianness: of base64 and bytes; float32, little-endian when left out.
+    prompt_name: of the prompts in the checkpoint's files, the one that is put in front of each text; empty: none.
+    late_chunking_params: of vectors of tokens, the mean of so many in place of each one.
+    """
+
+    input: str | list[Any] | None = None
+    encoding_format: EncodingFormat | None = None
+    encoding_type: TextFormat | None = None
+    embedding_type: TextFormat | None = None
+    embed_dtype: NumberFormat | None = None
+    endianness: Endianness | None = None
+    prompt_name: str | None = None
+    dimensions: Int32 | None = None
+    use_activation: bool | None = None
+    normalize: bool | None = None
+    late_chunking_params: LateChunkingParams | None = None
+
+    def texts(self) -> list[Text]:
+        """The input as a list."""
+        return texts_of("input", self.input)
+
+    def prompt_for(self, config: PoolingConfig) -> str | None:
+        """As the body says."""
+        return self.prompt_name
+
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """One vector a text, or what the model usually gives instead."""
+        params = self.params_of("embed" if config is None else config.vectors)
+        if params.task == "token_embed" and self.encoding_format == "base64":
+            raise RequestError(
+                "encoding_format is 'base64', which cannot tell how many vectors a text has; this server gives one for each "
+                "token (--pooler-config.task token_embed). Ask for 'float' or 'bytes'.",
+                param="encoding_format",
+            )
+        return params
+
+    def params_of(self, task: PoolingTask | None) -> PoolingParams:
+        """The same for a task."""
+        self._settle_format()
+        if self.encoding_format in (None, "float", "binary", "ubinary"):
+            for name in ("embed_dtype", "endianness"):
+                if getattr(self, name) is not None:
+                    raise RequestError(f"{name} is of the encoding_format base64 and bytes; leave it out.", param=name)
+        return PoolingParams(
+            task=task,
+            dimensions=self.dimensions,
+            use_activation=self.use_activation,
+            normalize=self.normalize,
+            late_chunking_params=self.late_chunking_params,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+        )
+
+    def _settle_format(self) -> None:
+        """One name for what has three. Raises RequestError where they differ."""
+        given = {name: getattr(self, name) for name in FORMAT_NAMES if getattr(self, name) is not None}
+        if len(set(given.values())) > 1:
+            raise RequestError(
+                f"{' and '.join(given)} are names of the same, and differ; leave one out.", param=max(given)
+            )
+        self.encoding_format = next(iter(given.values()), None)
+
+
+class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True):
+    """task: a vector a text (embed) or a token (token_embed), or the classes of either (classify, token_classify); None: the
+    first of these that the model serves. activation: an older name of use_activation."""
+
+    task: PoolingTask | None = None
+    activation: bool | None = None
+
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """As the task says."""
+        task = config.tasks[0] if self.task is None and config is not None else self.task
+        return msgspec.structs.replace(self.params_of(task), activation=self.activation)
+
+
+class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
+    """input: a text, token ids, or a list of either. use_activation: whether numbers become probabilities; activation: its
+    older name."""
+
+    input: str | list[Any] | None = None
+    use_activation: bool | None = None
+    activation: bool | None = None
+
+    def texts(self) -> list[Text]:
+        """The input as a list."""
+        return texts_of("input", self.input)
+
+    def params(self, config: PoolingConfig | None) -> PoolingParams:
+        """The classes of texts."""
+        return PoolingParams(
+            task="classify",
+            use_activation=self.use_activation,
+            activation=self.activation,
+            truncate_prompt_tokens=self.truncate_prompt_tokens,
+        )
+
+
+def texts_of(name: str, given: Any) -> list[Text]:
+    """A field that holds a text, token ids, or a list of either, as a list. Raises RequestError."""
+    if given is None:
+        raise RequestError(f"The field '{name}' is missing; the request needs it.", param=name, code="missing_field")
+    is_list = isinstance(given, list) and bool(given) and isinstance(given[0], str | list)
+    items = given if is_list else [given]
+    for item in items:
+        if item in ("", []):
+            raise RequestError(f"{name} is empty, or has an empty entry; give text.", param=name, code="empty_prompt")
+        is_ids = isinstance(item, list) and all(type(token) is int and token >= 0 for token in item)
+        if not isinstance(item, str) and not is_ids:
+            raise RequestError(
+                f"{name} must be a string, a list of strings, a list of token ids (integers from 0), or a list of such "
+                "lists.",
+                param=name,
+                code="invalid_type",
+            )
+    return list(items)

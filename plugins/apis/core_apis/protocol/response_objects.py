@@ -1,0 +1,183 @@
+"""Answers of /v1/responses: the response, its output items and their parts.
+
+Owns: these Structs, in OpenAI's shapes. Never does: fill them (`core_apis.responses` does).
+Called by: the writer and the store of responses.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from core_apis.protocol.chat import TokenLogprob
+from core_apis.protocol.timings import Timings
+from core_frontend.api.explanation import Explanation
+
+Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
+    """Text for the user. logprobs: one entry a token, where the request includes them."""
+
+    text: str
+    annotations: list[Any] = []
+    logprobs: list[TokenLogprob] = []
+
+
+class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
+    """Reasoning as the model gave it."""
+
+    text: str
+
+
+class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text"):
+    """Reasoning, where the request wants it as a summary. Nothing is left out of it."""
+
+    text: str
+
+
+class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
+    """A message to the user."""
+
+    id: str
+    status: ItemStatus
+    content: list[OutputText]
+    role: str = "assistant"
+    phase: str | UnsetType = UNSET
+
+
+class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
+    """Reasoning before a message or a call.
+
+    encrypted_content: the same text in a form that clients send back and do not look into.
+    """
+
+    id: str
+    status: ItemStatus
+    summary: list[SummaryText]
+    content: list[ReasoningText] | UnsetType = UNSET
+    encrypted_content: str | UnsetType | None = UNSET
+
+
+class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
+    """A call of a function. call_id: what its output has to name. arguments: JSON, unless the call was cut."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+    namespace: str | UnsetType = UNSET
+
+
+class CustomCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    """A call of a tool that takes any text."""
+
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    input: str
+    namespace: str | UnsetType = UNSET
+
+
+OutputItem = MessageItem | ReasoningItem | FunctionCallItem | CustomCallItem
+CallItem = FunctionCallItem | CustomCallItem
+
+
+class ResponseFailure(msgspec.Struct):
+    """Why a response failed. code: of OpenAI's list."""
+
+    code: str
+    message: str
+
+
+class IncompleteDetails(msgspec.Struct):
+    """What cut a response."""
+
+    reason: str
+
+
+class InputTokensDetails(msgspec.Struct):
+    """cached_tokens: of the prefix cache. cache_write_tokens: those that a provider would charge for keeping."""
+
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(msgspec.Struct):
+    """reasoning_tokens: among the output's."""
+
+    reasoning_tokens: int
+
+
+class ResponseUsage(msgspec.Struct):
+    """Counts in tokens."""
+
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ResponseObject(msgspec.Struct, kw_only=True):
+    """A response, whole or under way; what the request set is repeated. Times are seconds since the epoch.
+
+    explain, timings: once it has ended, where that was asked for.
+    """
+
+    id: str
+    object: str = "response"
+    created_at: int
+    completed_at: int | None = None
+    status: Status
+    error: ResponseFailure | None = None
+    incomplete_details: IncompleteDetails | None = None
+    model: str
+    output: list[OutputItem] = []
+    usage: ResponseUsage | None = None
+    explain: Explanation | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
+
+    background: bool = False
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    max_tool_calls: Any = None
+    metadata: dict[str, str] = {}
+    parallel_tool_calls: bool = True
+    previous_response_id: str | None = None
+    prompt_cache_key: Any = None
+    reasoning: dict[str, Any] = {}
+    safety_identifier: Any = None
+    service_tier: str = "default"
+    store: bool = True
+    temperature: float | None = None
+    text: dict[str, Any] = {}
+    tool_choice: str | dict[str, Any] = "auto"
+    tools: list[dict[str, Any]] = []
+    top_logprobs: int = 0
+    top_p: float | None = None
+    truncation: str = "disabled"
+    user: str | None = None
+
+
+class DeletedResponse(msgspec.Struct):
+    """The answer to DELETE."""
+
+    id: str
+    object: str = "response"
+    deleted: bool = True
+
+
+class ItemList(msgspec.Struct):
+    """A page of items. first_id, last_id: of its items; empty without any."""
+
+    data: list[msgspec.Raw]
+    first_id: str
+    last_id: str
+    has_more: bool
+    object: str = "list"

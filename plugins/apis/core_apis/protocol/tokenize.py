@@ -1,0 +1,60 @@
+"""Bodies of /tokenize and /detokenize. Owns: their Structs. Called by: their routes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.api.errors import RequestError
+from core_apis.protocol.messages import Conversation, Message
+from core_formats.server_limits import ServerLimits
+from core_formats.tool_use import ToolUse
+
+
+class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, kw_only=True):
+    """Either a prompt or messages. add_special_tokens: None is true for a prompt and false for messages."""
+
+    messages: list[Message] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    tools: list[Any] | None = None
+    tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+
+    model: str | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+    return_token_strs: bool | None = None
+
+    def check(self, limits: ServerLimits) -> ToolUse:
+        """Exactly one of prompt and messages. Returns the tools of the conversation."""
+        if (self.prompt is None) == (self.messages is None):
+            raise RequestError("Give either prompt or messages, one of them.", param="prompt")
+        return ToolUse() if self.messages is None else self.check_conversation(limits)
+
+
+class TokenizeResponse(msgspec.Struct):
+    """count: number of tokens. max_model_len: how many the context holds. token_strs: their texts, when asked for."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Token ids to turn into text, special tokens included."""
+
+    tokens: list[Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]]
+    model: str | None = None
+
+
+class DetokenizeResponse(msgspec.Struct):
+    """The text."""
+
+    prompt: str

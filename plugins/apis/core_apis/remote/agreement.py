@@ -1,0 +1,191 @@
+"""Whether a front and an engine that comes to it serve the same model, and what the front takes from that engine.
+
+Owns: `Agreement`, what an engine says of itself, what must agree, and whose value of each setting counts. Never does: send.
+Called by: both ends.
+
+The engine's configuration is the one that counts. The front keeps what it alone goes by; an argument of an engine that is given
+to the front, too, must be equal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.args.reach import is_for_engines
+from core.args.schema import flag_of, schema
+from core.kv.fingerprint import weights_digest
+from core_apis.remote.messages import Hello
+from core_config.explained import explained
+from core_tokens.tokenizer_source import TokenizerSource
+
+if TYPE_CHECKING:
+    from core_config.resolve import Resolution
+
+OWN_OF_MODEL = (
+    "model",
+    "served_names",
+    "tokenizer",
+    "allow_control_tokens",
+    "generation",
+    "overridden",
+    "eos_token_ids",
+)
+OWN_OF_SCHEDULER = (
+    "stream_interval",
+    "max_num_queued_reqs",
+    "max_num_queued_tokens",
+    "request_timeout_s",
+    "max_num_reqs_per_key",
+    "max_num_queued_reqs_per_key",
+    "max_num_queued_tokens_per_key",
+)
+OWN = ("disable_log_stats", "stall_timeout_s", "structured_outputs", "log_config")
+"""Fields of the configuration that the front goes by as it was given them; all others it takes from the engine."""
+
+TOLD_TO_CLIENTS = ("sleeps", "weight_transfer", "profiler")
+"""Further fields that decide what the front offers."""
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+    "merges.txt",
+    "tekken.json",
+)
+
+
+class Agreement:
+    """Which engines a front takes: one that fits its configuration, and later ones that can go on where that one was.
+
+    hello: of the first engine that was taken; None: there was none yet.
+    resolution: of the front.
+    """
+
+    def __init__(self, resolution: Resolution) -> None:
+        self.hello: Hello | None = None
+        self._resolution = resolution
+        self._tokenizer = tokenizer_digest(resolution.manifest.tokenizer, resolution.engine)
+
+    def objection(self, other: Hello) -> str:
+        """Why this engine cannot be taken, as sentences; empty when it can."""
+        found = objection(self._resolution, self._tokenizer, other)
+        if not found and self.hello is not None:
+            found = change(self.hello, other)
+        return found
+
+    def take(self, other: Hello) -> None:
+        """This engine is the front's from now on."""
+        if self.hello is None:
+            self.hello = other
+
+
+def hello(resolution: Resolution) -> Hello:
+    """What an engine with this configuration says of itself."""
+    engine = resolution.engine
+    return Hello(
+        engine=engine,
+        arguments=_plain({name: value for name, (value, _, _) in resolution.arguments.items() if _counts(name)}),
+        tokenizer=tokenizer_digest(resolution.manifest.tokenizer, engine),
+        weights=weights_digest(engine.model.model),
+        numerics=resolution.numerics,
+        byteorder=sys.byteorder,
+        who=f"process {os.getpid()} of {platform.node() or 'a machine without a name'}",
+        explained=explained(resolution),
+    )
+
+
+def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
+    """Why the front with this configuration cannot use that engine, as sentences; empty when it can.
+
+    tokenizer: the digest of the front's.
+    """
+    ours, theirs = resolution.engine.model, other.engine.model
+    found: list[str] = []
+    if other.byteorder != sys.byteorder:
+        found.append(f"The engine's machine is {other.byteorder}-endian, the front's is not.")
+    if (ours.vocab_size, ours.hf_config) != (theirs.vocab_size, theirs.hf_config):
+        found.append(f"The engine's model {theirs.model} has another configuration than the front's {ours.model}.")
+    elif other.tokenizer != tokenizer:
+        found.append("The engine's tokenizer is another one than the front's.")
+    given = {name: value for name, value in resolution.given.items() if _counts(name)}
+    for name in given:
+        value, _, _ = resolution.arguments[name]
+        if name in other.arguments and _plain(value) != other.arguments[name]:
+            found.append(
+                f"{flag_of(name)} is {_plain(value)!r} at the front and {other.arguments[name]!r} at the engine; give both the "
+                "same, or leave it out at the front."
+            )
+    return " ".join(found)
+
+
+def change(before: Hello, other: Hello) -> str:
+    """What keeps an engine from going on where another one was, as a sentence; empty when nothing does."""
+    if other.weights != before.weights:
+        return "Its weights are not those of the engine before."
+    if other.numerics != before.numerics:
+        return f"Its results depend on {other.numerics!r}, those of the engine before on {before.numerics!r}."
+    for name in TOLD_TO_CLIENTS:
+        was, now = getattr(before.engine, name), getattr(other.engine, name)
+        if was != now:
+            return f"Its {name} is {now!r}; that of the engine before was {was!r}."
+    model, before_model = other.engine.model, before.engine.model
+    for name in model.__struct_fields__:
+        was, now = getattr(before_model, name), getattr(model, name)
+        if was != now and name not in OWN_OF_MODEL:
+            return f"Its {name} is {now!r}; that of the engine before was {was!r}."
+    return ""
+
+
+def adopted(own: EngineConfig, engine: EngineConfig) -> EngineConfig:
+    """The configuration that a front goes by. own: as it was given it. engine: of its engine."""
+    return msgspec.structs.replace(
+        engine,
+        model=_with(engine.model, own.model, OWN_OF_MODEL),
+        scheduler=_with(engine.scheduler, own.scheduler, OWN_OF_SCHEDULER),
+        **{name: getattr(own, name) for name in OWN},
+    )
+
+
+def explained_for_front(resolution: Resolution, other: Hello) -> dict[str, Any]:
+    """The configuration as plain values: the engine's, with the arguments that are the front's."""
+    own = explained(resolution)["arguments"]
+    arguments = {
+        name: row if _counts(name) else own.get(name, row) for name, row in other.explained["arguments"].items()
+    }
+    return other.explained | {"arguments": arguments}
+
+
+def tokenizer_digest(source: TokenizerSource, engine: EngineConfig) -> str:
+    """Of what decides how a text becomes tokens; files that transformers reads besides are not looked at."""
+    digest = hashlib.sha256(repr((engine.model.tokenizer_mode, engine.model.skip_tokenizer)).encode())
+    digest.update(msgspec.msgpack.encode(source.vocabulary))
+    directory = engine.model.tokenizer or source.directory
+    if directory is not None:
+        for name in TOKENIZER_FILES:
+            path = Path(directory, name)
+            if path.is_file():
+                digest.update(name.encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _counts(name: str) -> bool:
+    field = schema().fields.get(name)
+    return field is not None and is_for_engines(field)
+
+
+def _with(theirs: Any, ours: Any, names: tuple[str, ...]) -> Any:
+    return msgspec.structs.replace(theirs, **{name: getattr(ours, name) for name in names})
+
+
+def _plain(value: Any) -> Any:
+    """As a message brings it."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value))

@@ -1,0 +1,229 @@
+"""The engine's end of the way to its front.
+
+Owns: `EngineLink`: one session with a front after another, and the wait for the next one. Never does: start or end the engine.
+Called by: the command `core serve --headless`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import msgspec
+
+from core.api.decoding import UNREADABLE
+from core.engine.greeting import greeting_problem
+from core_apis.api_messages import Alive, EngineAt, EngineDied, Explained, News
+from core_apis.lifetime import LinkError
+from core_apis.remote import messages
+from core_apis.remote.messages import HELLO, TALK
+from core_apis.remote.relay import Relay
+from core_apis.remote.sockets import LAST_WORDS_MS, MOST_BYTES, Link
+from core_apis.remote.waiting import Waiting
+from core_config.server_config import RemoteSettings
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+RETRY_S = 0.2
+BUSY_S = 2.0
+"""Until a front that has another engine is asked again."""
+MOST_UNHEARD_BYTES = 1 << 28
+"""Of answers, which lie in memory while the network fails. A front that lives says something every second."""
+
+
+class SessionOver(Exception):
+    """The session with a front has ended; the text says how, as a clause."""
+
+
+class EngineLink:
+    """Use it from one event loop.
+
+    on_explained: called with the number of deaths that the front has found one request to be the cause of.
+    """
+
+    def __init__(self, settings: RemoteSettings, hello: messages.Hello, on_explained: Callable[[int], None]) -> None:
+        self._settings = settings
+        self._hello = hello
+        self._on_explained = on_explained
+        self._link: Link | None = None
+        self._relay: Relay | None = None
+        self._engine: str | None = None
+        self._heard_at = 0.0
+        self._unheard_bytes = 0
+        self._renewed = asyncio.Event()
+        self._waiting = Waiting("the front", settings.patience_s)
+
+    def tell(self, news: News) -> None:
+        """What becomes of the engine; a front that comes later hears of the one that runs."""
+        self._engine = news.address if isinstance(news, EngineAt) else None
+        if isinstance(news, EngineAt | EngineDied):  # one that is gone for good takes this process with it
+            self._say(news)
+
+    def renew(self, hello: messages.Hello) -> None:
+        """The engine is configured otherwise than was said: say so, in a session of its own."""
+        self._hello = hello
+        self._renewed.set()
+
+    def say_goodbye(self, sentence: str) -> None:
+        """Tell the front that this process ends. To be called before `run` is cancelled."""
+        self._say(messages.Bye(sentence))
+
+    async def run(self) -> NoReturn:
+        """Serve fronts until this is cancelled. Raises LinkError when one refuses this engine, or none comes in time."""
+        self._waiting.begin()
+        while True:
+            link = Link(self._settings, listens=False)
+            relay = Relay(self._send, MOST_BYTES)
+            is_over = False
+            try:
+                await self._meet(link)
+                self._link, self._relay = link, relay
+                await self._serve(link)
+            except SessionOver as over:
+                is_over = True
+                self._after(over)
+            finally:
+                linger_ms = 0 if is_over or self._link is None else LAST_WORDS_MS
+                self._link = self._relay = None
+                await relay.end()
+                link.close(linger_ms)
+
+    async def _meet(self, link: Link) -> None:
+        """Until a front has welcomed this engine. Raises SessionOver when there is to be another attempt."""
+        self._renewed.clear()
+        await link.send(HELLO, msgspec.msgpack.encode(self._hello))
+        answering = asyncio.ensure_future(self._answer(link))
+        troubling = asyncio.ensure_future(link.trouble())
+        try:
+            while not answering.done():
+                await asyncio.wait({answering, troubling}, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                trouble: str | None = None
+                if troubling.done() and not answering.done():
+                    trouble = troubling.result()
+                    if trouble is None:
+                        await asyncio.sleep(RETRY_S)
+                        raise SessionOver("the connection was lost")
+                    troubling = asyncio.ensure_future(link.trouble())
+                self._wait(link, trouble)
+            answering.result()
+        finally:
+            for task in (answering, troubling):
+                task.cancel()
+            await asyncio.gather(answering, troubling, return_exceptions=True)
+        self._waiting.end()
+        self._heard_at, self._unheard_bytes = time.monotonic(), 0
+        logger.info("The front at %s takes this engine.", link.address)
+
+    async def _answer(self, link: Link) -> None:
+        """Read the front's answer. Raises LinkError when it is no, SessionOver when it may be yes later."""
+        greeting, payload = await link.receive()
+        problem = greeting_problem(greeting, "front")
+        if problem:
+            raise LinkError(problem)
+        try:
+            answer: Any = msgspec.msgpack.decode(payload, type=messages.Answer)
+        except UNREADABLE as error:
+            raise LinkError(f"The front at {link.address} sent an answer that cannot be read: {error}.") from error
+        if not isinstance(answer, messages.Refused):
+            return
+        if not answer.is_busy:
+            raise LinkError(f"The front at {link.address} refuses this engine. {answer.sentence}")
+        self._wait(link, "it has an engine: " + answer.sentence.rstrip("."))
+        await asyncio.sleep(BUSY_S)
+        raise SessionOver("it is busy")
+
+    def _wait(self, link: Link, trouble: str | None) -> None:
+        """Another moment without a front. Raises LinkError when that has been too long."""
+        if trouble is not None:
+            self._waiting.trouble = trouble
+        sentence = self._waiting.look(f"at {link.address} (`core serve MODEL --data-parallel-size-local 0`)")
+        if sentence is not None:
+            raise LinkError(sentence)
+
+    async def _serve(self, link: Link) -> None:
+        """Serve the front. Raises SessionOver."""
+        if self._engine is not None:
+            self._say(EngineAt(self._engine))
+        works = (self._read(link), self._pulse(), _until_lost(link), self._until_renewed(), self._until_broken())
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done.pop().result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _after(self, over: SessionOver) -> None:
+        if self._link is None:
+            return  # there was no session yet
+        logger.warning("The front is gone: %s. Its requests end here; the engine waits for another front.", over)
+        self._waiting.begin()
+
+    async def _read(self, link: Link) -> None:
+        decoder = msgspec.msgpack.Decoder(messages.ToEngine)
+        assert self._relay is not None
+        while True:
+            kind, payload = await link.receive()
+            self._heard_at, self._unheard_bytes = time.monotonic(), 0
+            channel = messages.channel_of(kind)
+            if channel is not None:
+                await self._relay.pass_on(channel, payload)
+            elif kind == TALK:
+                try:
+                    message = decoder.decode(payload)
+                except UNREADABLE as error:
+                    raise SessionOver(f"it sent a message that cannot be read ({error})") from error
+                self._act(message)
+
+    def _act(self, message: Any) -> None:
+        """Do what the front says."""
+        assert self._relay is not None
+        match message:
+            case messages.Open():
+                if self._engine is not None:
+                    self._relay.open(message.channel, self._engine)
+                    self._say(messages.Opened(message.channel, message.now, time.monotonic()))
+            case messages.Close():
+                self._relay.close(message.channel)
+            case Explained():
+                self._on_explained(message.num_deaths)
+            case messages.Bye():
+                raise SessionOver(message.sentence.rstrip("."))
+
+    async def _pulse(self) -> None:
+        while True:
+            self._say(Alive())
+            await asyncio.sleep(messages.PULSE_S)
+            if time.monotonic() - self._heard_at > messages.SILENCE_S:
+                raise SessionOver(messages.SILENCE)
+            if self._unheard_bytes > MOST_UNHEARD_BYTES:
+                raise SessionOver(f"it has said nothing while {self._unheard_bytes} bytes were sent to it")
+
+    async def _until_broken(self) -> None:
+        assert self._relay is not None
+        await self._relay.broken
+        raise SessionOver("messages could not be carried on, see above")
+
+    async def _until_renewed(self) -> None:
+        await self._renewed.wait()
+        raise SessionOver("the engine introduces itself anew")
+
+    def _say(self, message: msgspec.Struct) -> None:
+        if self._link is not None:
+            self._link.send(TALK, msgspec.msgpack.encode(message))
+
+    async def _send(self, channel: int, payload: bytes) -> None:
+        if self._link is not None:
+            self._unheard_bytes += len(payload)
+            await self._link.send(messages.channel_kind(channel), payload)
+
+
+async def _until_lost(link: Link) -> None:
+    while await link.trouble() is not None:
+        pass
+    raise SessionOver("the connection was lost")

@@ -1,0 +1,246 @@
+"""The front's end of the way to its engine.
+
+Owns: `FrontLink`: which engine is the front's, news of it, and its channels. Never does: run requests, or know HTTP.
+Called by: the front's start; `LinkedEngine` sends through it.
+
+There is one engine at a time. Another one that comes meanwhile is told so and asks again, so that it can take over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import zmq
+
+from core.api.decoding import UNREADABLE
+from core.engine.greeting import greeting_problem
+from core.engine.turns import Turns
+from core_apis.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
+from core_apis.engine_news import EngineNews
+from core_apis.remote import messages
+from core_apis.remote.agreement import Agreement
+from core_apis.remote.linked_engine import LinkedEngine
+from core_apis.remote.messages import HELLO, TALK
+from core_apis.remote.sockets import LAST_WORDS_MS, Link
+from core_apis.remote.waiting import Waiting
+
+if TYPE_CHECKING:
+    from core_config.resolve import Resolution
+
+logger = logging.getLogger(__name__)
+
+HOW = "`core serve MODEL --headless` with the same --data-parallel-address and --data-parallel-rpc-port"
+
+
+class FrontLink:
+    """Listens from the beginning. Use it from one event loop.
+
+    news: is told of engines.
+
+    Raises UserError where nobody can listen.
+    """
+
+    def __init__(self, resolution: Resolution, news: EngineNews) -> None:
+        settings = resolution.server.remote
+        assert settings is not None
+        self._agreement = Agreement(resolution)
+        self._news = news
+        self._link = Link(settings, listens=True)
+        self._decoder = msgspec.msgpack.Decoder(messages.ToFront)
+        self._peer: bytes | None = None
+        self._who = ""
+        self._heard_at = 0.0
+        self._channels: dict[int, LinkedEngine] = {}
+        self._num_channels = 0
+        self._num_lives = 0
+        self._waiting = Waiting("an engine", settings.patience_s)
+        self._waiting.begin()
+        self._tasks = [asyncio.ensure_future(work) for work in (self._read(), self._watch(), self._look())]
+        for task in self._tasks:
+            task.add_done_callback(self._on_end)
+        logger.info("Listening for an engine at %s: %s.", self._link.address, HOW)
+
+    @property
+    def hello(self) -> messages.Hello | None:
+        """Of the first engine that was taken; None: there was none yet."""
+        return self._agreement.hello
+
+    def connection(self, address: str) -> LinkedEngine:
+        """A new channel to the engine at an address that the news told."""
+        self._num_channels += 1
+        number = self._num_channels
+        engine = LinkedEngine(address, number, self, self._news)
+        self._channels[number] = engine
+        self.say(messages.Open(number, time.monotonic()))
+        return engine
+
+    def drop(self, channel: int) -> None:
+        """A channel is not used any more."""
+        if self._channels.pop(channel, None) is not None:
+            self.say(messages.Close(channel))
+
+    def post(self, channel: int, payload: bytes) -> None:
+        """Send over a channel; nothing happens when the engine is gone."""
+        self._tell(messages.channel_kind(channel), payload)
+
+    def say(self, message: msgspec.Struct) -> None:
+        """Send a message to the engine's command, if there is one."""
+        self._tell(TALK, msgspec.msgpack.encode(message))
+
+    def explain(self, num_deaths: int) -> None:
+        """One request was the cause of so many deaths of engines."""
+        self.say(Explained(num_deaths))
+
+    async def close(self) -> None:
+        """Say goodbye, and listen no more. May be called twice."""
+        if not self._tasks:
+            return
+        tasks, self._tasks = self._tasks, []
+        self.say(messages.Bye("the front has ended"))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._peer = None
+        self._link.close(LAST_WORDS_MS)
+
+    async def _read(self) -> None:
+        """Everything that comes, from whomever."""
+        turns = Turns()
+        while True:
+            await turns.give_way()
+            identity, kind, payload = await self._link.receive_from()
+            if identity == self._peer:
+                self._heard_at = time.monotonic()
+                self._hear(kind, payload)
+            elif kind != TALK and messages.channel_of(kind) is None:
+                self._meet(identity, kind, payload)
+
+    def _hear(self, kind: bytes, payload: bytes) -> None:
+        channel = messages.channel_of(kind)
+        if channel is not None:
+            engine = self._channels.get(channel)
+            if engine is not None:
+                engine.take(payload)
+            return
+        try:
+            message = self._decoder.decode(payload)
+        except UNREADABLE as error:
+            self._lose(f"it sent a message that cannot be read ({error})")
+            return
+        self._act(message)
+
+    def _act(self, message: Any) -> None:
+        """Do what the engine's command says."""
+        match message:
+            case EngineAt():
+                self._num_lives += 1
+                self._news.tell(EngineAt(f"{self._link.address}#{self._num_lives}"))
+            case EngineDied():
+                self._news.tell(message)
+            case messages.Opened():
+                engine = self._channels.get(message.channel)
+                if engine is not None:
+                    # the answer was written between our two times, so it is off by half of what lies between them at most
+                    between = (message.asked + time.monotonic()) / 2
+                    engine.opened(message.now - between)
+            case EngineGone() | messages.Bye():
+                self._lose(message.sentence.rstrip("."))
+
+    def _meet(self, identity: bytes, greeting: bytes, payload: bytes) -> None:
+        """Somebody introduces itself."""
+        problem = greeting_problem(greeting, "engine")
+        if problem:
+            logger.error("An engine was turned away. %s", problem)
+            self._send(identity, HELLO, b"")
+            return
+        try:
+            hello = msgspec.msgpack.decode(payload, type=messages.Hello)
+        except UNREADABLE as error:
+            self._refuse(identity, f"What it says of itself cannot be read: {error}.")
+            return
+        if self._peer is not None:
+            self.say(Alive())  # which tells whether it is still there, until the other one asks again
+            self._answer(identity, messages.Refused(f"The front has an engine, {self._who}.", is_busy=True))
+            return
+        wrong = self._agreement.objection(hello)
+        if wrong:
+            self._refuse(identity, wrong)
+            return
+        self._take(identity, hello)
+
+    def _take(self, identity: bytes, hello: messages.Hello) -> None:
+        self._peer = identity
+        self._who = hello.who
+        self._heard_at = time.monotonic()
+        self._agreement.take(hello)
+        self._waiting.end()
+        self._answer(identity, messages.Welcome())
+        logger.info("The engine of %s has come.", hello.who)
+
+    def _refuse(self, identity: bytes, sentence: str) -> None:
+        logger.error("An engine was turned away. %s", sentence)
+        self._answer(identity, messages.Refused(sentence, is_busy=False))
+
+    def _answer(self, identity: bytes, answer: msgspec.Struct) -> None:
+        self._send(identity, HELLO, msgspec.msgpack.encode(answer))
+
+    def _lose(self, how: str) -> None:
+        """The engine's command is gone, or not to be trusted. how: a clause."""
+        if self._peer is None:
+            return
+        self._peer = None
+        self._waiting.begin()
+        sentence = f"The engine of {self._who} is gone: {how}."
+        logger.error("%s Waiting for an engine at %s.", sentence, self._link.address)
+        self._news.tell(EngineDied(sentence, "exit", ()))
+
+    async def _watch(self) -> None:
+        """What the library tells of connections."""
+        while True:
+            trouble = await self._link.trouble()
+            if trouble is not None:
+                self._waiting.trouble = trouble
+            else:
+                self.say(Alive())  # which fails when it was the engine's
+
+    async def _look(self) -> None:
+        """Signs of life, and the wait for an engine, until it has been too long."""
+        while True:
+            await asyncio.sleep(messages.PULSE_S)
+            self.say(Alive())
+            if time.monotonic() - self._heard_at > messages.SILENCE_S:
+                self._lose(messages.SILENCE)
+            sentence = self._waiting.look(f"at {self._link.address} ({HOW})")
+            if sentence is not None:
+                self._news.tell(EngineGone(sentence, "exit"))
+                return
+
+    def _tell(self, kind: bytes, payload: bytes) -> None:
+        """To our engine, if there is one."""
+        if self._peer is not None:
+            self._send(self._peer, kind, payload)
+
+    def _send(self, identity: bytes, kind: bytes, payload: bytes) -> None:
+        self._link.send(kind, payload, identity).add_done_callback(partial(self._sent, identity))
+
+    def _sent(self, identity: bytes, sending: asyncio.Future[Any]) -> None:
+        """A stranger may have gone before its answer; our engine must not."""
+        if sending.cancelled():
+            return
+        error = sending.exception()
+        if error is None or identity != self._peer:
+            return
+        is_gone = isinstance(error, zmq.ZMQError) and error.errno == zmq.EHOSTUNREACH
+        self._lose("the connection was lost" if is_gone else f"nothing can be sent to it ({error})")
+
+    def _on_end(self, task: asyncio.Future[None]) -> None:
+        """One of our tasks has ended, which is a defect unless the wait is over."""
+        if task.cancelled() or task.exception() is None:
+            return
+        logger.error("The way to the engine is broken.", exc_info=task.exception())
+        self._news.tell(EngineGone(f"The way to the engine is broken ({task.exception()}).", "exit"))

@@ -1,0 +1,186 @@
+"""The sockets between a front and its engine's command: TCP, encrypted where there is a secret.
+
+Owns: how they are made, their limits, what the library tells about connections. Never does: know messages.
+Called by: both ends.
+
+Both ends derive the same key pair from the secret: each proves to the other that it has it. The front asks its authenticator
+about every connection, before it reads a message of it.
+
+A payload travels as frames of at most `PIECE_BYTES`: the library keeps no more than one of whoever has proved nothing yet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket as system
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import zmq
+import zmq.asyncio
+from zmq.auth.asyncio import AsyncioAuthenticator
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from core.api.errors import UserError
+from core_config.remote import read_secret
+from core_config.server_config import RemoteSettings
+
+MOST_BYTES: Final = 1 << 30
+"""Of a message."""
+PIECE_BYTES: Final = 1 << 16
+SEAL_BYTES: Final = 1 << 10
+"""More than encryption and handshake add to a frame."""
+HANDSHAKE_MS: Final = 10_000
+"""Within which the other end proves that it has the secret."""
+RETRY_MS: Final = 100
+RETRY_MOST_MS: Final = 2000
+HEARTBEAT_MS: Final = 5000
+HEARTBEAT_TIMEOUT_MS: Final = 30_000
+"""After which a machine that does not answer counts as gone."""
+LAST_WORDS_MS: Final = 500
+LAST_WORDS_S: Final = 0.05
+
+_FAILURES: Final[Mapping[int, str]] = {
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the other end does not know our key (--engine-key-file)",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the other end speaks otherwise: it has another --engine-key-file, or none, or is "
+    "no end of this engine",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the other end hung up: it has another --engine-key-file, or has just ended",
+}
+_LOST: Final = int(zmq.EVENT_DISCONNECTED)
+_WATCHED: Final = _LOST | sum(_FAILURES)
+
+
+class Link:
+    """One socket and its monitor, in a context of its own. Use it from one event loop."""
+
+    def __init__(self, settings: RemoteSettings, *, listens: bool) -> None:
+        self.address = ""
+        self._context: zmq.asyncio.Context = zmq.asyncio.Context()
+        self.socket: zmq.asyncio.Socket = self._context.socket(zmq.ROUTER if listens else zmq.DEALER)
+        self._authenticator: AsyncioAuthenticator | None = None
+        self._configure(settings)
+        if settings.key_file is not None:
+            self._protect(read_secret(settings.key_file), listens=listens)
+        self._monitor: zmq.asyncio.Socket = self.socket.get_monitor_socket(_WATCHED)
+        try:
+            self._attach(settings, listens=listens)
+        except BaseException:
+            self.close()
+            raise
+
+    async def trouble(self) -> str | None:
+        """The next thing that happens to a connection: None: one was lost; else why one did not come about, a clause.
+
+        What the other end said last can be read before its loss is told.
+        """
+        events = [await self._event()]
+        # all at once: a crowd of strangers is one trouble, and reports that nobody reads stop the library
+        while await self._monitor.poll(0):
+            events.append(await self._event())
+        if _LOST in events:
+            await asyncio.sleep(LAST_WORDS_S)
+            return None
+        return _FAILURES[events[-1]]
+
+    def send(self, kind: bytes, payload: bytes, to: bytes | None = None) -> asyncio.Future[object]:
+        """Send a message. Messages leave in the order of the calls; awaiting one is optional. to: of those who connect."""
+        pieces = [payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES)]
+        whom = [] if to is None else [to]
+        return cast("asyncio.Future[object]", self.socket.send_multipart([*whom, kind, *(pieces or [b""])]))
+
+    async def receive(self) -> tuple[bytes, bytes]:
+        """The next message where this end connects: its kind and its payload."""
+        kind, *pieces = await self.socket.recv_multipart()
+        return kind, _joined(pieces)
+
+    async def receive_from(self) -> tuple[bytes, bytes, bytes]:
+        """The next message where this end listens: who sent it, its kind and its payload."""
+        while True:
+            identity, *frames = await self.socket.recv_multipart()
+            if frames:
+                return identity, frames[0], _joined(frames[1:])
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Give everything back; tasks that wait here must have been cancelled.
+
+        linger_ms: how long what was sent last has for leaving; this waits for it.
+        """
+        self.socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self.socket.close(linger=linger_ms)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+
+    async def _event(self) -> int:
+        return int(parse_monitor_message(await self._monitor.recv_multipart())["event"])
+
+    def _configure(self, settings: RemoteSettings) -> None:
+        options = {
+            zmq.SNDHWM: 0,
+            zmq.RCVHWM: 0,
+            zmq.MAXMSGSIZE: PIECE_BYTES + SEAL_BYTES,
+            zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
+            zmq.RECONNECT_IVL: RETRY_MS,
+            zmq.RECONNECT_IVL_MAX: RETRY_MOST_MS,
+            zmq.HEARTBEAT_IVL: HEARTBEAT_MS,
+            zmq.HEARTBEAT_TIMEOUT: HEARTBEAT_TIMEOUT_MS,
+            zmq.IPV6: int(":" in settings.address),
+        }
+        for option, value in options.items():
+            self.socket.setsockopt(option, value)
+
+    def _protect(self, secret: bytes, *, listens: bool) -> None:
+        private = z85.encode(secret)
+        public = zmq.curve_public(private)
+        self.socket.curve_secretkey = private
+        self.socket.curve_publickey = public
+        if not listens:
+            self.socket.curve_serverkey = public
+            return
+        self.socket.curve_server = True
+        self._authenticator = AsyncioAuthenticator(self._context)
+        self._authenticator.configure_curve_callback("*", credentials_provider=_OneKey(public))
+        self._authenticator.start()
+
+    def _attach(self, settings: RemoteSettings, *, listens: bool) -> None:
+        shown = f"{settings.address}:{settings.port}"
+        try:
+            if listens:
+                self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+                self.address = _url(_numeric(settings.address), settings.port)
+                self.socket.bind(self.address)
+            else:
+                self.address = _url(settings.address, settings.port)
+                self.socket.connect(self.address)
+        except (zmq.ZMQError, OSError) as error:
+            raise UserError(
+                f"--data-parallel-address {settings.address}: {shown} cannot be used ({error.strerror or error}); the front "
+                "needs a free port (--data-parallel-rpc-port) at an address of its machine."
+            ) from None
+
+
+class _OneKey:
+    """For the authenticator: who may connect."""
+
+    def __init__(self, public: bytes) -> None:
+        self._public = public
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Whether the one with this key may."""
+        return key == self._public
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _numeric(address: str) -> str:
+    """A name as the number that can be listened at. Raises OSError."""
+    found: Any = system.getaddrinfo(address, None, type=system.SOCK_STREAM)[0][4]
+    return str(found[0])
+
+
+def _url(address: str, port: int) -> str:
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"

@@ -1,0 +1,68 @@
+"""The body of /v1/responses, with the kept items that it needs.
+
+Owns: its row and its steps, of which most are those of the chat request that means the same. Never does: keep items.
+Called by: `core_apis.apis`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from core_apis.body_kinds import BodyKind, Buffer, json_of
+from core_apis.field_names import combined, own_names
+from core_apis.preparation import Preparation
+from core_apis.prepared import PreparedChat, PreparedResponse
+from core_apis.protocol.responses import ResponsesRequest, unknown_fields
+from core_apis.responses.conversation import Item
+from core_apis.responses.items import complete, given_items
+from core_apis.responses.kept_items import KeptItems, unpacked
+from core_apis.responses.tools import chat_tools
+from core_apis.responses.translation import FIELD_NAMES, chat_request, check_history
+from core_apis.responses.truncation import shortened
+
+_fields = json_of(dict[str, msgspec.Raw])
+_body = json_of(ResponsesRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A decoded body. kept: the items that the store knows of it. given: its fields as they came."""
+
+    kept: KeptItems
+    given: dict[str, msgspec.Raw]
+    body: ResponsesRequest
+
+
+def decoded(data: Buffer) -> Decoded:
+    """A body behind the items that are kept for it (see `kept_items`). Raises RequestError."""
+    kept, own = unpacked(data)
+    return Decoded(kept, _fields(own), _body(own))
+
+
+def prepare_response(preparation: Preparation, asked: Decoded) -> PreparedResponse:
+    """A body of /v1/responses, ready for the engine. Raises RequestError."""
+    kept, body = asked.kept, asked.body
+    body.check(preparation.settings.limits)
+    check_history(body, kept)
+    items = given_items(body.input, kept.known)
+    tools = chat_tools(body.tools, body.tool_choice)
+    conversation = [*(kept.history or ()), *items]
+
+    def prepare(some: list[Item]) -> PreparedChat:
+        return preparation.prepare_chat(chat_request(body, some, tools))
+
+    with own_names(FIELD_NAMES):
+        chat = shortened(conversation, prepare) if body.truncation == "auto" else prepare(conversation)
+    chat.names = combined(chat.names, FIELD_NAMES)
+    shown_tools = bytes(asked.given["tools"]) if body.tools else b""
+    body.input = body.tools = None
+    kept_items = complete(items) if body.stored else []
+    return PreparedResponse(body, chat, kept_items, tools.table, unknown_fields(asked.given), shown_tools)
+
+
+BODIES: Final = (
+    BodyKind(name="response", decode=decoded, prepare=prepare_response, result=PreparedResponse, renders=True),
+)

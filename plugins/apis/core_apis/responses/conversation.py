@@ -1,0 +1,206 @@
+"""Items of the Responses API as messages of a conversation.
+
+Owns: what each kind of item means, and the refusal of kinds that no model here reads. Never does: know templates, tools or the
+store. Called by: `core_apis.responses.translation`.
+
+An answer's items (reasoning, a message, calls) are one message of the assistant, as chat templates want it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from core.api.errors import RequestError, nearest
+from core_apis.responses.reasoning import unsealed
+from core_apis.responses.tools import seen_name
+
+Item = dict[str, Any]
+Message = dict[str, Any]
+
+INSTRUCTING = ("system", "developer")
+JOINT = "\n"
+"""Between the parts of a text that has to be one."""
+
+ROLES = ("user", "assistant", *INSTRUCTING)
+TEXTS: Mapping[str, str] = MappingProxyType(
+    {
+        "input_text": "text",
+        "output_text": "text",
+        "reasoning_text": "text",
+        "refusal": "refusal",
+        "summary_text": "text",
+        "text": "text",
+    }
+)
+"""Kinds of parts that are text, and where it is."""
+
+
+def messages_of(instructions: str | None, items: Iterable[Item]) -> list[Message]:
+    """The conversation. Raises RequestError, which names the item."""
+    reader = _Reader()
+    for index, item in enumerate(items):
+        reader.read(item, f"input[{index}]")
+    return _with_one_beginning(instructions, reader.messages)
+
+
+def item_kind(item: Item) -> object:
+    """The type of an item; a message may leave it out."""
+    kind = item.get("type")
+    return "message" if kind is None and "role" in item else kind
+
+
+def _with_one_beginning(instructions: str | None, messages: list[Message]) -> list[Message]:
+    """All that instructs before the conversation begins as one message: many templates take one, and only there."""
+    texts = [instructions] if instructions else []
+    role = INSTRUCTING[0]
+    count = 0
+    for message in messages:
+        if message["role"] not in INSTRUCTING:
+            break
+        if not texts:
+            role = message["role"]
+        texts.append(message["content"])
+        count += 1
+    if not texts:
+        return messages
+    beginning = {"role": role, "content": "\n\n".join(texts)}
+    return [beginning, *messages[count:]]
+
+
+class _Reader:
+    """The messages so far. answer: the last one while items may still join it."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self.answer: Message | None = None
+        self._readers: dict[str, Callable[[Item, str], None]] = {
+            "message": self._message,
+            "reasoning": self._reasoning,
+            "function_call": self._function_call,
+            "custom_tool_call": self._custom_call,
+            "function_call_output": self._output,
+            "custom_tool_call_output": self._output,
+        }
+
+    def read(self, item: Item, place: str) -> None:
+        """Add an item."""
+        kind = item_kind(item)
+        read = self._readers.get(kind) if isinstance(kind, str) else None
+        if read is None:
+            known = ", ".join(f"'{name}'" for name in self._readers)
+            hint = nearest(kind, self._readers) if isinstance(kind, str) else ""
+            raise RequestError(
+                f"{place} is of type {kind!r}; this server reads {known}.{hint} Leave the item out.", param="input"
+            )
+        read(item, place)
+
+    def _message(self, item: Item, place: str) -> None:
+        role = item.get("role")
+        if role not in ROLES:
+            raise RequestError(f"{place}.role is {role!r}; expected one of {', '.join(ROLES)}.", param="input")
+        texts = _texts(item.get("content"), f"{place}.content")
+        text = JOINT.join(texts)
+        if role == "user" and len(texts) > 1:
+            self._add({"role": role, "content": [{"type": "text", "text": each} for each in texts]})
+            return
+        if role != "assistant":
+            self._add({"role": role, "content": text})
+            return
+        answer = self._joinable("content", "tool_calls")
+        answer["content"] = text
+
+    def _reasoning(self, item: Item, place: str) -> None:
+        text = _reasoning_text(item, place)
+        answer = self._joinable("reasoning", "content", "tool_calls")
+        answer["reasoning"] = text
+
+    def _function_call(self, item: Item, place: str) -> None:
+        arguments = _required(item, "arguments", place)
+        call_id = _required(item, "call_id", place)
+        function = {"name": self._tool_name(item, place), "arguments": arguments}
+        self._add_call({"id": call_id, "type": "function", "function": function})
+
+    def _custom_call(self, item: Item, place: str) -> None:
+        given = _required(item, "input", place)
+        call_id = _required(item, "call_id", place)
+        custom = {"name": self._tool_name(item, place), "input": given}
+        self._add_call({"id": call_id, "type": "custom", "custom": custom})
+
+    def _output(self, item: Item, place: str) -> None:
+        call_id = _required(item, "call_id", place)
+        text = _text(item.get("output"), f"{place}.output")
+        self._add({"role": "tool", "tool_call_id": call_id, "content": text})
+
+    def _add(self, message: Message) -> None:
+        self.messages.append(message)
+        self.answer = None
+
+    def _add_call(self, call: dict[str, Any]) -> None:
+        answer = self._joinable()
+        answer.setdefault("tool_calls", []).append(call)
+
+    def _joinable(self, *closed_by: str) -> Message:
+        """The answer that an item joins: a new one when the last has one of these parts already."""
+        answer = self.answer
+        if answer is None or any(part in answer for part in closed_by):
+            answer = {"role": "assistant"}
+            self._add(answer)
+            self.answer = answer
+        return answer
+
+    def _tool_name(self, item: Item, place: str) -> str:
+        name = _required(item, "name", place)
+        namespace = item.get("namespace")
+        return seen_name(name, namespace if isinstance(namespace, str) else None)
+
+
+def _required(item: Item, name: str, place: str) -> str:
+    value = item.get(name)
+    if not isinstance(value, str):
+        raise RequestError(f"{place}.{name} is {type(value).__name__}; expected a text.", param="input")
+    return value
+
+
+def _reasoning_text(item: Item, place: str) -> str:
+    """What was thought, from the best that the item has: the text itself, the same sealed, or a summary."""
+    text = _text(item.get("content") or "", f"{place}.content")
+    summary = _text(item.get("summary") or "", f"{place}.summary")
+    hidden = item.get("encrypted_content")
+    if text or not isinstance(hidden, str) or not hidden:
+        return text or summary
+    try:
+        return unsealed(hidden, place)
+    except RequestError:
+        if summary:
+            return summary
+        raise
+
+
+def _text(content: object, place: str) -> str:
+    """The text of a content."""
+    return JOINT.join(_texts(content, place))
+
+
+def _texts(content: object, place: str) -> list[str]:
+    """The texts of a content, which is a text or a list of parts."""
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise RequestError(f"{place} is no text and no list of parts.", param="input")
+    texts: list[str] = []
+    for index, part in enumerate(content):
+        texts.append(_part_text(part, f"{place}[{index}]"))
+    return texts
+
+
+def _part_text(part: object, place: str) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    where = TEXTS.get(kind) if isinstance(kind, str) else None
+    if where is None or not isinstance(part, dict):
+        raise RequestError(f"{place} is of type {kind!r}; this model reads parts of text only.", param="input")
+    text = part.get(where)
+    if not isinstance(text, str):
+        raise RequestError(f"{place}.{where} is {type(text).__name__}; expected a text.", param="input")
+    return text

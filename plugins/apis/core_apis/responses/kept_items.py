@@ -1,0 +1,70 @@
+"""A body of /v1/responses with the kept items that it needs, as one piece of bytes.
+
+Owns: that form, and what a body says of kept things. Never does: keep them. Called by: the route, which knows the store, and
+`core_apis.preparation`, which may run in another process.
+
+The form is the length of the kept items (uint32, little-endian), these as JSON, and the body as it came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from core.api.decoding import UNREADABLE
+from core_apis.protocol.responses import Reference
+from core_apis.responses.conversation import Item
+from core_apis.responses.items import REFERENCE, KeptItem
+
+Buffer = bytes | bytearray | memoryview
+
+LENGTH_BYTES = 4
+MARKS = (b"previous_response_id", REFERENCE.encode())
+"""A body without these names nothing that is kept. They are looked for first: bodies are long, and few name anything."""
+
+_decode_reference = msgspec.json.Decoder(Reference).decode
+
+
+class KeptItems(msgspec.Struct):
+    """What the store knows for one body.
+
+    history: items of the earlier responses, in their order; None: the body names none.
+    known: items by their ids, as far as the body refers to them.
+    """
+
+    history: list[Item] | None = None
+    known: dict[str, Item] = {}
+
+
+_decode_kept = msgspec.json.Decoder(KeptItems).decode
+
+
+def reference_of(body: Buffer) -> Reference:
+    """The kept things that a body names; none when it cannot be read, which its preparation will say."""
+    if not any(mark in body for mark in MARKS):
+        return Reference()
+    try:
+        return _decode_reference(body)
+    except UNREADABLE:
+        return Reference()
+
+
+def referred(reference: Reference) -> list[str]:
+    """The ids of the items that a body refers to."""
+    items = reference.input if isinstance(reference.input, list) else []
+    return [item.id for item in items if item.type == REFERENCE and item.id]
+
+
+def packed(history: bytes | None, known: Mapping[str, KeptItem], body: Buffer) -> bytes:
+    """One piece. history: a list in JSON."""
+    items = {name: msgspec.Raw(item.data) for name, item in known.items()}
+    kept = b'{"history":' + (history or b"null") + b',"known":' + msgspec.json.encode(items) + b"}"
+    return b"".join((len(kept).to_bytes(LENGTH_BYTES, "little"), kept, body))
+
+
+def unpacked(data: Buffer) -> tuple[KeptItems, memoryview]:
+    """The items and the body."""
+    whole = memoryview(data)
+    start = LENGTH_BYTES + int.from_bytes(whole[:LENGTH_BYTES], "little")
+    return _decode_kept(whole[LENGTH_BYTES:start]), whole[start:]

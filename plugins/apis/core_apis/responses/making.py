@@ -1,0 +1,55 @@
+"""A run for a prepared response.
+
+Owns: how its parts fit together. Never does: start it. Called by: the route, and `core_apis.durable`, which
+takes up the runs of earlier servers.
+"""
+
+from __future__ import annotations
+
+from core_apis.answer_parsing import AnswerParser
+from core_apis.context import ServingContext
+from core_apis.generation import PromptRun
+from core_apis.logprobs import LogprobsFormatter
+from core_apis.prepared import PreparedResponse
+from core_apis.prompt_output import Outputs
+from core_apis.protocol.responses import ENCRYPTED_REASONING, LOGPROBS
+from core_apis.responses.event_log import EventLog
+from core_apis.responses.head import response_head
+from core_apis.responses.message_logprobs import MessageLogprobs
+from core_apis.responses.output_items import OutputItems
+from core_apis.responses.run import ResponseRun
+from core_apis.responses.stored_response import StoredResponse
+from core_apis.responses.writer import ResponseWriter
+from core_apis.tenant import Tenant
+
+
+def response_run(
+    context: ServingContext,
+    tenant: Tenant,
+    prepared: PreparedResponse,
+    response_id: str,
+    run: PromptRun,
+    outputs: Outputs,
+    *,
+    created: int,
+) -> ResponseRun:
+    """The run of a response. outputs: those of `run`, unless it cannot go on. created: seconds since the epoch."""
+    body = prepared.body
+    head = response_head(prepared, response_id, created)
+    logprobs: MessageLogprobs | None = None
+    if body.includes(LOGPROBS):
+        formatter = LogprobsFormatter.of(context, prepared.chat.body)
+        logprobs = MessageLogprobs(formatter, body.top_logprobs or 0)
+    items = OutputItems(
+        response_id,
+        prepared.tools,
+        summarized=body.tells_summary,
+        sealed=body.includes(ENCRYPTED_REASONING),
+        logprobs=logprobs,
+    )
+    writer = ResponseWriter(head, AnswerParser(prepared.chat), items, logprobs, times=bool(body.timings))
+    if not body.stored:
+        return ResponseRun(writer, outputs, context.responses, None)
+    entry = StoredResponse.of(tenant, head, prepared.items, EventLog() if body.stream else None)
+    trail = context.pipeline.trail(run, entry, follows=bool(body.stream and not body.background))
+    return ResponseRun(writer, outputs, context.responses, entry, trail)

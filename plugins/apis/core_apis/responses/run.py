@@ -1,0 +1,174 @@
+"""A response while it is made: for a client that waits for it, for one that reads along, or for nobody yet.
+
+Owns: what happens to a response when the engine fails or the client goes, and when it is kept. Never does: write events (the
+writer does), or run the engine itself. Called by: the route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
+from typing import Protocol
+
+from core.api.errors import CoreError, EngineDeadError
+from core_apis.answer_stream import num_entries, written
+from core_apis.errors import error_event
+from core_apis.prompt_output import Outputs
+from core_apis.protocol.response_objects import ResponseObject
+from core_apis.responses.store import ResponseStore
+from core_apis.responses.stored_response import StoredResponse
+from core_apis.responses.writer import ResponseWriter
+from core_frontend.api.outputs import RequestOutput
+
+logger = logging.getLogger("core_apis")
+
+
+class Trail(Protocol):
+    """What a response leaves behind for the next server while it runs."""
+
+    async def written(self) -> None:
+        """Until what the response has got is written."""
+        ...
+
+    def noted(self, events: list[bytes]) -> list[bytes]:
+        """Events that are about to be shown, with their ids."""
+        ...
+
+
+class ResponseRun:
+    """One for each response.
+
+    outputs: of the engine; closed with the run, which aborts what still runs.
+    entry: what will be kept; None: nothing.
+    trail: lets it outlive the server; None: it ends with it.
+    num_written: tokens and log-probabilities in it so far.
+    """
+
+    def __init__(
+        self,
+        writer: ResponseWriter,
+        outputs: Outputs,
+        store: ResponseStore,
+        entry: StoredResponse | None,
+        trail: Trail | None = None,
+    ) -> None:
+        self.writer = writer
+        self.outputs = outputs
+        self._store = store
+        self.entry = entry
+        self.num_written = 0
+        self._trail = trail
+
+    @property
+    def is_kept_apart(self) -> bool:
+        """Whether it goes on without its connection, since a later server could, too."""
+        return self._trail is not None
+
+    async def whole(self) -> ResponseObject:
+        """The response when it has ended. What fails is raised, and nothing is kept of it."""
+        async with aclosing(self.outputs) as outputs:
+            async for _, output in outputs:
+                await self._pushed(output)
+        self._keep()
+        return self.writer.response
+
+    async def events(self, first: RequestOutput | None = None) -> AsyncGenerator[bytes, None]:
+        """The events, told as they come. What fails is an event too.
+
+        first: an output that was waited for already.
+        """
+        try:
+            async with aclosing(self.outputs) as outputs:
+                events = self.writer.begin()
+                if first is not None:
+                    events += await self._pushed(first)
+                while True:
+                    if events:
+                        if self._trail is not None:
+                            await self._trail.written()
+                        yield self._noted(events)
+                    item = await anext(outputs, None)
+                    if item is None:
+                        break
+                    events = await self._pushed(item[1])
+        except Exception as error:
+            if not isinstance(error, CoreError):
+                logger.exception("A response failed.")
+            if self._trail is not None and isinstance(error, EngineDeadError):
+                self._suspend(error)
+            elif not self.writer.ended:
+                yield self._noted(self.writer.fail(error))
+        finally:
+            self._cancel()
+
+    async def _pushed(self, output: RequestOutput) -> list[bytes]:
+        """The events of an output. The last ones hold the whole response."""
+        num_new = num_entries(output)
+        self.num_written += num_new
+        return await written(output, partial(self._push, output), self.num_written if output.finished else num_new)
+
+    def _push(self, output: RequestOutput) -> list[bytes]:
+        events = self.writer.push(output)
+        if self.writer.ended and self.entry is not None:
+            self.entry.write()
+        return events
+
+    def start(self, first: RequestOutput | None = None) -> None:
+        """Go on without a client. The entry is kept from now on. first: see `events`."""
+        entry = self.entry
+        assert entry is not None, "a response in the background is kept"
+        entry.task = asyncio.ensure_future(self._pump(first))
+        entry.task.add_done_callback(lambda task: self._cancel())
+        self._store.add(entry)
+
+    async def _pump(self, first: RequestOutput | None) -> None:
+        async with aclosing(self.events(first)) as events:
+            async for _ in events:
+                pass
+
+    def _suspend(self, error: EngineDeadError) -> None:
+        """The next server goes on. Its events will have the next numbers, so the one that tells readers why has none."""
+        entry = self.entry
+        assert entry is not None, "what outlives the server is kept"
+        entry.is_suspended = True
+        if entry.log is not None:
+            entry.log.append([error_event(error)])
+
+    def _cancel(self) -> None:
+        """The end, unless there has been one. A task that is cancelled before its first step has no last one either."""
+        entry = self.entry
+        if entry is not None and entry.is_suspended:
+            if entry.log is not None:
+                entry.log.close()
+        elif not self.writer.ended:
+            self._noted(self.writer.end("cancelled"))
+
+    def _noted(self, events: list[bytes]) -> bytes:
+        """The events as one piece. They are kept before anybody sees them: the next request may be about them."""
+        entry = self.entry
+        if self._trail is not None:
+            events = self._trail.noted(events)
+        if entry is not None and entry.log is not None:
+            entry.log.append(events)
+        if self.writer.ended:
+            self._keep()
+        return b"".join(events)
+
+    def _keep(self) -> None:
+        """Keep the response, which has ended."""
+        entry = self.entry
+        if entry is None:
+            return
+        was_kept = entry.task is not None
+        entry.finish()
+        if entry.log is not None:
+            entry.log.close()
+        if was_kept:
+            self._store.update(entry)
+        else:
+            self._store.add(entry)
+        if self._store.keeper is not None:
+            self._store.keeper.keep(entry)

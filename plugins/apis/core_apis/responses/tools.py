@@ -1,0 +1,168 @@
+"""Tools of /v1/responses in the form of chat requests, and the way back from a called name.
+
+Owns: this translation, the refusal of tools that a provider runs. Never does: read a tool's schema (the chat request's checks
+do). Called by: `core_apis.responses.translation`, the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from core.api.errors import RequestError, nearest
+
+ToolKind = Literal["function", "custom"]
+Tool = dict[str, Any]
+
+SEPARATOR = "__"
+"""Between the name of a namespace and that of its tool, in the one name that models see."""
+
+HOSTED: Mapping[str, str] = MappingProxyType(
+    {
+        "apply_patch": "offer it as a custom or function tool",
+        "code_interpreter": "leave it out",
+        "computer": "leave it out",
+        "computer_use_preview": "leave it out",
+        "file_search": "leave it out",
+        "image_generation": "leave it out",
+        "local_shell": "offer a function that runs commands",
+        "mcp": "call the MCP server from the client and offer its tools as functions",
+        "programmatic_tool_calling": "leave it out",
+        "shell": "offer a function that runs commands",
+        "tool_search": "offer all tools at once",
+        "web_search": 'leave it out; Codex does with web_search = "disabled" in its config.toml',
+        "web_search_preview": "leave it out",
+    }
+)
+"""Kinds of tools that need a provider, or a model that knows them, with what to do instead."""
+
+CHAT_FIELDS = ("name", "description", "parameters", "strict")
+
+
+class OfferedTool(msgspec.Struct, array_like=True):
+    """A tool as the client knows it."""
+
+    name: str
+    kind: ToolKind
+    namespace: str | None = None
+
+
+ToolTable = dict[str, OfferedTool]
+"""By the name that the model sees."""
+
+
+class ChatTools(msgspec.Struct):
+    """tools, choice: fields of a chat request. table: the way back."""
+
+    tools: list[Tool]
+    choice: str | Tool | None
+    table: ToolTable
+
+
+def chat_tools(tools: Sequence[Tool] | None, choice: str | Tool | None) -> ChatTools:
+    """The tools and the choice of a request. Raises RequestError."""
+    made = ChatTools([], None, {})
+    for index, tool in enumerate(tools or ()):
+        place = f"tools[{index}]"
+        if tool.get("type") == "namespace":
+            _add_namespace(made, tool, place)
+        else:
+            _add(made, tool, None, place)
+    made.choice = _chat_choice(made.table, choice)
+    return made
+
+
+def seen_name(name: str, namespace: str | None) -> str:
+    """The name that the model sees."""
+    return f"{namespace}{SEPARATOR}{name}" if namespace else name
+
+
+def _add_namespace(made: ChatTools, tool: Tool, place: str) -> None:
+    inner = tool.get("tools")
+    namespace = tool.get("name")
+    if not isinstance(inner, list) or not isinstance(namespace, str) or not namespace:
+        raise RequestError(f"{place} is a namespace; expected a name and a list of tools.", param="tools")
+    for index, each in enumerate(inner):
+        within = f"{place}.tools[{index}]"
+        if not isinstance(each, dict):
+            raise RequestError(f"{within} is no object; expected a tool.", param="tools")
+        _add(made, each, namespace, within)
+
+
+def _add(made: ChatTools, tool: Tool, namespace: str | None, place: str) -> None:
+    kind = tool.get("type")
+    if kind not in ("function", "custom"):
+        raise _unserved(kind, place)
+    name = tool.get("name")
+    if not isinstance(name, str) or not name:
+        raise RequestError(f"{place} has no name; expected a text.", param="tools")
+    seen = seen_name(name, namespace)
+    if seen in made.table:
+        raise RequestError(f"{place} has the name '{seen}' of another tool; give each its own.", param="tools")
+    made.table[seen] = OfferedTool(name, kind, namespace)
+    content = {field: tool[field] for field in CHAT_FIELDS if tool.get(field) is not None}
+    content["name"] = seen
+    if kind == "custom" and tool.get("format") is not None:
+        content["format"] = _chat_format(tool["format"], place)
+    made.tools.append({"type": kind, kind: content})
+
+
+def _unserved(kind: object, place: str) -> RequestError:
+    advice = HOSTED.get(kind) if isinstance(kind, str) else None
+    if advice is not None:
+        message = f"{place} is of type '{kind}', which needs a provider that runs it; this server does not: {advice}."
+        return RequestError(message, param="tools", code="unsupported_tool")
+    known = ("function", "custom", "namespace")
+    hint = nearest(kind, known) if isinstance(kind, str) else ""
+    return RequestError(
+        f"{place} is of type {kind!r}; expected 'function', 'custom' or 'namespace'.{hint}",
+        param="tools",
+        code="unsupported_tool",
+    )
+
+
+def _chat_format(given: object, place: str) -> Tool:
+    """A custom tool's format: chat requests have one level more."""
+    if not isinstance(given, dict):
+        raise RequestError(f"{place}.format is no object; expected a type and a grammar.", param="tools")
+    if given.get("type") != "grammar":
+        return given
+    grammar = {key: value for key, value in given.items() if key != "type"}
+    return {"type": "grammar", "grammar": grammar}
+
+
+def _chat_choice(table: ToolTable, choice: str | Tool | None) -> str | Tool | None:
+    """The choice of a chat request."""
+    if choice is None or isinstance(choice, str):
+        return choice
+    kind = choice.get("type")
+    if kind in ("function", "custom"):
+        return _named(table, choice)
+    if kind != "allowed_tools":
+        raise RequestError(
+            f"tool_choice is of type {kind!r}; expected 'function', 'custom' or 'allowed_tools', or one of the texts "
+            "'auto', 'none' and 'required'.",
+            param="tool_choice",
+        )
+    allowed = choice.get("tools")
+    if not isinstance(allowed, list) or not all(isinstance(each, dict) for each in allowed):
+        raise RequestError("tool_choice of type 'allowed_tools' needs a list of tools.", param="tool_choice")
+    tools = [_named(table, each) for each in allowed]
+    return {"type": kind, kind: {"mode": choice.get("mode"), "tools": tools}}
+
+
+def _named(table: ToolTable, choice: Tool) -> Tool:
+    """The tool that a choice names, as chat requests name it."""
+    name = choice.get("name")
+    namespace = choice.get("namespace")
+    seen = seen_name(name, namespace) if isinstance(name, str) else ""
+    known = table.get(seen)
+    if known is None:
+        raise RequestError(
+            f"tool_choice names the tool {name!r}, which tools do not have.{nearest(seen, table)}",
+            param="tool_choice",
+        )
+    return {"type": known.kind, known.kind: {"name": seen}}

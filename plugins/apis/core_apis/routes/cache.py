@@ -1,0 +1,30 @@
+"""POST /reset_prefix_cache. Owns: its answer."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from core.api.errors import RequestError
+from core_apis.body import json_response
+from core_apis.context import context_of
+from core_apis.protocol.operation import ResetAnswer
+from core_apis.query import flag_of
+
+router = APIRouter(tags=["operation"])
+
+
+@router.post("/reset_prefix_cache")
+async def reset_prefix_cache(request: Request, reset_running_requests: str = "false") -> Response:
+    """Forget all cached prefixes, in host memory and on disk too. 409, and no change, while requests run.
+
+    reset_running_requests: whether those that run start over first, with the tokens that they have; then it is no 409.
+    """
+    restart = flag_of("reset_running_requests", reset_running_requests)
+    if not await context_of(request).engine.reset_prefix_cache(restart=restart):
+        raise RequestError(
+            "The prefix cache is in use by requests that run, so it was not reset; try again when they have ended, or "
+            "have them start over with ?reset_running_requests=true.",
+            status=409,
+            code="prefix_cache_in_use",
+        )
+    return json_response(ResetAnswer(reset=True))

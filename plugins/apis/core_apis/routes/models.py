@@ -1,0 +1,35 @@
+"""GET /v1/models and /v1/models/NAME. Owns: the model cards."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from core_apis.body import json_response
+from core_apis.context import ServingContext, context_of
+from core_apis.protocol.operation import ModelCard, ModelList
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models")
+async def list_models(request: Request) -> Response:
+    """All names that this server answers to."""
+    context = context_of(request)
+    cards = [_card(context, name) for name in context.names.now()]
+    return json_response(ModelList(cards))
+
+
+@router.get("/v1/models/{name:path}")
+async def retrieve_model(request: Request, name: str) -> Response:
+    """One of them."""
+    context = context_of(request)
+    return json_response(_card(context, context.preparer.here.check_model(name)))
+
+
+def _card(context: ServingContext, name: str) -> ModelCard:
+    card = ModelCard(name, context.created, name, context.model.max_model_len)  # the model's path is the host's own
+    served = context.preparer.here.settings.format
+    if served is not None:
+        card.response_format = f"{served.row.name} ({served.reason})"
+    card.weight_version = context.weight_version
+    return card

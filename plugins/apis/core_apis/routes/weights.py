@@ -1,0 +1,144 @@
+"""New weights while the server runs, where that is allowed: POST /update_weights and its like.
+
+Owns: which sources are allowed, and the answers. Never does: read a weight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from fastapi import APIRouter, Request, Response
+
+from core.api.config import WeightTransferConfig
+from core.api.decoding import UNREADABLE
+from core.api.errors import RequestError
+from core.api.weights import WeightUpdate
+from core_apis.body import json_response, read_body
+from core_apis.context import context_of
+from core_apis.disconnect import waited_for
+from core_apis.protocol.weights import (
+    BeginRequest,
+    FinishRequest,
+    InitRequest,
+    RpcAnswer,
+    RpcRequest,
+    UpdateRequest,
+    WeightsAnswer,
+    WorldSize,
+)
+from core_apis.query import mode_of
+from core_frontend.library.named_calls import Update, named_call
+
+router = APIRouter(tags=["operation"])
+
+T = TypeVar("T")
+
+
+@router.post("/init_weight_transfer_engine")
+async def init_weight_transfer_engine(request: Request) -> Response:
+    """Nothing is to be prepared: checkpoints and shared memory are there or not."""
+    body = await _body(request, InitRequest)
+    if body.init_info:
+        raise RequestError(
+            "init_info is not empty; weights come from checkpoints and shared memory, which need no preparation.",
+            param="init_info",
+        )
+    return _answer(request, "Weight transfer initialized")
+
+
+@router.post("/update_weights")
+async def update_weights(request: Request) -> Response:
+    """Replace some or all weights, at once, or with others after /start_weight_update."""
+    body = await _body(request, UpdateRequest)
+    context = context_of(request)
+    allowed = context.engine.config.weight_transfer or WeightTransferConfig()
+    update = _checked(body.update_info, allowed)
+    mode = mode_of(body.mode)
+    await waited_for(mode, request.receive, context.engine.control.update_weights(update, mode))
+    return _answer(request, "Weights updated")
+
+
+@router.post("/start_weight_update")
+async def start_weight_update(request: Request) -> Response:
+    """Gather updates until /finish_weight_update."""
+    body = await _body(request, BeginRequest)
+    if not body.is_checkpoint_format:
+        raise RequestError(
+            "is_checkpoint_format is false; expected true: tensors are taken as a checkpoint has them.",
+            param="is_checkpoint_format",
+        )
+    await context_of(request).engine.control.start_weight_update()
+    return _answer(request, "Weight update started")
+
+
+@router.post("/finish_weight_update")
+async def finish_weight_update(request: Request) -> Response:
+    """Apply what was gathered, all of it or nothing."""
+    body = await _body(request, FinishRequest)
+    control = context_of(request).engine.control
+    mode = mode_of(body.mode)
+    await waited_for(mode, request.receive, control.finish_weight_update(body.weight_version, mode))
+    return _answer(request, "Weight update finished")
+
+
+@router.post("/collective_rpc")
+async def collective_rpc(request: Request) -> Response:
+    """Call a method by name: `reload_weights`, `sleep`, `wake_up`, `update_weights` and its like."""
+    body = await _body(request, RpcRequest)
+    call = named_call(body.method, body.args, body.kwargs)
+    engine = context_of(request).engine
+    if isinstance(call, Update):
+        call.update_info = _checked(call.update_info, engine.config.weight_transfer or WeightTransferConfig())
+    calling = asyncio.wait_for(call.on(engine.control), body.timeout)
+    try:
+        answer = await waited_for(getattr(call, "mode", ""), request.receive, calling)
+    except TimeoutError:
+        raise RequestError(
+            f"{body.method} was not done within {body.timeout:g} s (timeout); the engine may still be doing it.",
+            param="timeout",
+            status=504,
+            code="timeout",
+        ) from None
+    return json_response(RpcAnswer([answer]))
+
+
+@router.get("/get_world_size")
+async def get_world_size(request: Request) -> Response:
+    """How many processes hold a part of the weights."""
+    return json_response(WorldSize(1))
+
+
+def _answer(request: Request, message: str) -> Response:
+    return json_response(WeightsAnswer(message, context_of(request).engine.stats.weight_version))
+
+
+async def _body(request: Request, kind: type[T]) -> T:
+    """The body, which may be empty. Raises RequestError."""
+    with context_of(request).bodies.body() as body:
+        data = await read_body(request, body)
+        try:
+            return msgspec.json.decode(bytes(data) or b"{}", type=kind)
+        except UNREADABLE as error:
+            raise RequestError(f"The body is not understood: {error}.", param="body") from None
+
+
+def _checked(update: WeightUpdate, allowed: WeightTransferConfig) -> WeightUpdate:
+    """An update from where the operator allows it. Raises RequestError (403)."""
+    source = "file" if update.path is not None else "shared_memory"
+    if allowed.backend not in ("any", source):
+        raise RequestError(
+            f"This server takes weights from {allowed.backend} only (--weight-transfer-config.backend).",
+            param="update_info",
+            status=403,
+        )
+    if update.path is None or allowed.directory is None:
+        return update
+    real = Path(allowed.directory, update.path).resolve()
+    if not real.is_relative_to(allowed.directory):
+        raise RequestError(
+            f"path is {update.path!r}; expected one below --weight-transfer-config.directory.", param="path", status=403
+        )
+    return msgspec.structs.replace(update, path=str(real))

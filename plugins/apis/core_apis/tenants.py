@@ -1,0 +1,134 @@
+"""Who shares cached prefixes with whom: every API key with itself alone, and all of them what the operator made public.
+
+Owns: `Tenants`: the names of tenants, the public prompts as tokens. Never does: check keys (`Authentication` does) or cache.
+Called by: `core_apis.app` (builds it), `run_prompts`.
+
+A prompt is public by the operator's word alone. Were it the client's, a client could make public what another one wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+from core.api.errors import RequestError, UserError
+from core_apis.preparation import Preparation
+from core_apis.preparation_apart import ApartPreparation
+from core_apis.prepared import PreparedChat
+
+MOST_BYTES = 4 << 20
+"""Of a file with a public prompt."""
+
+ENDS = ("a", "1")
+"""Two ways on behind a public prompt: what their tokens have in common is the prompt's own."""
+
+
+class Tenants:
+    """names: of the API keys' tenants, in the order of the keys. public: prompts that all of them share, as token ids."""
+
+    def __init__(self, names: Sequence[str] = (), public: Sequence[list[int]] = ()) -> None:
+        self._names = names
+        self._public = public
+
+    @classmethod
+    def of(
+        cls, keys: Sequence[str], prompts: Iterable[str] = (), preparation: Preparation | ApartPreparation | None = None
+    ) -> Tenants:
+        """The tenants of these API keys. prompts: paths of files. preparation: of their texts, where there are any.
+
+        Raises UserError for a prompt that cannot be used.
+        """
+        names = [tenant_name(key) for key in keys]
+        public: list[list[int]] = []
+        if names and preparation is not None:
+            for path in prompts:
+                public += _prompt_tokens(path, preparation)
+        return cls(names, public)
+
+    def name(self, key: int | None) -> str:
+        """The tenant of the API key with that number; empty for None."""
+        return "" if key is None else self._names[key]
+
+    def num_public_tokens(self, token_ids: Sequence[int]) -> int:
+        """How many tokens at the beginning of a prompt all tenants share."""
+        return max((_num_common(public, token_ids) for public in self._public), default=0)
+
+
+def tenant_name(key: str) -> str:
+    """The name of an API key's tenant, the same after a restart. The key cannot be told from it."""
+    data = b"prefix cache tenant\0" + key.encode("utf-8", "surrogateescape")
+    return hashlib.sha256(data).hexdigest()
+
+
+def _prompt_tokens(path: str, preparation: Preparation | ApartPreparation) -> list[list[int]]:
+    """The tokens with which prompts begin that use the public prompt in a file."""
+    text = _read(path)
+    is_body = Path(path).suffix == ".json"
+    fields = _fields(path, text) if is_body else {"messages": [{"role": "system", "content": text}]}
+    tokenizer = preparation.tokenizer
+    if tokenizer.refusal:
+        raise UserError(f"--public-prompt {path}: {tokenizer.refusal}")
+    found: list[list[int]] = []
+    if not is_body:
+        plain = [tokenizer.encode(text + end) for end in ENDS]
+        found.append(_common(plain))
+    if preparation.settings.chat_template is not None:
+        chats = [_chat_tokens(path, fields, end, preparation) for end in ENDS]
+        found.append(_common(chats))
+    return found
+
+
+def _read(path: str) -> str:
+    try:
+        data = Path(path).expanduser().read_bytes()
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(
+            f"--public-prompt {path}: it cannot be read ({error}); expected a file of UTF-8 text."
+        ) from None
+    if not text.strip() or len(data) > MOST_BYTES:
+        raise UserError(f"--public-prompt {path}: it has {len(data)} bytes; expected a text of at most {MOST_BYTES}.")
+    return text
+
+
+def _fields(path: str, text: str) -> dict[str, Any]:
+    """The fields of a chat's body that stand before the first question."""
+    try:
+        fields = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"--public-prompt {path}: this is no JSON ({error}); call other texts .txt.") from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("messages"), list):
+        raise UserError(
+            f"--public-prompt {path}: expected an object with 'messages', and what else of a chat's body the prompt is made "
+            "of, such as 'tools'."
+        )
+    return fields
+
+
+def _chat_tokens(path: str, fields: dict[str, Any], end: str, preparation: Preparation | ApartPreparation) -> list[int]:
+    """The prompt of a chat that goes on with `end`."""
+    question = {"role": "user", "content": end}
+    body = {**fields, "messages": [*fields["messages"], question]}
+    data = json.dumps(body).encode()
+    try:
+        prepared: PreparedChat = preparation.run("chat", data)
+    except RequestError as error:
+        raise UserError(f"--public-prompt {path}: no chat begins so: {error}") from None
+    return prepared.prompts[0].token_ids
+
+
+def _common(sequences: Sequence[list[int]]) -> list[int]:
+    first, second = sequences
+    return first[: _num_common(first, second)]
+
+
+def _num_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    if list(second[: len(first)]) == first:
+        return len(first)
+    pairs = zip(first, second, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

@@ -1,0 +1,78 @@
+"""Latent layers on the native attention kernel.
+
+Owns: their handle, and the checks before a call. Never does: multiply with a projection (the core does).
+Called by: `backend.py`.
+
+A token's latent and rotated key are one key of R + Dr numbers, stored as `backend.py` describes for K; values are the latents
+in it. A span of keys is read once for all heads.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import NamedTuple
+
+from torch import Tensor
+
+from core.api.specs import KV_TYPES, LatentSpec
+from core_attention.cpu_paged.limits import ELEMENTS
+from core_attention.cpu_paged.metadata import Metadata
+from core_platforms.cpu.checks import check_heads, check_rows
+from core_runtime.contracts import AttentionParams
+
+
+class LatentLayer(NamedTuple):
+    """One bound layer.
+
+    spec: its heads and sizes.
+    raw: its cache, which must stay alive.
+    pointer: the cache's address.
+    sizes: arguments of the native kernels, in their order.
+    """
+
+    spec: LatentSpec
+    raw: Tensor
+    pointer: int
+    sizes: tuple[float, ...]
+
+
+def bind_latent(
+    spec: LatentSpec, block_size: int, block_bytes: int, dtype: str, raw: Tensor, params: AttentionParams
+) -> LatentLayer:
+    """The layer of a cache uint8 [blocks, block_bytes]. Raises ValueError for a scale that is not positive."""
+    scale = params.k_scale if KV_TYPES[dtype].item_bytes == 1 else 1.0
+    if not scale > 0:
+        raise ValueError(f"k_scale {scale}: expected a positive number")
+    sizes = (spec.rank + spec.rope_size, spec.rank, block_size, block_bytes, ELEMENTS[dtype], scale)
+    return LatentLayer(spec, raw, raw.data_ptr(), sizes)
+
+
+def write_latent(native: ModuleType, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: Metadata) -> None:
+    """Store c [T, R] and k_pe [T, Dr] at the step's slots; a negative slot is skipped."""
+    spec = handle.spec
+    rows, c_row = check_rows(c, spec.rank, "c")
+    k_rows, k_row = check_rows(k_pe, spec.rope_size, "k_pe")
+    if (rows, k_rows) != (metadata.view.num_tokens,) * 2:
+        raise ValueError(f"c has {rows} and k_pe {k_rows} rows, expected {metadata.view.num_tokens}")
+    native.latent_write(
+        c.data_ptr(), c_row, k_pe.data_ptr(), k_row, handle.pointer, metadata.slots, rows, *handle.sizes
+    )
+
+
+def attend_latent(
+    native: ModuleType, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: Metadata, out: Tensor
+) -> None:
+    """out [T, H, R] = causal attention of q_latent [T, H, R] and q_pe [T, H, Dr] over the cache."""
+    spec = handle.spec
+    *latent_shape, q_row, q_head = check_heads(q_latent, "q_latent")
+    *rotated_shape, pe_row, pe_head = check_heads(q_pe, "q_pe")
+    *out_shape, out_row, out_head = check_heads(out, "out")
+    expected = [metadata.view.num_tokens, spec.num_heads, spec.rank]
+    rotated = [metadata.view.num_tokens, spec.num_heads, spec.rope_size]
+    if latent_shape != expected or out_shape != expected or rotated_shape != rotated:
+        shapes = f"q_latent {latent_shape}, q_pe {rotated_shape} and out {out_shape}"
+        raise ValueError(f"{shapes} do not fit (T, H, R) = {expected} and (T, H, Dr) = {rotated}")
+    queries = (q_latent.data_ptr(), q_row, q_head, q_pe.data_ptr(), pe_row, pe_head)
+    outputs = (out.data_ptr(), out_row, out_head)
+    layer = (handle.pointer, spec.num_heads, *handle.sizes, spec.scale)
+    native.latent_attention(*queries, *outputs, *metadata.tables, *layer, *metadata.tails)

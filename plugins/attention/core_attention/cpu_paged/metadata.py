@@ -1,0 +1,25 @@
+"""One step's sequences as the native kernels take them.
+
+Owns: `Metadata`. Never does: build one (the backend does). Called by: the backend, latent layers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from core_runtime.contracts import BatchView
+
+
+class Metadata(NamedTuple):
+    """One step's sequences, as pointers.
+
+    view: the batch; it keeps the tensors alive.
+    tables: arguments of the native attention, in its order.
+    slots: address of the slot mapping.
+    tails: the last arguments of the native attention: address of the tails and their depth, 0 without.
+    """
+
+    view: BatchView
+    tables: tuple[int, int, int, int, int]
+    slots: int
+    tails: tuple[int, int] = (0, 0)

@@ -1,0 +1,82 @@
+"""Moves keys and values from slot to slot, to the bit.
+
+Owns: the layout of a block (`backend.py` describes it) as torch indexes it. Never does: convert numbers.
+Called by: `backend.py`, when drafts of a tree become part of the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.api.specs import AttentionSpec, LatentSpec
+from core_attention.cpu_paged.limits import ELEMENTS
+
+CODES = {4: torch.int32, 2: torch.int16, 1: torch.uint8}
+"""Whole numbers of the bytes of an element: what they mean is not looked at."""
+
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+"""Of an element; all others are one byte."""
+
+UNPAIRED = ("float32", "float16")
+GROUP = 16
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """How a layer's blocks are laid.
+
+    heads: of keys and values.
+    dim, dim_v: numbers of a key, and of a value; 0 where values are a part of the keys.
+    block_size: tokens.
+    item_bytes: of a number.
+    pair: neighbours that lie together.
+    """
+
+    heads: int
+    dim: int
+    dim_v: int
+    block_size: int
+    item_bytes: int
+    pair: int
+
+    @classmethod
+    def of(cls, spec: AttentionSpec | LatentSpec, block_size: int, element: int) -> BlockLayout:
+        """Of a layer. element: the kernel's number of the type."""
+        name = next(name for name, number in ELEMENTS.items() if number == element)
+        item_bytes = ITEM_BYTES.get(name, 1)
+        pair = 1 if name in UNPAIRED or block_size % GROUP else 2
+        if isinstance(spec, LatentSpec):
+            return cls(1, spec.rank + spec.rope_size, 0, block_size, item_bytes, pair)
+        return cls(spec.num_kv_heads, spec.head_size, spec.head_size_v, block_size, item_bytes, pair)
+
+    def move(self, raw: Tensor, sources: Tensor, targets: Tensor) -> None:
+        """Copy slots, int64 [n] each, of a cache uint8 [blocks, block bytes]."""
+        from_block = sources // self.block_size
+        to_block = targets // self.block_size
+        from_offset = sources % self.block_size
+        to_offset = targets % self.block_size
+        for part, together in self._parts(raw):
+            moved = part[from_block, :, from_offset // together, :, from_offset % together]
+            part[to_block, :, to_offset // together, :, to_offset % together] = moved
+
+    def _parts(self, raw: Tensor) -> Iterator[tuple[Tensor, int]]:
+        """Keys, values and scales, [blocks, heads, tokens / n, numbers, n, ...], each with n: tokens that lie together."""
+        grouped = self.block_size % GROUP == 0
+        by_head = raw.unflatten(1, (self.heads, -1))
+        k_bytes = self.block_size * self.dim * self.item_bytes
+        v_bytes = self.block_size * self.dim_v * self.item_bytes
+        scale_bytes = by_head.shape[2] - k_bytes - v_bytes
+        keys, values, scales = by_head.split([k_bytes, v_bytes, scale_bytes], 2)
+        code = CODES[self.item_bytes]
+        together = GROUP if grouped else 1
+        yield keys.view(code).unflatten(2, (-1, self.dim // self.pair, together, self.pair)), together
+        if self.dim_v:
+            yield values.view(code).unflatten(2, (-1, self.dim_v, self.pair)), self.pair
+        if scales.shape[2]:
+            of_tokens = scales.view(torch.int32).unflatten(2, (2, self.block_size, 1, 1))
+            yield of_tokens[:, :, 0], 1
+            yield of_tokens[:, :, 1], 1

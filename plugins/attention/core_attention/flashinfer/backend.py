@@ -1,0 +1,121 @@
+"""Paged attention by FlashInfer.
+
+Owns: the library's plans of a step, one for each kind of layer. Never does: record: a plan is made on the host.
+Called by: the decoder, through the attention contract.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from core.api.specs import AttentionSpec
+from core_attention.paged_heads import PagedHeads, PagedLayer, Places
+from core_runtime.contracts import BatchView
+
+WORKSPACE_BYTES: Final = 128 << 20
+"""What the library wants for its own numbers."""
+
+
+@dataclass(slots=True)
+class FlashInferStep:
+    """One step.
+
+    view: the batch.
+    places: where it writes.
+    query_starts, page_starts: int32 [B + 1] on the host.
+    pages: int32 on the device, the blocks of all sequences.
+    last_lengths: int32 [B] on the host, tokens in each sequence's last block.
+    plans: made for a kind of layer when its first layer comes.
+    """
+
+    view: BatchView
+    places: Places
+    query_starts: Tensor
+    page_starts: Tensor
+    pages: Tensor
+    last_lengths: Tensor
+    plans: dict[tuple[AttentionSpec, torch.dtype, torch.dtype], Any] = field(default_factory=dict)
+
+
+class FlashInfer(PagedHeads):
+    """The contract's implementation. numerics: the version of the library."""
+
+    name = "flashinfer"
+
+    def __init__(self, numerics: str) -> None:
+        self.numerics = numerics
+        self._module: Any = importlib.import_module("flashinfer")
+        self._workspace: Tensor | None = None
+        self._wrappers: dict[AttentionSpec, Any] = {}
+
+    def build(self, view: BatchView) -> FlashInferStep:
+        """The pages of all sequences, one after the other."""
+        block_size = view.block_size
+        counts = [-(-length // block_size) for length in view.seq_lens_list]
+        last = [length - (count - 1) * block_size for length, count in zip(view.seq_lens_list, counts, strict=True)]
+        rows = [view.block_table[index, :count] for index, count in enumerate(counts)]
+        return FlashInferStep(
+            view,
+            Places.of(view),
+            _ends(view.query_lens),
+            _ends(counts),
+            torch.cat(rows),
+            torch.tensor(last, dtype=torch.int32),
+        )
+
+    def write(self, handle: PagedLayer, k: Tensor, v: Tensor, metadata: FlashInferStep) -> None:
+        """Store k and v [T, Hkv, D] at the step's slots."""
+        self.put(handle, k, v, metadata.places)
+
+    def forward(self, handle: PagedLayer, q: Tensor, metadata: FlashInferStep, out: Tensor) -> None:
+        """out[T, Hq, D], in the dtype of the cache inside."""
+        queries = q.to(handle.keys.dtype)
+        key = handle.spec, queries.dtype, handle.keys.dtype
+        plan = metadata.plans.get(key)
+        if plan is None:
+            plan = self._plan(handle, queries, metadata)
+            metadata.plans[key] = plan
+        out.copy_(plan.run(queries, (handle.keys, handle.values)))
+
+    def _plan(self, layer: PagedLayer, q: Tensor, step: FlashInferStep) -> Any:
+        """The library's plan of a step, for all layers like this one."""
+        spec = layer.spec
+        wrapper = self._wrappers.get(spec)
+        if wrapper is None:
+            wrapper = self._module.BatchPrefillWithPagedKVCacheWrapper(self._room(q.device), "NHD")
+            self._wrappers[spec] = wrapper
+        wrapper.plan(
+            step.query_starts,
+            step.page_starts,
+            step.pages,
+            step.last_lengths,
+            spec.num_heads,
+            spec.num_kv_heads,
+            spec.head_size,
+            step.view.block_size,
+            causal=True,
+            sm_scale=spec.scale,
+            window_left=-1 if spec.window is None else spec.window - 1,
+            logits_soft_cap=spec.cap or 0.0,
+            q_data_type=q.dtype,
+            kv_data_type=layer.keys.dtype,
+        )
+        return wrapper
+
+    def _room(self, device: torch.device) -> Tensor:
+        if self._workspace is None:
+            self._workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        return self._workspace
+
+
+def _ends(lengths: list[int]) -> Tensor:
+    """0 and the sums of the first lengths, int32."""
+    ends = [0]
+    for length in lengths:
+        ends.append(ends[-1] + length)
+    return torch.tensor(ends, dtype=torch.int32)

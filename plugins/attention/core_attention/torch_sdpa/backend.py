@@ -1,0 +1,322 @@
+"""Paged attention over torch's scaled_dot_product_attention, and the way to layers with a state (`states/`).
+
+Owns: the gathering of a sequence's blocks and the softmax over them; the cache itself is `cache.py`.
+Never does: promise equal bits for different batches, unless it is made with `by_query`.
+Called by: the decoder, through the attention contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core.api.specs import KV_TYPES, AttentionSpec, KVLayout, LatentSpec, StateSpec
+from core_attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
+from core_attention.torch_sdpa.latent import LatentLayer
+from core_attention.torch_sdpa.states import OPS, StateLayer
+from core_attention.torch_sdpa.states.step import StateMetadata
+from core_runtime.contracts import AttentionParams, BatchView
+
+
+@dataclass(slots=True)
+class LayerHandle:
+    """One layer.
+
+    spec: its sizes.
+    block_size: of its cache.
+    keys, values: its part of the cache.
+    sinks, slopes: [Hq] or None.
+    """
+
+    spec: AttentionSpec
+    block_size: int
+    keys: StoredHeads
+    values: StoredHeads
+    sinks: Tensor | None
+    slopes: Tensor | None
+
+
+@dataclass(slots=True)
+class StepMetadata:
+    """One step.
+
+    view: the batch.
+    rows: int64 [W], rows whose K and V are written; None: all of them.
+    block, offset: int64 [W], where they go.
+    starts: first query row of each sequence, and behind them the number of live rows.
+    """
+
+    view: BatchView
+    rows: Tensor | None
+    block: Tensor
+    offset: Tensor
+    starts: list[int]
+
+    def written(self, x: Tensor) -> Tensor:
+        """The rows of x [T, ...] that are written."""
+        return x if self.rows is None else x[self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last keys of a sequence that lie elsewhere than its blocks say.
+
+    rows: int64 [n], their places among the keys that were read.
+    slots: int64 [n], where they lie.
+    block_size: of the cache.
+    """
+
+    rows: Tensor
+    slots: Tensor
+    block_size: int
+
+    @classmethod
+    def of(cls, view: BatchView, index: int, past: int) -> Tail | None:
+        """The tail of a sequence whose keys are read from position `past` on; None: all keys lie in its blocks."""
+        if view.tails is None:
+            return None
+        tail = view.tails[index].long()
+        depth = len(tail)
+        first = view.seq_lens_list[index] - depth
+        rows = torch.arange(first, first + depth, device=tail.device) - past
+        elsewhere = (tail >= 0) & (rows >= 0)
+        return cls(rows[elsewhere], tail[elsewhere], view.block_size)
+
+    def put(self, read: Tensor, stored: StoredHeads) -> None:
+        """Correct what was read, [L, Hkv, D], in place."""
+        read[self.rows] = stored.read_slots(self.slots, self.block_size, read.dtype)
+
+
+class TorchSDPA:
+    """The contract's implementation.
+
+    by_query: attend from one query at a time to just the keys that it sees, in float32. Shapes then depend on the query's
+    position alone, hence bits neither on chunks and blocks nor on other sequences.
+    """
+
+    name = "torch_sdpa"
+    numerics = f"torch_sdpa-{torch.__version__.split('+')[0]}"
+
+    def __init__(self, by_query: bool = False) -> None:
+        self.by_query = by_query
+
+    def kv_layout(self, spec: AttentionSpec | LatentSpec, block_size: int, dtype: str) -> KVLayout:
+        """K and V (or latents and keys) of a block lie side by side, then their scales where the type has them."""
+        return KVLayout(block_size * KV_TYPES[dtype].token_bytes(spec))
+
+    def bind(
+        self,
+        spec: AttentionSpec | LatentSpec,
+        block_size: int,
+        dtype: str,
+        raw: Tensor,
+        params: AttentionParams | None = None,
+    ) -> LayerHandle | LatentLayer:
+        """View the layer's bytes as K and V, or as latents and keys."""
+        params = params or AttentionParams()
+        if isinstance(spec, LatentSpec):
+            return LatentLayer(spec, block_size, dtype, raw, params)
+        kv_type = KV_TYPES[dtype]
+        num_blocks = raw.shape[0]
+        heads = spec.num_kv_heads
+        num_heads = block_size * heads
+        k_bytes = num_heads * spec.head_size * kv_type.item_bytes
+        v_bytes = num_heads * spec.head_size_v * kv_type.item_bytes
+        scale_bytes = num_heads * SCALE_BYTES if kv_type.scaled else 0
+        sizes = [k_bytes, v_bytes, scale_bytes, scale_bytes]
+        k, v, k_scales, v_scales = raw.split(sizes, dim=1)
+        k_shape = (num_blocks, block_size, heads, spec.head_size)
+        v_shape = (num_blocks, block_size, heads, spec.head_size_v)
+        keys = StoredHeads(k, k_scales, k_shape, dtype, params.k_scale)
+        values = StoredHeads(v, v_scales, v_shape, dtype, params.v_scale)
+        return LayerHandle(spec, block_size, keys, values, params.sinks, params.slopes)
+
+    def build(self, view: BatchView) -> StepMetadata:
+        """Split the slot mapping once for all layers."""
+        starts = [0]
+        for length in view.query_lens:
+            starts.append(starts[-1] + length)
+        slots = view.slot_mapping
+        rows = None
+        if view.num_tokens and int(slots.min()) < 0:
+            rows = (slots >= 0).nonzero()[:, 0]
+            slots = slots[rows]
+        block = torch.div(slots, view.block_size, rounding_mode="floor")
+        offset = slots % view.block_size
+        return StepMetadata(view, rows, block, offset, starts)
+
+    def write(self, handle: LayerHandle, k: Tensor, v: Tensor, metadata: StepMetadata) -> None:
+        """Store k [T, Hkv, D] and v [T, Hkv, D_v] at the step's slots."""
+        handle.keys.write(metadata.block, metadata.offset, metadata.written(k))
+        handle.values.write(metadata.block, metadata.offset, metadata.written(v))
+
+    def forward(self, handle: LayerHandle, q: Tensor, metadata: StepMetadata, out: Tensor) -> None:
+        """out[T, Hq, D_v], one sequence after the other, in the dtype of q (at least that of the cache)."""
+        view = metadata.view
+        block_size = view.block_size
+        attend = _by_query if self.by_query else _together
+        read_dtype = torch.float32 if self.by_query else q.dtype
+        for index, seq_len in enumerate(view.seq_lens_list):
+            begin = metadata.starts[index]
+            end = metadata.starts[index + 1]
+            if begin == end:
+                continue
+            first_position = seq_len - (end - begin)
+            first_block = handle.spec.first_key(first_position) // block_size
+            num_blocks = -(-seq_len // block_size)
+            blocks = view.block_table[index, first_block:num_blocks].long()
+            past = first_block * block_size
+            keys = handle.keys.read(blocks, read_dtype)
+            values = handle.values.read(blocks, read_dtype)
+            tail = Tail.of(view, index, past)
+            if tail is not None:
+                tail.put(keys, handle.keys)
+                tail.put(values, handle.values)
+            positions = range(first_position, seq_len)
+            attend(
+                q[begin:end], keys[: seq_len - past], values[: seq_len - past], positions, past, handle, out[begin:end]
+            )
+
+    def write_latent(self, handle: LatentLayer, c: Tensor, k_pe: Tensor, metadata: StepMetadata) -> None:
+        """Store c [T, R] and k_pe [T, Dr] at the step's slots."""
+        handle.write(metadata.block, metadata.offset, metadata.written(c), metadata.written(k_pe))
+
+    def forward_latent(
+        self, handle: LatentLayer, q_latent: Tensor, q_pe: Tensor, metadata: StepMetadata, out: Tensor
+    ) -> None:
+        """out[T, H, R], one sequence after the other, in the dtype of q_latent (at least that of the cache)."""
+        view = metadata.view
+        attend = handle.attend_by_query if self.by_query else handle.attend
+        dtype = torch.float32 if self.by_query else q_latent.dtype
+        for index, seq_len in enumerate(view.seq_lens_list):
+            begin = metadata.starts[index]
+            end = metadata.starts[index + 1]
+            if begin == end:
+                continue
+            num_blocks = -(-seq_len // view.block_size)
+            blocks = view.block_table[index, :num_blocks].long()
+            c, k_pe = handle.read(blocks, dtype)
+            tail = Tail.of(view, index, 0)
+            if tail is not None:
+                tail.put(c.unsqueeze(1), handle.latents)
+                tail.put(k_pe.unsqueeze(1), handle.keys)
+            queries = (q_latent[begin:end], q_pe[begin:end])
+            attend(*queries, c[:seq_len], k_pe[:seq_len], out[begin:end])
+
+    def move(self, handle: LayerHandle | LatentLayer, sources: Tensor, targets: Tensor) -> None:
+        """Copy what lies in some slots, int64 [n], to others."""
+        if isinstance(handle, LatentLayer):
+            handle.move(sources, targets)
+            return
+        handle.keys.move(sources, targets, handle.block_size)
+        handle.values.move(sources, targets, handle.block_size)
+
+    def state_layout(self, spec: StateSpec, dtype: str) -> int:
+        """The numbers of the state, in float32."""
+        return spec.state_bytes
+
+    def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> StateLayer:
+        """The op, on the layer's bytes."""
+        return OPS[spec.op](spec, raw, params)
+
+    def build_state(self, view: BatchView) -> StateMetadata:
+        """Which sequence each row belongs to."""
+        return StateMetadata(view)
+
+    def forward_state(self, handle: StateLayer, inputs: Tensor, metadata: StateMetadata, out: Tensor) -> None:
+        """out [T, W'] of inputs [T, W], for all sequences at once."""
+        handle.forward(inputs, metadata, out)
+
+
+def _together(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
+    """out[Tq, Hq, D_v] of q [Tq, Hq, D] at `positions`, with k and v [L, Hkv, ...] from position `past` on."""
+    spec = handle.spec
+    queries = q.transpose(0, 1)
+    keys = k.transpose(0, 1)
+    values = v.transpose(0, 1)
+    mask = _mask(len(positions), positions.stop, past, spec, q.device)
+    plain = spec.cap is None and handle.sinks is None and handle.slopes is None
+    attend = _fused if plain else _explicit
+    by_head = attend(queries, keys, values, mask, handle)
+    out[:] = by_head.transpose(0, 1)
+
+
+def _by_query(q: Tensor, k: Tensor, v: Tensor, positions: range, past: int, handle: LayerHandle, out: Tensor) -> None:
+    """The same, one query at a time with just the keys that it sees, at aligned addresses."""
+    for row, position in enumerate(positions):
+        first, stop = _seen(handle.spec, position, positions.stop)
+        seen = slice(first - past, stop - past)
+        query = aligned(q[row].float().unsqueeze(1))
+        keys = aligned(k[seen].transpose(0, 1))
+        values = aligned(v[seen].transpose(0, 1))
+        by_head = _explicit(query, keys, values, None, handle)
+        out[row] = by_head[:, 0]
+
+
+def _seen(spec: AttentionSpec, position: int, seq_len: int) -> tuple[int, int]:
+    """The first key that a query sees, and the one behind its last."""
+    if spec.causal:
+        return spec.first_key(position), position + 1
+    if spec.window is None:
+        return 0, seq_len
+    reach = spec.window // 2
+    return max(0, position - reach), min(seq_len, position + reach + 1)
+
+
+def _mask(num_queries: int, seq_len: int, past: int, spec: AttentionSpec, device: torch.device) -> Tensor | None:
+    """Which keys each query sees, bool [num_queries, keys], or None when all do."""
+    if not spec.causal and spec.window is None:
+        return None
+    if spec.causal and num_queries == 1 and spec.first_key(seq_len - 1) <= past:
+        return None
+    query = torch.arange(seq_len - num_queries, seq_len, device=device).unsqueeze(1)
+    key = torch.arange(past, seq_len, device=device).unsqueeze(0)
+    if not spec.causal and spec.window is not None:
+        return (key - query).abs() <= spec.window // 2
+    mask = key <= query
+    if spec.window is None:
+        return mask
+    first = query - query % spec.window if spec.chunked else query - spec.window + 1
+    mask &= key >= first
+    return mask
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
+    """[Hq, Tq, D_v] from q [Hq, Tq, D], k [Hkv, L, D] and v [Hkv, L, D_v]."""
+    batch = F.scaled_dot_product_attention(
+        q[None], k[None], v[None], attn_mask=mask, scale=handle.spec.scale, enable_gqa=True
+    )
+    return batch[0]
+
+
+def _explicit(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, handle: LayerHandle) -> Tensor:
+    """The same with what the fused operation lacks: soft cap, slopes and sinks."""
+    spec = handle.spec
+    group = spec.num_heads // spec.num_kv_heads
+    k = k.repeat_interleave(group, 0)
+    v = v.repeat_interleave(group, 0)
+    scores = (q @ k.transpose(1, 2)).float() * spec.scale
+    if spec.cap is not None:
+        scores = torch.tanh(scores / spec.cap) * spec.cap
+    if handle.slopes is not None:
+        num_queries, num_keys = scores.shape[1:]
+        key = torch.arange(num_keys, device=q.device)
+        query = torch.arange(num_keys - num_queries, num_keys, device=q.device).unsqueeze(1)
+        slopes = handle.slopes.to(scores).view(-1, 1, 1)
+        scores = scores + slopes * (key - query)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    if handle.sinks is None:
+        weights = scores.softmax(-1).to(v.dtype)
+        return weights @ v
+    # A sink is one more key whose value is zero: it takes weight, and its column is dropped.
+    num_queries = scores.shape[1]
+    sinks = handle.sinks.to(scores).view(-1, 1, 1)
+    sinks = sinks.expand(-1, num_queries, 1)
+    weights = torch.cat([scores, sinks], -1).softmax(-1)
+    weights = weights[..., :-1].to(v.dtype)
+    return weights @ v

@@ -1,0 +1,79 @@
+"""Latent layers: a sequence's latents and rotated keys are gathered, and queries meet them as they are.
+
+Owns: where both lie in a block, and the softmax over them. Never does: multiply with a projection (the core does).
+Called by: `backend.py`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from core.api.specs import KV_TYPES, LatentSpec
+from core_attention.torch_sdpa.cache import SCALE_BYTES, StoredHeads, aligned
+from core_runtime.contracts import AttentionParams
+
+
+class LatentLayer:
+    """One layer.
+
+    A block holds the latents [block_size, 1, R] of its tokens, their keys [block_size, 1, Dr], then the scales of both
+    where the type has them.
+    """
+
+    def __init__(self, spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams) -> None:
+        kv_type = KV_TYPES[dtype]
+        num_blocks = raw.shape[0]
+        latent_bytes = block_size * spec.rank * kv_type.item_bytes
+        key_bytes = block_size * spec.rope_size * kv_type.item_bytes
+        scale_bytes = block_size * SCALE_BYTES if kv_type.scaled else 0
+        sizes = [latent_bytes, key_bytes, scale_bytes, scale_bytes]
+        c, k_pe, c_scales, k_scales = raw.split(sizes, dim=1)
+        latent_shape = (num_blocks, block_size, 1, spec.rank)
+        key_shape = (num_blocks, block_size, 1, spec.rope_size)
+        self.scale = spec.scale
+        self.block_size = block_size
+        self.latents = StoredHeads(c, c_scales, latent_shape, dtype, params.k_scale)
+        self.keys = StoredHeads(k_pe, k_scales, key_shape, dtype, params.k_scale)
+
+    def write(self, block: Tensor, offset: Tensor, c: Tensor, k_pe: Tensor) -> None:
+        """c [T, R] and k_pe [T, Dr] at (block [T], offset [T])."""
+        self.latents.write(block, offset, c.unsqueeze(1))
+        self.keys.write(block, offset, k_pe.unsqueeze(1))
+
+    def read(self, blocks: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """c [L, R] and k_pe [L, Dr] of some blocks, in `dtype`."""
+        c = self.latents.read(blocks, dtype)
+        k_pe = self.keys.read(blocks, dtype)
+        return c[:, 0], k_pe[:, 0]
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy what lies in some slots to others."""
+        self.latents.move(sources, targets, self.block_size)
+        self.keys.move(sources, targets, self.block_size)
+
+    def attend(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
+        """out[Tq, H, R] of the last Tq positions, q_latent [Tq, H, R] and q_pe [Tq, H, Dr], over c [L, R], k_pe [L, Dr]."""
+        num_queries = len(q_latent)
+        num_keys = len(c)
+        products = q_latent @ c.T + q_pe @ k_pe.T
+        scores = products.float() * self.scale
+        if num_queries > 1:
+            key = torch.arange(num_keys, device=c.device)
+            query = key[num_keys - num_queries :].unsqueeze(1)
+            hidden = key > query
+            scores = scores.masked_fill(hidden.unsqueeze(1), float("-inf"))
+        weights = scores.softmax(-1).to(c.dtype)
+        out.copy_(weights @ c)
+
+    def attend_by_query(self, q_latent: Tensor, q_pe: Tensor, c: Tensor, k_pe: Tensor, out: Tensor) -> None:
+        """The same, each query alone with just its keys, at aligned addresses: equal bits for any chunks."""
+        past = len(c) - len(q_latent)
+        for row in range(len(q_latent)):
+            seen = past + row + 1
+            this = slice(row, row + 1)
+            latent = aligned(q_latent[this].float())
+            rotated = aligned(q_pe[this].float())
+            seen_c = c[:seen].clone()
+            seen_k_pe = k_pe[:seen].clone()
+            self.attend(latent, rotated, seen_c, seen_k_pe, out[this])

@@ -1,0 +1,45 @@
+"""The causal depthwise convolution in front of a recurrence.
+
+Owns: its taps, and the window of inputs that it leaves behind. Never does: keep the window. Called by: the ops.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from core_attention.torch_sdpa.states.step import StateMetadata
+
+
+class Convolution:
+    """One layer's. Tap by tap over all rows, so that a row's bits depend on its own inputs alone.
+
+    weight: [C, 1, kernel], the newest token's tap last.
+    bias: [C] or None.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        kernel = int(weight.shape[2])
+        self.channels = int(weight.shape[0])
+        self.past = kernel - 1
+        self.taps = weight.view(self.channels, kernel).t().contiguous()
+        self.bias = bias
+
+    @property
+    def window_size(self) -> int:
+        """Numbers of a sequence's window."""
+        return self.past * self.channels
+
+    def __call__(self, newest: Tensor, window: Tensor, step: StateMetadata) -> tuple[Tensor, Tensor]:
+        """What it gives [T, C] of newest [T, C], and the window behind the step [B, past, C] of the one before it."""
+        rows, before, after = step.padding(self.past)
+        padded = torch.empty(len(newest) + before.numel(), self.channels, device=newest.device)
+        padded[rows] = newest
+        padded[before] = window
+        y = self.taps[self.past] * newest
+        if self.bias is not None:
+            y = y + self.bias
+        for tap in range(self.past):
+            ago = self.past - tap
+            y = y + self.taps[tap] * padded[rows - ago]
+        return y, padded[after]

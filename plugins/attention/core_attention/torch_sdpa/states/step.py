@@ -1,0 +1,111 @@
+"""A step of layers with a state: which rows belong to which sequence, and the order in which they are computed.
+
+Owns: what all layers and ops share, computed once a step. Never does: compute an op. Called by: the ops, `backend.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from core_runtime.contracts import BatchView
+
+
+class Padding(NamedTuple):
+    """The places of a step's rows once the past of each sequence is put in front of them.
+
+    rows: int64 [T], the step's rows.
+    before: int64 [B, past], the past of each sequence in front of this step.
+    after: int64 [B, past], its past behind this step.
+    """
+
+    rows: Tensor
+    before: Tensor
+    after: Tensor
+
+
+class Rounds(NamedTuple):
+    """A step's rows by age: the first token of every sequence, then the second one of those that have one, and so on.
+
+    sizes: rows of each round. Sequences stand in the order of their lengths, so a round's are the first ones.
+    sequences: int64 [B], the sequences in that order; None where it is theirs.
+    rows: int64 [T], the rows in the order of the rounds; None where it is theirs.
+    """
+
+    sizes: list[int]
+    sequences: Tensor | None
+    rows: Tensor | None
+
+
+class StateMetadata:
+    """One step of layers with a state.
+
+    view: the step without its padded rows and sequences, if there are any.
+    """
+
+    def __init__(self, view: BatchView) -> None:
+        self.view = _live(view)
+        self._paddings: dict[int, Padding] = {}
+
+    def padding(self, past: int) -> Padding:
+        """With `past` rows for each sequence, made once for all layers."""
+        if past not in self._paddings:
+            self._paddings[past] = self._lay_out(past)
+        return self._paddings[past]
+
+    @cached_property
+    def rounds(self) -> Rounds:
+        """The order for a recurrence, which takes one token of many sequences at a time."""
+        view = self.view
+        longest = max(view.query_lens)
+        if view.num_seqs == 1:
+            return Rounds([1] * longest, None, None)
+        if longest == 1:
+            return Rounds([view.num_seqs], None, None)
+        device = view.cu_seqlens_q.device
+        lengths = torch.tensor(view.query_lens, device=device)
+        sequences = lengths.argsort(descending=True, stable=True)
+        rank = sequences.argsort()
+        owner = torch.repeat_interleave(torch.arange(view.num_seqs, device=device), lengths)
+        starts = lengths.cumsum(0) - lengths
+        age = torch.arange(view.num_tokens, device=device) - starts[owner]
+        rows = (age * view.num_seqs + rank[owner]).argsort()
+        sizes = torch.bincount(age, minlength=longest)
+        return Rounds(sizes.tolist(), sequences, rows)
+
+    def _lay_out(self, past: int) -> Padding:
+        view = self.view
+        device = view.cu_seqlens_q.device
+        lengths = torch.tensor(view.query_lens, device=device)
+        sequences = torch.arange(view.num_seqs, device=device)
+        owner = torch.repeat_interleave(sequences, lengths)
+        rows = torch.arange(view.num_tokens, device=device) + (owner + 1) * past
+        last_rows = rows[lengths.cumsum(0) - 1]
+        ends = last_rows.unsqueeze(1) + 1
+        begins = ends - lengths.unsqueeze(1)
+        back = torch.arange(-past, 0, device=device)
+        return Padding(rows, begins + back, ends + back)
+
+
+def _live(view: BatchView) -> BatchView:
+    """The step without its padding, which lies behind everything else."""
+    num_tokens = sum(view.query_lens)
+    if num_tokens == view.num_tokens and 0 not in view.query_lens:
+        return view
+    num_seqs = len(view.query_lens) - view.query_lens.count(0)
+    return replace(
+        view,
+        num_tokens=num_tokens,
+        num_seqs=num_seqs,
+        query_lens=view.query_lens[:num_seqs],
+        seq_lens_list=view.seq_lens_list[:num_seqs],
+        cu_seqlens_q=view.cu_seqlens_q[: num_seqs + 1],
+        seq_lens=view.seq_lens[:num_seqs],
+        block_table=view.block_table[:num_seqs],
+        slot_mapping=view.slot_mapping[:num_tokens],
+        positions=view.positions[:num_tokens],
+    )

@@ -1,0 +1,184 @@
+"""What the kernel that attends is compiled for.
+
+Owns: the constants of a layer and its tile. Never does: know a step. Called by: `layer.py`, `launch.py`, the kernel itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from core.api.specs import KV_TYPES, LatentSpec
+from core_attention.triton.limits import Cached
+from core_attention.triton.tiles import VALUES, Tile, tile_of
+
+LEAST: Final = 16
+"""Numbers of the smallest operand of a product."""
+NATIVE: Final = frozenset({"sm_90", "sm_100"})
+"""Kinds of chips all of which have instructions for 8-bit floats."""
+TORCH_TYPES: Final = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp8_e4m3": torch.uint8,
+    "fp8_e5m2": torch.uint8,
+    "fp8_per_token_head": torch.uint8,
+    "int8_per_token_head": torch.int8,
+}
+"""Of the cache's elements, as kernels see them."""
+TRITON_TYPES: Final = {
+    torch.float32: tl.float32,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
+}
+
+
+class Products(NamedTuple):
+    """Types of the operands. scores: of queries and keys. values: of softmax weights and values."""
+
+    scores: torch.dtype
+    values: torch.dtype
+
+    @property
+    def exact(self) -> bool:
+        """Whether float32 is multiplied."""
+        return self.scores is torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Attended:
+    """A layer as its kernel is compiled for it.
+
+    heads: of queries. group: those of a key-value head. side: those of a tile.
+    size, rest: numbers of a key in its two parts, padded to powers of 2 in `padded` and `rest_padded`; rest 0: one part.
+    value_size: numbers of a value. value_tile: those of a program.
+    rows, keys: of a tile.
+    product, value_product: Triton's types of both products' operands.
+    is_native: the chip has instructions for 8-bit floats.
+    window: keys that a row sees; 0: all. is_chunked: they begin at its multiples.
+    """
+
+    heads: int
+    group: int
+    side: int
+    size: int
+    padded: int
+    rest: int
+    rest_padded: int
+    value_size: int
+    value_tile: int
+    rows: int
+    keys: int
+    product: tl.dtype
+    value_product: tl.dtype
+    is_native: bool
+    window: int
+    is_chunked: bool
+    has_cap: bool
+    has_sinks: bool
+    has_slopes: bool
+
+    @property
+    def queries(self) -> int:
+        """Rows of one head in a tile."""
+        return self.rows // self.side
+
+    @property
+    def sides(self) -> int:
+        """Tiles that share the heads of a key-value head."""
+        return -(-self.group // self.side)
+
+    @property
+    def value_tiles(self) -> int:
+        """Programs that share a value."""
+        return -(-self.value_size // self.value_tile)
+
+    @property
+    def lanes(self) -> int:
+        """Programs for each tile of queries: by key-value heads, sides and parts of a value."""
+        return self.heads // self.group * self.sides * self.value_tiles
+
+
+def attended(spec: Cached, dtype: str, query_type: torch.dtype, chip: str) -> tuple[Attended, Tile]:
+    """For queries of a type, and the tile that was chosen."""
+    is_latent = isinstance(spec, LatentSpec)
+    size, rest = key_parts(spec)
+    heads, group, value = heads_of(spec)
+    products = products_of(dtype, query_type)
+    tile = _tile(spec, products, chip)
+    # an 8-bit latent is wide, and needs registers for its conversion
+    values = tile.values // 2 if is_latent and KV_TYPES[dtype].item_bytes == 1 else tile.values
+    own = Attended(
+        heads=heads,
+        group=group,
+        side=min(group, tile.rows),
+        size=size,
+        padded=padded(size),
+        rest=rest,
+        rest_padded=padded(rest) if rest else LEAST,
+        value_size=value,
+        value_tile=min(values, padded(value)),
+        rows=tile.rows,
+        keys=tile.keys,
+        product=TRITON_TYPES[products.scores],
+        value_product=TRITON_TYPES[products.values],
+        is_native=chip in NATIVE,
+        window=spec.window or 0,
+        **_features(spec),
+    )
+    return own, tile
+
+
+def products_of(dtype: str, query_type: torch.dtype) -> Products:
+    """16-bit products where queries and cache agree on a type or the cache has 8 bits; else float32."""
+    kv_type = KV_TYPES[dtype]
+    eight_bits = kv_type.item_bytes == 1
+    if query_type is torch.float32 or not (eight_bits or TORCH_TYPES[dtype] is query_type):
+        return Products(torch.float32, torch.float32)
+    if kv_type.scaled:
+        # a softmax weight times a token's scale may be smaller than float16 can be
+        return Products(query_type, torch.bfloat16)
+    return Products(query_type, query_type)
+
+
+def padded(size: int) -> int:
+    """Numbers of an operand that holds `size`."""
+    return max(LEAST, int(triton.next_power_of_2(size)))
+
+
+def key_parts(spec: Cached) -> tuple[int, int]:
+    """Numbers of a key in its two parts: a latent and its rotated key; others have one part."""
+    if isinstance(spec, LatentSpec):
+        return spec.rank, spec.rope_size
+    return spec.head_size, 0
+
+
+def heads_of(spec: Cached) -> tuple[int, int, int]:
+    """Heads of queries, those that share a key-value head, and numbers of a value."""
+    if isinstance(spec, LatentSpec):
+        return spec.num_heads, spec.num_heads, spec.rank
+    return spec.num_heads, spec.num_heads // spec.num_kv_heads, spec.head_size_v
+
+
+def _features(spec: Cached) -> dict[str, bool]:
+    """What a layer's softmax has beside its window."""
+    if isinstance(spec, LatentSpec):
+        return dict.fromkeys(("is_chunked", "has_cap", "has_sinks", "has_slopes"), False)
+    return {
+        "is_chunked": spec.chunked,
+        "has_cap": spec.cap is not None,
+        "has_sinks": spec.sinks,
+        "has_slopes": spec.alibi,
+    }
+
+
+def _tile(spec: Cached, products: Products, chip: str) -> Tile:
+    """The tile for a layer on a chip."""
+    size, rest = key_parts(spec)
+    _, _, value = heads_of(spec)
+    key = padded(size) + (padded(rest) if rest else 0)
+    return tile_of(chip, max(key, min(VALUES, padded(value))), products.exact)

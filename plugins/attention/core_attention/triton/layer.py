@@ -1,0 +1,126 @@
+"""One bound layer, as the kernels are launched for it.
+
+Owns: the constants of each kernel, made once. Never does: launch. Called by: `backend.py`, `launch.py`, the rows for the gate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from core.api.specs import LatentSpec
+from core_attention.triton.attended import TORCH_TYPES, Attended, attended, padded
+from core_attention.triton.layout import BlockLayout, layout_of
+from core_attention.triton.limits import Cached
+from core_runtime.contracts import AttentionParams
+
+LOG2E: Final = 1.4426950408889634
+WRITTEN: Final = 2048
+"""Numbers that a program writes at most."""
+
+
+class Scalars(NamedTuple):
+    """score_scale: of products of queries and keys, in powers of 2. cap_scale: of what the soft cap gives. v_scale: of sums."""
+
+    score_scale: float
+    cap_scale: float
+    v_scale: float
+
+
+@dataclass(slots=True)
+class Layer:
+    """One bound layer.
+
+    spec: its heads and sizes.
+    block_size: tokens of a block.
+    dtype: the KV type.
+    chip: its kind, such as `sm_90`.
+    raw: its cache, uint8 [blocks, block bytes].
+    params: its scales, sinks and slopes, the latter two float32 on the device.
+    """
+
+    spec: Cached
+    block_size: int
+    dtype: str
+    chip: str
+    raw: Tensor
+    params: AttentionParams
+    layout: BlockLayout = field(init=False)
+    cache: Tensor = field(init=False)
+    scales: Tensor = field(init=False)
+    scalars: Scalars = field(init=False)
+    written: dict[str, Any] = field(init=False)
+    _attended: dict[torch.dtype, dict[str, Any]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.layout = layout_of(self.spec, self.block_size, self.dtype)
+        self.cache = self.raw.view(TORCH_TYPES[self.dtype]).flatten()
+        self.scales = self.raw.view(torch.float32).flatten()
+        self.scalars = scalars_of(self.spec, self.params)
+        self.written = write_constants(self.spec, self.block_size, self.dtype)
+
+    def attended(self, query_type: torch.dtype) -> dict[str, Any]:
+        """Constants of `attend` for queries of a type, without those of a step."""
+        found = self._attended.get(query_type)
+        if found is None:
+            found = attend_constants(self.spec, self.block_size, self.dtype, query_type, self.chip)
+            self._attended[query_type] = found
+        return found
+
+
+def scalars_of(spec: Cached, params: AttentionParams) -> Scalars:
+    """Of a layer; its scales are 1 where the KV type has none for a whole layer."""
+    scale = spec.scale * params.k_scale
+    if isinstance(spec, LatentSpec):
+        return Scalars(scale * LOG2E, 1.0, params.k_scale)
+    if spec.cap is None:
+        return Scalars(scale * LOG2E, 1.0, params.v_scale)
+    return Scalars(scale / spec.cap, spec.cap * LOG2E, params.v_scale)
+
+
+def attend_constants(spec: Cached, block_size: int, dtype: str, query_type: torch.dtype, chip: str) -> dict[str, Any]:
+    """Constants of `attend` that are a layer's, by name; HAS_TAILS and SPLIT are a step's."""
+    own, tile = attended(spec, dtype, query_type, chip)
+    layout = layout_of(spec, block_size, dtype)
+    if isinstance(spec, LatentSpec):
+        layout = replace(layout, v_base=0)  # values are the first numbers of keys
+    return {
+        "LAYER": own,
+        "BLOCKS": layout,
+        "num_warps": tile.num_warps,
+        "num_stages": tile.num_stages,
+        "enable_fp_fusion": False,
+    }
+
+
+def merge_constants(own: Attended) -> dict[str, Any]:
+    """Constants of `merge` for a layer that attends so."""
+    return {
+        "HEADS": own.heads,
+        "VALUE": own.value_size,
+        "VALUE_PADDED": padded(own.value_size),
+        "WINDOW": own.window,
+        "CHUNKED": own.is_chunked,
+        "HAS_SINKS": own.has_sinks,
+        "num_warps": 4,
+        "enable_fp_fusion": False,
+    }
+
+
+def write_constants(spec: Cached, block_size: int, dtype: str) -> dict[str, Any]:
+    """Constants of `write`, by name."""
+    layout = layout_of(spec, block_size, dtype)
+    widest = max(padded(layout.size), padded(layout.value_size))
+    side = max(1, min(triton.next_power_of_2(layout.heads), WRITTEN // widest))
+    return {
+        "SIDE": side,
+        "PADDED": padded(layout.size),
+        "VALUE_PADDED": padded(layout.value_size),
+        "BLOCKS": layout,
+        "num_warps": 4,
+        "enable_fp_fusion": False,
+    }

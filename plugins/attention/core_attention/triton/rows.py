@@ -1,0 +1,148 @@
+"""The attention kernels and the layers that they are compiled for, as rows of the catalog.
+
+Owns: those layers: the shapes of models that many use, and each variant once. Never does: compile.
+Called by: the catalog of kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import torch
+
+from core.api.specs import AttentionSpec, LatentSpec
+from core_attention.triton.attended import TORCH_TYPES, attended, products_of
+from core_attention.triton.layer import attend_constants, merge_constants, write_constants
+from core_attention.triton.limits import Cached
+from core_kernels.triton.catalog import KernelRow
+from core_kernels.triton.chips import NAMES
+
+PACKAGE: Final = "core_attention.triton"
+KINDS: Final = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+}
+"""Types as Triton's signatures name them."""
+
+LAUNCH: Final = ("num_warps", "num_stages", "enable_fp_fusion")
+"""Constants that are the compiler's."""
+
+
+class Case(NamedTuple):
+    """A kind of layer. name: for people. dtype: of the cache. tails: whether keys lie elsewhere."""
+
+    name: str
+    spec: Cached
+    dtype: str = "bfloat16"
+    queries: torch.dtype = torch.bfloat16
+    block_size: int = 16
+    tails: bool = False
+
+
+LLAMA: Final = AttentionSpec(32, 8, 128, 128, 0.088)
+CASES: Final = (
+    Case("Llama 3 8B", LLAMA),
+    Case("Llama 3 8B with trees of drafts", LLAMA, tails=True),
+    Case("Llama 3 8B, fp8 cache", LLAMA, "fp8_e4m3"),
+    Case("Llama 3 8B, fp8 cache with 5 bits of exponent", LLAMA, "fp8_e5m2", torch.float16),
+    Case("Llama 3 8B, int8 cache", LLAMA, "int8_per_token_head", torch.float16),
+    Case("Llama 3 8B in float32", LLAMA, "float32", torch.float32),
+    Case("gpt-oss, sliding", AttentionSpec(64, 8, 64, 64, 0.125, window=128, sinks=True)),
+    Case("Gemma 2, sliding", AttentionSpec(16, 8, 256, 256, 0.0625, window=4096, cap=50.0)),
+    Case("Phi 3, in blocks of 128", AttentionSpec(32, 32, 96, 96, 0.1), block_size=128),
+    Case("Llama 4, chunks", AttentionSpec(40, 8, 128, 128, 0.088, window=8192, chunked=True)),
+    Case("Bloom", AttentionSpec(32, 32, 128, 128, 0.088, alibi=True), "float16", torch.float16),
+    Case("DeepSeek V3", LatentSpec(128, 512, 64, 128, 128, 0.07), block_size=64),
+    Case("DeepSeek V3, fp8 cache", LatentSpec(128, 512, 64, 128, 128, 0.07), "fp8_e4m3", block_size=64),
+)
+
+TURNED: Final = (CASES[0], CASES[2], CASES[4], CASES[5], CASES[6])
+"""Layers whose heads are turned as their keys are stored: each type of cache."""
+
+
+def _attend(case: Case, chip: str, split: bool) -> KernelRow:
+    constants = attend_constants(case.spec, case.block_size, case.dtype, case.queries, chip)
+    products = products_of(case.dtype, case.queries)
+    query = f"*{KINDS[case.queries]}"
+    signature = {"q": query, "q_rest": query, "out": query, "cache": f"*{KINDS[TORCH_TYPES[case.dtype]]}"}
+    signature |= dict.fromkeys(("scales", "sinks", "slopes", "part_sums", "part_maxima", "part_weights"), "*fp32")
+    signature |= dict.fromkeys(("cu_seqlens", "seq_lens", "tables", "tails"), "*i32")
+    strides = ("q_row", "q_head", "rest_row", "rest_head", "out_row", "out_head")
+    signature |= dict.fromkeys(("num_seqs", "table_stride", "tail_depth", *strides), "i32")
+    signature |= dict.fromkeys(("score_scale", "cap_scale", "v_scale"), "fp32")
+    step = {"HAS_TAILS": case.tails, "SPLIT": split}
+    words = "attention, divided" if split else "attention"
+    name = f"{words}: {case.name}"
+    function = f"{PACKAGE}.attend_kernel:attend"
+    return _row(name, chip, function, signature, constants | step, not products.exact)
+
+
+def _merge(case: Case, chip: str) -> KernelRow:
+    own, _ = attended(case.spec, case.dtype, case.queries, chip)
+    signature = dict.fromkeys(("part_sums", "part_maxima", "part_weights", "sinks"), "*fp32")
+    signature |= {"out": f"*{KINDS[case.queries]}", "cu_seqlens": "*i32", "seq_lens": "*i32"}
+    signature |= dict.fromkeys(("num_seqs", "out_row", "out_head"), "i32") | {"v_scale": "fp32"}
+    function = f"{PACKAGE}.merge_kernel:merge"
+    return _row(f"merge of sections: {case.name}", chip, function, signature, merge_constants(own), False)
+
+
+def _write(case: Case, chip: str) -> KernelRow:
+    given = f"*{KINDS[case.queries]}"
+    signature = {"k": given, "v": given, "cache": f"*{KINDS[TORCH_TYPES[case.dtype]]}"}
+    signature |= {"scales": "*fp32", "slots": "*i64"}
+    signature |= dict.fromkeys(("k_row", "k_head", "v_row", "v_head"), "i32")
+    signature |= dict.fromkeys(("k_scale", "v_scale"), "fp32")
+    constants = write_constants(case.spec, case.block_size, case.dtype)
+    function = f"{PACKAGE}.write_kernel:write"
+    return _row(f"cache write: {case.name}", chip, function, signature, constants, False)
+
+
+def _turn(case: Case, chip: str, normed: bool) -> KernelRow:
+    assert isinstance(case.spec, AttentionSpec)
+    write = _write(case, chip)
+    given = f"*{KINDS[case.queries]}"
+    signature = {"q": given, **write.signature, "positions": "*i64", "cos": "*fp32", "sin": "*fp32"}
+    signature |= dict.fromkeys(("q_row", "q_head", "q_weight_head", "k_weight_head"), "i32") | {"eps": "fp32"}
+    constants = write_constants(case.spec, case.block_size, case.dtype)
+    constants |= {"Q_HEADS": case.spec.num_heads, "HALF": case.spec.head_size // 2}
+    words = "turn and cache write"
+    if normed:
+        signature |= {"q_weight": "*fp32", "k_weight": "*fp32"}
+        words = f"norm, {words}"
+    else:
+        constants |= {"q_weight": None, "k_weight": None}
+    return _row(f"{words}: {case.name}", chip, f"{PACKAGE}.turn_kernel:turn_and_write", signature, constants, False)
+
+
+def _row(
+    name: str, chip: str, function: str, signature: dict[str, str], constants: dict[str, Any], uses_mma: bool
+) -> KernelRow:
+    own = {key: value for key, value in constants.items() if key not in LAUNCH}
+    return KernelRow(
+        f"{name} ({chip})",
+        function,
+        signature,
+        own,
+        chips=(chip,),
+        num_warps=constants["num_warps"],
+        num_stages=constants.get("num_stages", 2),
+        fp_fusion=constants["enable_fp_fusion"],
+        uses_mma=uses_mma,
+    )
+
+
+def _rows() -> list[KernelRow]:
+    found = []
+    for chip in NAMES:
+        for case in CASES:
+            found += [_attend(case, chip, False), _attend(case, chip, True), _write(case, chip)]
+        found += [_turn(case, chip, False) for case in TURNED]
+        found += [_turn(case, chip, True) for case in TURNED[:2]]
+        found += [_merge(CASES[0], chip), _merge(CASES[6], chip), _merge(CASES[11], chip)]
+    return found
+
+
+ROWS: Final = tuple(_rows())

@@ -1,0 +1,116 @@
+"""The kernels of layers with a state, for the layers of some models, as rows of the catalog.
+
+Owns: those layers. Never does: compile. Called by: the catalog of kernels.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import triton
+
+from core_attention.triton.states.common import CHANNEL_TILE
+from core_attention.triton.states.recurrence import recurrence
+from core_attention.triton.states.rest import PRODUCT_STEP, PRODUCT_TILE
+from core_kernels.triton.catalog import KernelRow
+
+PACKAGE: Final = "core_attention.triton.states"
+WORDS: Final = 8192
+"""Numbers of a block."""
+WINDOW: Final = 1024
+"""Numbers in front of a state."""
+
+
+class Scanned(NamedTuple):
+    """A recurrence. shared: heads of keys, or groups. rows, size: of a head's state."""
+
+    name: str
+    op: str
+    heads: int
+    shared: int
+    rows: int
+    size: int
+
+
+SCANS: Final = (
+    Scanned("Falcon Mamba", "mamba1", 1, 1, 8192, 16),
+    Scanned("Granite 4", "mamba2", 48, 1, 64, 128),
+    Scanned("Qwen3 Next", "gated_delta", 32, 16, 128, 128),
+    Scanned("Kimi Linear", "kda", 32, 32, 128, 128),
+)
+PLACES: Final = {"cu_seqlens": "*i32", "seq_lens": "*i32", "tables": "*i32", "table_stride": "i32"}
+
+
+def _scan(case: Scanned) -> KernelRow:
+    signature = dict.fromkeys(("mixed", "selected", "out", "cache", "rate", "dt_bias"), "*fp32")
+    given = "*fp32" if case.op == "mamba1" else "*bf16"
+    signature |= {"steps": given, "betas": given} | PLACES
+    signature |= dict.fromkeys(("mixed_row", "steps_row", "selected_row", "betas_row", "out_row"), "i32")
+    scalars = ("beta_scale", "eps", "dt_scale", "dt_min", "dt_max", "decay_floor")
+    signature |= dict.fromkeys(scalars, "fp32")
+    own = recurrence(case.op, case.heads, case.shared, case.rows, case.size, WINDOW, WORDS, has_floor=False)
+    return _row(f"scan of {case.name}", "scan_kernel:scan", signature, {"SCAN": own})
+
+
+def _convolve(gated: bool) -> list[KernelRow]:
+    constants = {"CHANNELS": 2048, "TILE": CHANNEL_TILE, "PAST": 3, "WORDS": WORDS, "GATED": gated}
+    signature = {"x": "*bf16", "cache": "*fp32", "x_row": "i32"} | PLACES
+    whole = {
+        "out": "*bf16" if gated else "*fp32",
+        "taps": "*fp32",
+        "bias": "*fp32",
+        "num_seqs": "i32",
+        "out_row": "i32",
+    }
+    words = "short convolution" if gated else "convolution"
+    return [
+        _row(words, "convolve_kernel:convolve", signature | whole, constants | {"HAS_BIAS": True}),
+        _row(f"window of a {words}", "convolve_kernel:slide", signature, constants),
+    ]
+
+
+def _product(name: str, outputs: int, inputs: int, softplus: bool) -> KernelRow:
+    signature = dict.fromkeys(("x", "weight", "bias", "out"), "*fp32") | {"x_row": "i32", "out_row": "i32"}
+    constants = {"OUTPUTS": outputs, "INPUTS": inputs, "TILE": PRODUCT_TILE, "STEP": PRODUCT_STEP, "SOFTPLUS": softplus}
+    return _row(f"product of {name}", "finish_kernel:product", signature, constants)
+
+
+def _norm_part() -> KernelRow:
+    signature = {"x": "*fp32", "weight": "*fp32", "x_row": "i32", "eps": "fp32"}
+    return _row(
+        "norm of mamba1", "finish_kernel:norm_part", signature, {"WIDTH": 256, "PADDED": 256, "HAS_WEIGHT": True}
+    )
+
+
+def _finish(name: str, width: int, unit: int, skip_width: int, norm: str, sigmoid: bool) -> KernelRow:
+    signature = dict.fromkeys(("y", "mixed", "skip", "weight"), "*fp32") | {"gates": "*bf16", "out": "*bf16"}
+    signature |= dict.fromkeys(("y_row", "mixed_row", "gates_row", "out_row"), "i32")
+    signature |= {"gate_scale": "fp32", "eps": "fp32"}
+    constants = {
+        "WIDTH": width,
+        "UNIT": unit,
+        "PADDED": triton.next_power_of_2(unit),
+        "SKIP_WIDTH": skip_width,
+        "NORM": norm,
+        "WEIGHT_SHARED": skip_width == 0,
+        "SIGMOID": sigmoid,
+    }
+    return _row(f"gate of {name}", "finish_kernel:finish", signature, constants)
+
+
+def _row(name: str, function: str, signature: dict[str, str], constants: dict[str, Any]) -> KernelRow:
+    return KernelRow(f"state: {name}", f"{PACKAGE}.{function}", signature, constants, fp_fusion=False)
+
+
+ROWS: Final = (
+    *(_scan(case) for case in SCANS),
+    *_convolve(False),
+    *_convolve(True),
+    _product("Falcon Mamba", 544, 8192, False),
+    _product("Falcon Mamba's dt", 8192, 512, True),
+    _norm_part(),
+    _finish("Falcon Mamba", 8192, CHANNEL_TILE, 1, "none", False),
+    _finish("Granite 4", 3072, 3072, 64, "after_gate", False),
+    _finish("Qwen3 Next", 4096, 128, 0, "before_gate", False),
+    _finish("Kimi Linear", 4096, 128, 0, "before_gate", True),
+)

@@ -1,0 +1,90 @@
+"""Sizes of the attention kernel's tiles, by chip and by the numbers of a head.
+
+Owns: that table, of tiles that spill no register (the gate shows it). Never does: depend on a step, since a row's bits
+would then depend on its company. Called by: `layer.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from core_kernels.triton.chips import INTERPRETER
+
+VALUES: Final = 128
+"""Numbers of a value that a program has, unless the row says less; other programs have the rest."""
+
+
+class Tile(NamedTuple):
+    """One program's work.
+
+    rows: queries, of all heads that share a key-value head.
+    keys: a power of 2 up to 128.
+    num_warps, num_stages: as the compiler takes them.
+    values: numbers of a value that a program has at most.
+    """
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+    values: int = VALUES
+
+
+WIDTHS: Final = (64, 128, 256, 512)
+"""Numbers of a key, or of what a program has of a value, up to which a row's tiles reach."""
+
+EXACT = Tile(16, 32, 4, 1)
+"""For float32, which no chip multiplies in matrices without loss."""
+
+WIDE_EXACT = Tile(16, 16, 8, 1)
+
+AMPERE: Final = (
+    Tile(64, 64, 4, 2),
+    Tile(64, 16, 8, 2),
+    Tile(64, 16, 8, 2, values=64),
+    Tile(64, 16, 8, 2),
+)
+HOPPER: Final = (
+    Tile(64, 64, 4, 3),
+    Tile(64, 64, 8, 2),
+    Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
+)
+BLACKWELL: Final = (
+    Tile(64, 64, 4, 3),
+    Tile(64, 64, 8, 2),
+    Tile(64, 32, 8, 2),
+    Tile(64, 16, 8, 2),
+)
+SMALL: Final = (  # 99 KiB of shared memory
+    Tile(64, 64, 4, 2),
+    Tile(64, 32, 8, 2),
+    Tile(64, 32, 8, 2),
+    Tile(32, 16, 8, 2, values=64),
+)
+CDNA: Final = (  # 64 KiB
+    Tile(64, 32, 4, 1),
+    Tile(64, 16, 8, 1),
+    Tile(64, 16, 8, 1),
+    Tile(32, 16, 8, 1),
+)
+CHIPS: Final = {
+    INTERPRETER: HOPPER,
+    "sm_80": AMPERE,
+    "sm_90": HOPPER,
+    "sm_100": BLACKWELL,
+    "sm_120": SMALL,
+    "gfx942": CDNA,
+}
+"""By the kind of chip, see `core_kernels.triton.chips`."""
+
+
+def tile_of(chip: str, width: int, exact: bool) -> Tile:
+    """For heads of `width` numbers; exact: products of float32."""
+    if exact and chip != INTERPRETER:
+        return EXACT if width <= 128 else WIDE_EXACT
+    rows = CHIPS[chip]
+    for limit, tile in zip(WIDTHS, rows, strict=True):
+        if width <= limit:
+            return tile
+    return rows[-1]

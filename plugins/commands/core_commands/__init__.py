@@ -1,0 +1,1 @@
+"""The commands of `core`: serve, chat, run-batch, bench and the others."""

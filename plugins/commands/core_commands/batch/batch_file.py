@@ -1,0 +1,160 @@
+"""A batch file, looked through before anything runs.
+
+Owns: the places of its lines, ids that stand for several requests. Never does: run anything. Called by: the run,
+`core run-batch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import xxhash
+
+from core.api.errors import ConfigError, UserError
+from core_commands.batch.line import Line, LineError, parsed, shown
+
+MOST_PROBLEMS = 10
+"""Problems of a file that are told; the others are counted."""
+AROUND_BODY = 64 * 1024
+"""Bytes of a line beside its body."""
+BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(slots=True)
+class Place:
+    """One line of the file.
+
+    number: counts from 1.
+    offset, size: in bytes.
+    digest: of the line and the model; equal lines have equal ones.
+    error: why it cannot be run; None: it can.
+    """
+
+    number: int
+    offset: int
+    size: int
+    digest: bytes
+    error: LineError | None = None
+
+
+class BatchFile:
+    """A batch file that was looked through. places: of its requests, in order; a request that comes twice is there once.
+
+    runnable: of these, the ones without an error.
+    num_repeated: lines that repeat another one exactly.
+    """
+
+    def __init__(self, path: Path, places: list[Place], num_repeated: int) -> None:
+        self.path = path
+        self.places = places
+        self.runnable = [place for place in places if place.error is None]
+        self.num_repeated = num_repeated
+
+    def read(self, file: BinaryIO, place: Place) -> Line:
+        """The line at a place without an error. Raises UserError when the file has changed since it was looked through."""
+        file.seek(place.offset)
+        try:
+            return parsed(file.read(place.size), place.number)
+        except LineError as error:
+            raise UserError(f"{self.path} has changed while it is run: {error} Start again.") from None
+
+
+def look_through(path: Path, model: str, max_body_size: int) -> BatchFile:
+    """Read a whole file once, so that what is wrong with it is known before anything runs.
+
+    model: part of every digest: results of another model are other results.
+    Raises UserError for a file that cannot be read or has no line, ConfigError for ids that stand for several requests.
+    """
+    places: list[Place] = []
+    lines_of: dict[str, Place] = {}
+    clashes: list[str] = []
+    num_repeated = 0
+    with open_input(path) as file:
+        for place, text in _raw_lines(file, model, max_body_size + AROUND_BODY):
+            places.append(place)
+            custom_id = _id_of(place, text)
+            if custom_id is None:
+                continue
+            first = lines_of.setdefault(custom_id, place)
+            if first is place:
+                continue
+            if first.digest == place.digest:
+                places.pop()
+                num_repeated += 1
+            else:
+                clashes.append(f"line {place.number}: the custom_id {shown(custom_id)} is that of line {first.number}")
+    if clashes:
+        raise ConfigError(_clash_problems(path, clashes))
+    if not places:
+        raise UserError(f"{path}: no request in it; expected a JSON object a line.")
+    return BatchFile(path, places, num_repeated)
+
+
+def _id_of(place: Place, text: bytes) -> str | None:
+    """The custom id of a line, as far as it can be read; what is wrong with the line is noted in `place`."""
+    if place.error is not None:
+        return None
+    try:
+        return parsed(text, place.number).custom_id
+    except LineError as error:
+        place.error = error
+        return error.custom_id
+
+
+def open_input(path: Path) -> BinaryIO:
+    """The file to read. Raises UserError, also for a pipe: the file is read twice."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}.") from None
+    if not file.seekable():
+        file.close()
+        raise UserError(f"{path}: is a pipe or a terminal, but a batch is read twice; write the requests to a file.")
+    return file
+
+
+def _raw_lines(file: BinaryIO, model: str, longest: int) -> Iterator[tuple[Place, bytes]]:
+    """The lines that are not empty. One that is too long is skipped, with an error."""
+    seed = model.encode("utf-8", "surrogateescape") + b"\0"
+    offset = number = 0
+    while True:
+        text = file.readline(longest)
+        if not text:
+            return
+        number += 1
+        start = offset
+        offset += len(text)
+        if len(text) == longest and not text.endswith(b"\n"):
+            offset += _skip_line(file)
+            error = LineError(f"Line {number} is longer than {longest} bytes (--max-body-size).", "line_too_long")
+            yield Place(number, start, 0, b"", error), b""
+            continue
+        if number == 1 and text.startswith(BOM):
+            start += len(BOM)
+            text = text.removeprefix(BOM)
+        text = text.strip(b" \t\r\n")
+        if text:
+            yield Place(number, start, offset - start, xxhash.xxh3_128_digest(seed + text)), text
+
+
+def _skip_line(file: BinaryIO) -> int:
+    """Read on to the end of a line; returns how many bytes that were."""
+    size = 0
+    while True:
+        part = file.readline(1 << 20)
+        size += len(part)
+        if not part or part.endswith(b"\n"):
+            return size
+
+
+def _clash_problems(path: Path, clashes: list[str]) -> list[str]:
+    """Ids that stand for several requests."""
+    problems = [
+        f"{path}: {clash}, with another request; give each an id of its own." for clash in clashes[:MOST_PROBLEMS]
+    ]
+    if len(clashes) > MOST_PROBLEMS:
+        problems.append(f"{path}: {len(clashes) - MOST_PROBLEMS} more lines like these.")
+    return problems

@@ -1,0 +1,197 @@
+"""The results of a batch: on disk as soon as each is there, in the file's order at the end.
+
+Owns: `OUT.partial` and `OUT`. Never does: run a request. Called by: the run, `core run-batch`.
+
+A line of `OUT.partial` is the digest of a request's line, a space and its result. A run that goes on takes the results of lines
+that are still the same, so lines may be added, changed and removed in between.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self
+
+import msgspec
+
+from core.api.errors import CoreError, UserError
+from core_commands.batch.batch_file import BatchFile, Place
+from core_commands.batch.line import LineError
+from core_commands.client.refusal import sentence_in
+
+DIGEST_SIZE = 32
+"""Hexadecimal digits at the beginning of a line of `OUT.partial`."""
+RECORD = re.compile(rb"[0-9a-f]{32} \{.*\}\n", re.DOTALL)
+
+
+class OutputError(CoreError):
+    """A result cannot be written; the sentence says what is kept and how to go on."""
+
+
+class BatchResponse(msgspec.Struct):
+    """What a server answered. status_code: of HTTP. request_id: the answer's own. body: as it came."""
+
+    status_code: int
+    request_id: str
+    body: msgspec.Raw
+
+
+class BatchError(msgspec.Struct):
+    """Why a line was not run. line: its number, from 1."""
+
+    code: str
+    message: str
+    line: int
+
+
+class BatchResult(msgspec.Struct):
+    """One line of the output, in OpenAI's form: `response` for what a server answered, errors too; else `error`."""
+
+    id: str
+    custom_id: str | None
+    response: BatchResponse | None
+    error: BatchError | None
+
+
+class Results:
+    """The results so far, in a file that this process has for itself.
+
+    out: the final file. Use it as a context manager.
+
+    Raises UserError when another run writes there, or the file is none of ours.
+    """
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.path = out.with_name(out.name + ".partial")
+        self._places: dict[bytes, tuple[int, int]] = {}
+        try:
+            self._file: BinaryIO = self.path.open("a+b", buffering=0)
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error.strerror}.") from None
+        try:
+            self._lock()
+            self._end = self._load()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._end:
+            with suppress(OSError):  # nothing is lost with an empty file
+                self.path.unlink(missing_ok=True)
+        self._file.close()
+
+    def has(self, place: Place) -> bool:
+        """Whether a line has its result."""
+        return place.digest in self._places
+
+    def add(self, place: Place, result: BatchResult) -> None:
+        """Keep a result. Raises OutputError when the disk takes no more."""
+        text = msgspec.json.encode(result)
+        record = place.digest.hex().encode() + b" " + text + b"\n"
+        written = 0
+        try:
+            while written < len(record):
+                written += self._file.write(record[written:]) or 0
+        except OSError as error:
+            with suppress(OSError):  # else the next run drops the part
+                self._file.truncate(self._end)
+            raise self._unwritable(self.path, error) from None
+        self._places[place.digest] = (self._end + DIGEST_SIZE + 1, len(text))
+        self._end += len(record)
+
+    def finish(self, batch: BatchFile) -> Counter[str]:
+        """Write the output, a line for each place of `batch`, and remove what was for going on only.
+
+        Returns the sentences of those that are errors. Raises OutputError.
+        """
+        draft = self.out.with_name(self.out.name + ".new")
+        errors: Counter[str] = Counter()
+        try:
+            with draft.open("wb") as file:
+                for place in batch.places:
+                    text = self._text(place)
+                    told = _error_in(text)
+                    if told:
+                        errors[told] += 1
+                    file.write(text + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.out)
+            self.path.unlink()
+        except OSError as error:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise self._unwritable(self.out, error) from None
+        return errors
+
+    def _text(self, place: Place) -> bytes:
+        """The line of the output for a place."""
+        if place.error is not None:
+            return msgspec.json.encode(_not_run(place, place.error))
+        offset, size = self._places[place.digest]
+        self._file.seek(offset)
+        return self._file.read(size)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(f"{self.path}: another run writes there; wait for it, or name another output.") from None
+
+    def _load(self) -> int:
+        """Take in what an earlier run has left, up to a line that it could not finish. Returns the file's new size."""
+        self._file.seek(0)
+        end = 0
+        with os.fdopen(os.dup(self._file.fileno()), "rb") as reader:
+            for record in reader:
+                is_whole = RECORD.fullmatch(record) is not None
+                if not is_whole and not end and record.endswith(b"\n"):
+                    raise UserError(f"{self.path}: not what a run leaves; remove it, or name another output.")
+                if not is_whole:
+                    break  # the system ended in the middle of it
+                digest = bytes.fromhex(record[:DIGEST_SIZE].decode())
+                self._places[digest] = (end + DIGEST_SIZE + 1, len(record) - DIGEST_SIZE - 2)
+                end += len(record)
+        self._file.truncate(end)
+        return end
+
+    def _unwritable(self, path: Path, error: OSError) -> OutputError:
+        kept = f"{len(self)} results are kept in {self.path}" if self._places else "there is no result yet"
+        return OutputError(f"{path}: cannot be written: {error.strerror}; {kept}. Run the same command again to go on.")
+
+
+def _not_run(place: Place, error: LineError) -> BatchResult:
+    told = BatchError(error.code, str(error), place.number)
+    return BatchResult(f"batch_req_{place.number}", error.custom_id, None, told)
+
+
+def _error_in(text: bytes) -> str:
+    """The sentence of a line of the output that is no good answer; empty for a good one."""
+    line = msgspec.json.decode(text, type=_Outcome)
+    if line.error is not None:
+        return line.error.message
+    if line.response is None or line.response.status_code == 200:
+        return ""
+    return sentence_in(bytes(line.response.body)) or f"status {line.response.status_code}"
+
+
+class _Outcome(msgspec.Struct):
+    """What counts of a result."""
+
+    response: BatchResponse | None
+    error: BatchError | None

@@ -1,0 +1,116 @@
+"""Many measurements: every combination of a server's arguments and a measurement's, some times each.
+
+Owns: the combinations and their order, the table of all results. Never does: measure itself: each run is a command of its own
+(see `sweep_runs`), so that any server and any benchmark with these arguments can be used. Called by: `core bench sweep`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.api.errors import UserError
+from core.args.own_files import own_path, write_whole
+from core_commands.bench.report import DETAILS
+from core_commands.bench.sweep_options import SweepOptions
+from core_commands.bench.sweep_runs import NAME, Params, Run, run_all
+
+LONGEST_NAME = 120
+NOT_IN_TABLE = frozenset({*DETAILS, "errors"})
+"""Of a result: lists with an entry for each request."""
+
+
+def sweep(options: SweepOptions) -> list[dict[str, Any]]:
+    """Run what is wanted; returns a row for each result: the parameters and the figures. Raises UserError, SweepError."""
+    if options.output_dir is None:
+        raise UserError("core bench sweep: -o DIR is missing.")
+    directory = own_path(options.output_dir)
+    serve = read_params(options.serve_params, "--serve-params")
+    bench = read_params(options.bench_params, "--bench-params")
+    if options.serve_params is not None and options.serve_cmd is None:
+        raise UserError("--serve-params: there is no server to start; name its command with --serve-cmd.")
+    runs = combinations(serve, bench, options.num_runs, directory)
+    there = [run.path for run in runs if run.path.exists()]
+    if there and not options.resume and not options.dry_run:
+        raise UserError(f"{there[0]}: is there already; go on with --resume, or name another directory.")
+    for server, params in enumerate(serve):
+        todo = [run for run in runs if run.server == server and not run.path.exists()]
+        if todo:
+            run_all(options, params, todo)
+    return [] if options.dry_run else _table(runs, directory)
+
+
+def read_params(path: str | None, flag: str) -> list[Params]:
+    """The parameters in a file; without one, a single empty set. Raises UserError."""
+    if path is None:
+        return [{}]
+    try:
+        found = msgspec.json.decode(own_path(path).read_bytes(), type=list[dict[str, Any]])
+    except OSError as error:
+        raise UserError(f"{flag} {path}: cannot be read: {error.strerror}.") from None
+    except msgspec.DecodeError as error:
+        raise UserError(f"{flag} {path}: expected a JSON list of objects with arguments: {error}.") from None
+    if not found:
+        raise UserError(f"{flag} {path}: the list is empty.")
+    return list(found)
+
+
+def combinations(serve: Sequence[Params], bench: Sequence[Params], num_runs: int, directory: Path) -> list[Run]:
+    """Every run, servers outermost. Raises UserError for two with one name."""
+    runs: list[Run] = []
+    folders: set[Path] = set()
+    for server, given in enumerate(serve):
+        for place, params in enumerate(bench):
+            names = [name for name in (name_of(given), name_of(params)) if name]
+            folder = directory / ("--".join(names) or "run")
+            if folder in folders:
+                raise UserError(f"{folder.name}: two sets of parameters have this name; give them a '{NAME}' each.")
+            folders.add(folder)
+            for number in range(num_runs):
+                path = folder / f"run{number}.json"
+                seed = place * num_runs + number
+                runs.append(Run(server, given, params, number, path, seed))
+    return runs
+
+
+def name_of(params: Params) -> str:
+    """What a set of parameters is called: its own name, or its values."""
+    given = params.get(NAME) or ",".join(f"{key}={value}" for key, value in params.items())
+    letters = [letter if letter.isalnum() or letter in "=,._-" else "_" for letter in str(given)]
+    return "".join(letters[:LONGEST_NAME])
+
+
+def _table(runs: Sequence[Run], directory: Path) -> list[dict[str, Any]]:
+    """All results, also as summary.csv and summary.json."""
+    rows: list[dict[str, Any]] = []
+    for run in runs:
+        result = _result(run.path)
+        figures = {name: value for name, value in result.items() if name not in NOT_IN_TABLE}
+        rows.append({**run.serve, **figures, **run.bench, "run_number": run.number})
+    as_json = msgspec.json.format(msgspec.json.encode(rows))
+    write_whole(directory / "summary.json", as_json + b"\n")
+    write_whole(directory / "summary.csv", _as_csv(rows).encode())
+    return rows
+
+
+def _as_csv(rows: Sequence[Params]) -> str:
+    """A column for each name that any row has."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue()
+
+
+def _result(path: Path) -> dict[str, Any]:
+    """The result of one run. Raises UserError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"{path}: no result of a measurement ({error}); remove it and use --resume.") from None

@@ -1,0 +1,165 @@
+"""The commands of a sweep: a server for as long as it is measured, and one measurement after the other.
+
+Owns: these processes, their words and their end. Never does: choose what is run, or read a result. Called by: the sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from core.api.errors import CoreError, UserError
+from core.processes import python_command
+from core_commands.bench.report import make_directory
+from core_commands.bench.sweep_options import SweepOptions
+
+STOP_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+"""How often is looked whether the server is still there."""
+NAME = "_benchmark_name"
+"""A key of parameters that names them, and is no argument."""
+
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement.
+
+    server: which of the servers, from 0.
+    serve, bench: the parameters of both.
+    number: of the runs with these, from 0.
+    path: of its result.
+    seed: of its prompts, another one for each measurement on a server: else all but the first would find theirs in its cache.
+    """
+
+    server: int
+    serve: Params
+    bench: Params
+    number: int
+    path: Path
+    seed: int
+
+
+class SweepError(CoreError):
+    """A server or a measurement failed; the sentence says which."""
+
+
+def run_all(options: SweepOptions, params: Params, todo: Sequence[Run]) -> None:
+    """The runs on one server."""
+    command = None if options.serve_cmd is None else [*_split(options.serve_cmd), *words_of(params)]
+    log = todo[0].path.parent.parent / f"server{todo[0].server}.log"
+    with _server(command, log, dry=options.dry_run) as process:
+        for run in todo:
+            words = _measurement(options, run)
+            print(f"\n{run.path}:\n{shlex.join(words)}", flush=True)
+            if not options.dry_run:
+                _measure(words, run, process, log)
+
+
+def _measurement(options: SweepOptions, run: Run) -> list[str]:
+    """The words of one measurement."""
+    words = [*_split(options.bench_cmd), *words_of(run.bench)]
+    has_seed = any(word == "--seed" or word.startswith("--seed=") for word in words)
+    if not has_seed:
+        words += ["--seed", str(run.seed)]
+    words += ["--save-result", "--result-dir", str(run.path.parent), "--result-filename", run.path.name]
+    return [*words, "--ready-check-timeout-sec", f"{options.server_ready_timeout:g}"]
+
+
+def _measure(words: list[str], run: Run, server: subprocess.Popen[bytes] | None, log: Path) -> None:
+    """One measurement. A server that ends while it is waited for ends the measurement too. Raises SweepError."""
+    with _started(words, "--bench-cmd") as measuring:
+        try:
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    code = measuring.wait(LOOK_SECONDS)
+                    break
+                if server is not None and server.poll() is not None:
+                    raise SweepError(
+                        f"The server ended with code {server.returncode} before {run.path.parent.name} was done; its last "
+                        f"words are in {log}."
+                    )
+        finally:
+            if measuring.poll() is None:
+                measuring.terminate()
+    if code or not run.path.exists():
+        raise SweepError(f"{run.path.parent.name}: the measurement ended with code {code}. Mend it and use --resume.")
+
+
+@contextlib.contextmanager
+def _server(command: list[str] | None, log: Path, *, dry: bool) -> Iterator[subprocess.Popen[bytes] | None]:
+    """A server for as long as the block, whose output goes to `log`; None without a command."""
+    if command is not None:
+        print(f"\n{shlex.join(command)}", flush=True)
+    if command is None or dry:
+        yield None
+        return
+    with _log_file(log) as output:
+        process = _started(command, "--serve-cmd", output)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):  # what it has started, or itself when it hangs
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _log_file(path: Path) -> BinaryIO:
+    """A file for a server's output. Raises UserError."""
+    make_directory(path.parent)
+    try:
+        return path.open("wb")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}.") from None
+
+
+def _started(command: list[str], flag: str, output: BinaryIO | None = None) -> subprocess.Popen[bytes]:
+    """A process; with `output` in a session of its own, where Ctrl-C does not reach it.
+
+    Raises UserError for a command that is not there.
+    """
+    words = python_command(*command) if command[0] == "core" else command  # this very core
+    try:
+        return subprocess.Popen(words, stdout=output, stderr=output, start_new_session=output is not None)
+    except OSError as error:
+        raise UserError(f"{flag} {command[0]}: cannot be started: {error.strerror}.") from None
+
+
+def _split(command: str) -> list[str]:
+    """A command's words. Raises UserError."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"{command}: {error}.") from None
+    if not words:
+        raise UserError("A command is empty; expected one such as 'core bench serve'.")
+    return words
+
+
+def words_of(params: Params) -> list[str]:
+    """Parameters as words of a command; switches by true and false."""
+    words: list[str] = []
+    for key, value in params.items():
+        if key == NAME:
+            continue
+        flag = "--" + key.lstrip("-").replace("_", "-")
+        if isinstance(value, bool):
+            words.append(flag if value else "--no-" + flag[2:])
+            continue
+        words.append(flag)
+        values = value if isinstance(value, list) else [value]
+        words += [v if isinstance(v, str) else msgspec.json.encode(v).decode() for v in values]
+    return words

@@ -1,0 +1,80 @@
+"""`core serve [MODEL] [ARGUMENTS]`.
+
+Owns: the way from words to the server. Never does: resolve or serve itself. Called by: the frame.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from core.version import __version__
+from core_apis.stop_signals import StopSignals
+
+if TYPE_CHECKING:
+    from core_config.resolve import Resolution
+    from core_supervision.child import EngineProcess
+
+USAGE = "core serve [MODEL] [ARGUMENTS]"
+INTRO = (
+    "Start an OpenAI-compatible server for MODEL: a GGUF file, a directory or a hub name; unset: the embedded model."
+)
+
+
+def serve(words: list[str]) -> int:
+    """Run the server until it is stopped; returns the exit code."""
+    with StopSignals() as signals:  # before anything that takes time to import
+        from core.commands.words import take_help
+        from core_apis.process_limits import raise_limits
+        from core_commands.cli.options import show_engine_help
+        from core_observers.output import best_effort_output
+
+        wanted = take_help(words)
+        if wanted is not None:
+            show_engine_help(USAGE, INTRO, wanted)
+            return 0
+        raise_limits()
+        with best_effort_output():
+            return _serve(words, signals)
+    return 0  # a signal came before there was a server
+
+
+def _serve(words: list[str], signals: StopSignals) -> int:
+    process: EngineProcess | None = None
+    _say(f"Starting version {__version__}.")
+    try:
+        from core_supervision.child import EngineProcess
+
+        with signals.held():
+            process = EngineProcess.spawn()  # it imports what it needs while the arguments are read here
+        resolution = _resolve(words)
+        remote = resolution.server.remote
+        if remote is not None and remote.role == "engine":
+            from core_apis.remote.headless import serve_headless
+
+            return serve_headless(resolution, process, signals)
+        from core_apis.launch import serve as launch
+
+        return launch(resolution, process, signals)
+    finally:
+        if process is not None:
+            process.discard()
+
+
+def _resolve(words: list[str]) -> Resolution:
+    from core_commands.cli.options import parse_engine_arguments
+    from core_config.resolve import resolve
+
+    parsed = parse_engine_arguments(words)
+    resolution = resolve(parsed.values, context="serve", problems=parsed.problems)
+    for warning in [*parsed.warnings, *resolution.warnings]:
+        _say(warning, logging.WARNING)
+    return resolution
+
+
+def _say(text: str, level: int = logging.INFO) -> None:
+    """A line before there is a log."""
+    from core.logging_setup import log_line
+
+    print(log_line(text, level, "server"), file=sys.stderr, flush=True)

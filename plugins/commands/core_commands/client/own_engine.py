@@ -1,0 +1,153 @@
+"""An engine for one command: the server's application over an engine process of our own, without a port.
+
+Owns: their start and their end, and the arguments that mean nothing without a port. Never does: ask anything.
+Called by: the commands that run a model themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from core.api.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from core.args.parser import Parsed
+    from core_commands.client.app_endpoint import AppEndpoint
+    from core_config.resolve import Resolution
+    from core_supervision.child import EngineProcess
+
+Work = Callable[["AppEndpoint", "Resolution"], Coroutine[None, None, int]]
+
+WITHOUT_MEANING = {
+    "host": "no port is opened",
+    "port": "no port is opened",
+    "uds": "no socket is opened",
+    "api_key": "nobody else can send requests",
+    "admin_api_key": "nobody else can send requests",
+    "public_prompt": "nobody else shares the cache",
+    "allowed_origins": "no browser can send requests",
+    "allowed_methods": "no browser can send requests",
+    "allowed_headers": "no browser can send requests",
+    "allow_credentials": "no browser can send requests",
+    "shutdown_timeout": "the command ends when its work is done",
+    "api_server_count": "no port is opened",
+    "root_path": "there is no proxy",
+    "ssl_keyfile": "no port is opened",
+    "ssl_certfile": "no port is opened",
+    "ssl_ca_certs": "no port is opened",
+    "ssl_cert_reqs": "no port is opened",
+    "enable_ssl_refresh": "no port is opened",
+    "enable_server_load_tracking": "nobody asks for the load",
+    "disable_fastapi_docs": "no pages are served",
+    "enable_tokenizer_info_endpoint": "nobody asks for the tokenizer",
+    "served_model_name_file": "nobody names the model",
+    "disable_ui": "no pages are served",
+    "vllm_metrics": "nobody asks for metrics",
+    "uvicorn_log_level": "there is no HTTP server",
+    "disable_uvicorn_access_log": "there is no HTTP server",
+    "enable_request_id_headers": "nobody sees headers",
+    "request_journal": "there are no streams to read again",
+    "max_connections": "no port is opened",
+    "max_header_size": "no port is opened",
+    "request_read_timeout": "no port is opened",
+    "keep_alive_timeout": "no port is opened",
+    "headless": "the command has an engine of its own",
+    "data_parallel_size_local": "the command has an engine of its own",
+}
+"""Arguments of `core serve` that such a command refuses, with the reason."""
+
+
+def run_with_own_engine(parsed: Parsed, work: Work) -> int:
+    """Start an engine, do `work` and end the engine; returns what `work` returns.
+
+    parsed: engine arguments.
+
+    Raises UserError for wrong arguments, PluginError, EngineDeadError when no engine comes up.
+    """
+    from core_supervision.child import EngineProcess
+
+    process = EngineProcess.spawn()  # it imports what it needs while the arguments are looked at
+    try:
+        resolution = resolved(parsed)
+        announce(resolution)
+        return asyncio.run(_run(resolution, process, work))
+    finally:
+        process.discard()
+
+
+def resolved(parsed: Parsed) -> Resolution:
+    """The configuration of such an engine; warnings go to standard error.
+
+    Raises ConfigError with every problem, UserError where traces are wanted and what sends them is not installed.
+    """
+    from core_apis.observed.tracing import check_tracing
+    from core_config.remote import refuse_remote
+    from core_config.resolve import resolve
+
+    problems = [*parsed.problems, *refusals(set(parsed.values))]
+    resolution = resolve(parsed.values, context="serve", problems=problems)
+    for warning in [*parsed.warnings, *resolution.warnings]:
+        print(f"core: warning: {warning}", file=sys.stderr)
+    check_tracing(resolution.server.traces)
+    refuse_remote(resolution.server)
+    return resolution
+
+
+def announce(resolution: Resolution) -> None:
+    """Say that an engine starts, since nothing else is seen for a while."""
+    print(f"Starting {resolution.engine.model.served_names[0]} ...", file=sys.stderr)
+
+
+def refuse_beside_url(parsed: Parsed) -> None:
+    """Raise UserError for arguments of an engine where a server is named, ConfigError for wrong ones."""
+    if parsed.values:
+        given = ", ".join(parsed.values)
+        raise UserError(f"--url names a server, which has its own model and arguments; leave out: {given}.")
+    if parsed.problems:
+        raise ConfigError(parsed.problems)
+
+
+def refusals(names: set[str]) -> list[str]:
+    """A sentence for each argument that such a command cannot use."""
+    found: list[str] = []
+    for name, reason in WITHOUT_MEANING.items():
+        if name in names:
+            flag = "--" + name.replace("_", "-")
+            found.append(f"{flag}: has no meaning here, since {reason}; leave it out, or use core serve.")
+    return found
+
+
+async def _run(resolution: Resolution, process: EngineProcess, work: Work) -> int:
+    from core_observers.logging import setup_logging
+
+    setup_logging(process="main", libraries=("asyncio",), config=resolution.server.log_config)
+    async with own_endpoint(resolution, process) as endpoint:
+        return await work(endpoint, resolution)
+
+
+@asynccontextmanager
+async def own_endpoint(resolution: Resolution, process: EngineProcess) -> AsyncIterator[AppEndpoint]:
+    """The application of an engine that is started here. Raises as `AsyncEngine.start`."""
+    from core_apis.launch import start_engine
+
+    engine = await start_engine(resolution, process)
+    from core_apis.app import create_app
+    from core_commands.client.app_endpoint import AppEndpoint
+
+    settings = msgspec.structs.replace(resolution.server, api_keys=(), admin_api_keys=(), journal=None)
+    try:
+        app = create_app(engine, settings, engine.config.model, engine.config.cache)
+        try:
+            yield AppEndpoint(app)
+        finally:
+            await app.state.context.close()
+    finally:
+        await engine.close()
+    if engine.dead_error is not None:
+        raise engine.dead_error

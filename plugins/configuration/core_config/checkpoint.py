@@ -1,0 +1,148 @@
+"""The first stages: from a model reference to its manifest, through the loader that knows the files.
+
+Owns: reference → path → loader → manifest, configuration overrides. Never does: read weights.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from core.api.errors import CheckpointError, CoreError, PluginError
+from core.plugin.discovery import origin
+from core.plugin.hookspecs import LoadContext
+from core.plugin.ranking import Choice
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import select_loader
+from core.plugin.table import load_plugin
+from core_config.default_model import NAME, default_model
+from core_config.files import file_facts
+from core_config.reference import Reference, is_hub_name, read_reference
+from core_config.rules import Facts
+from core_config.settings import Settings
+from core_runtime.models.families.wrappers import overridden
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+MISTRAL = "mistral"
+"""The loader whose models have params.json in the place of config.json, and the name of that form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The model that was found.
+
+    path: what loaders are given.
+    served_as: the name when the user gives none.
+    loader: the choice.
+    manifest: as the loader resolved it.
+    """
+
+    path: str
+    served_as: str
+    loader: Choice
+    manifest: CheckpointManifest
+
+
+def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) -> Checkpoint:
+    """Find, claim and resolve the model; what is found on the way goes to `known`. Raises UserError or PluginError."""
+    ref = settings["model"]
+    if ref is None:
+        path, served_as = str(default_model()), NAME
+        settings.derive("model", path, "no model was named: the embedded one")
+    else:
+        path, served_as = _located(settings, ref, known), ref
+    name = settings["load_format"]
+    facts = file_facts(path)
+    known.magic = facts.magic
+    loader = select_loader(registry, None if name == "auto" else name, facts)
+    if name == "auto":
+        settings.derive("load_format", loader.manifest.row.name, loader.selection.why)
+    _check_config_format(settings["config_format"], loader.manifest.row.name)
+    manifest = _resolve(loader, path, settings["model_loader_extra_config"])
+    overrides = settings["hf_overrides"]
+    if overrides:
+        manifest = msgspec.structs.replace(manifest, config=overridden(manifest.config, overrides))
+    return Checkpoint(path, served_as, loader, manifest)
+
+
+def find_tokenizer(settings: Settings) -> str | None:
+    """The local directory (or file) of `--tokenizer`; None without one, or where none is wanted. Raises UserError."""
+    ref = settings["tokenizer"]
+    if ref is None or settings["skip_tokenizer_init"]:
+        return None
+    path = Path(ref).expanduser()
+    if path.exists():
+        return str(path.absolute())
+    if not is_hub_name(ref):
+        raise CheckpointError(f"--tokenizer {ref}: no such file or directory.")
+    from core_config.fetched import fetched_tokenizer
+
+    return fetched_tokenizer(settings, ref)
+
+
+def _located(settings: Settings, ref: str, known: Facts) -> str:
+    """The place that loaders are given: an absolute path or a URL. Raises UserError."""
+    reference = read_reference(ref)
+    if reference.kind == "url":
+        return ref
+    if reference.kind == "path":
+        return _local(reference)
+    from core_config.fetched import fetched_model
+
+    path = fetched_model(settings, ref, reference)
+    known.snapshot = path
+    return path
+
+
+def _local(reference: Reference) -> str:
+    """An absolute path; of a directory with GGUF models alone, the file of the one that is meant. Raises CheckpointError."""
+    path = Path(reference.name).expanduser().absolute()
+    if reference.quant is not None and not path.is_dir():
+        raise CheckpointError(f"model '{reference.name}': is a file, of which ':{reference.quant}' chooses nothing.")
+    try:
+        names = os.listdir(path)
+    except (OSError, ValueError):
+        return str(path)  # a file, or nothing that can be read: the next to look says so
+    is_model = any(name == "config.json" or name.endswith(".safetensors") for name in names)
+    has_gguf = any(name.lower().endswith(".gguf") for name in names)
+    if reference.quant is None and (is_model or not has_gguf):
+        return str(path)
+    from core_config.gguf_choice import choose_model
+
+    inside = [entry.relative_to(path).as_posix() for entry in path.glob("**/*") if entry.is_file()]
+    return str(path / choose_model(inside, reference.quant, reference.name)[0])
+
+
+def _check_config_format(wanted: str, loader: str) -> None:
+    """Raises CheckpointError when the loader reads the configuration from another place than was asked for."""
+    found = MISTRAL if loader == MISTRAL else "hf"
+    if wanted in ("auto", found):
+        return
+    way_out = f"add --load-format {MISTRAL}" if wanted == MISTRAL else "leave it out"
+    raise CheckpointError(
+        f"--config-format {wanted}: the loader '{loader}' reads the model's configuration in the form {found}; {way_out}."
+    )
+
+
+def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:
+    """The loader's `resolve`, under guard."""
+    row = choice.manifest.row
+    try:
+        loader = load_plugin(choice.manifest, LoadContext(arguments=arguments))
+        manifest = loader.resolve(path)
+    except (CoreError, KeyboardInterrupt):
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"loader plugin '{row.name}' ({origin(row)}): failed on '{path}': {type(error).__name__}: {error}."
+        ) from error
+    if not isinstance(manifest, CheckpointManifest):
+        raise PluginError(f"loader plugin '{row.name}' ({origin(row)}): resolve answered no CheckpointManifest.")
+    if not manifest.config.get("model_type") and not manifest.config.get("architectures"):
+        raise CheckpointError(f"model '{path}': its configuration names neither model_type nor architectures.")
+    return manifest

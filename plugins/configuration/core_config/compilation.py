@@ -1,0 +1,109 @@
+"""What is recorded and compiled, from the arguments that say so.
+
+Owns: those arguments' meanings, and `CompilationConfig`, put together. Never does: judge whether they agree (rules do).
+Called by: the rules, the engine's configuration.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from core.api.config import CompilationConfig
+from core.args.schema import flag_of
+from core_config.settings import Settings
+from core_runtime.specs.graph_sizes import LARGEST, graph_sizes, powers_of_two
+
+COMPILER: Final = "inductor"
+"""The plugin that compiles."""
+PREFIX: Final = flag_of("compilation_config")
+TWICE: Final = ("cudagraph_capture_sizes", "max_cudagraph_capture_size")
+"""Arguments that are keys of `--compilation-config` too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one argument says. text: the argument and its value, as a user writes them."""
+
+    text: str
+    value: Any
+
+
+def said_of_recording(settings: Settings) -> list[Said]:
+    """Whether steps are recorded, by everything that the user gave."""
+    keys = settings.mapping("compilation_config")
+    found: list[Said] = []
+    if settings.user_set("enforce_eager"):
+        is_eager = settings["enforce_eager"]
+        found.append(Said("--enforce-eager" if is_eager else "--no-enforce-eager", not is_eager))
+    level = settings["optimization_level"]
+    if level is not None:
+        found.append(Said(f"--optimization-level {level}", level > 0))
+    mode = keys.get("cudagraph_mode")
+    if mode is not None:
+        found.append(Said(f"{PREFIX}.cudagraph_mode {mode}", mode != "NONE"))
+    older = keys.get("use_cudagraph")
+    if older is not None:
+        found.append(Said(f"{PREFIX}.use_cudagraph {str(older).lower()}", older))
+    return found
+
+
+def said_of_compiling(settings: Settings) -> list[Said]:
+    """Whether anything is compiled, by everything that the user gave. Levels 1 and 2 leave it to `--kernels`."""
+    keys = settings.mapping("compilation_config")
+    found: list[Said] = []
+    if settings.user_set("kernels"):
+        names = settings["kernels"]
+        found.append(Said(f"--kernels {','.join(names)}", COMPILER in names))
+    level = settings["optimization_level"]
+    if level in (0, 3):
+        found.append(Said(f"--optimization-level {level}", level == 3))
+    for name in ("mode", "level"):
+        mode = keys.get(name)
+        if mode is not None:
+            found.append(Said(f"{PREFIX}.{name} {mode}", mode > 0))
+    if keys.get("backend") == "eager":
+        found.append(Said(f"{PREFIX}.backend eager", False))
+    return found
+
+
+def said_twice(settings: Settings, name: str) -> list[Said]:
+    """The values of an argument that is a key as well, wherever it was given."""
+    found: list[Said] = []
+    if settings.user_set(name) and settings[name] is not None:
+        found.append(Said(f"{flag_of(name)} {_written(settings[name])}", _plain(settings[name])))
+    key = settings.mapping("compilation_config").get(name)
+    if key is not None:
+        found.append(Said(f"{PREFIX}.{name} {_written(key)}", _plain(key)))
+    return found
+
+
+def recorded_sizes(settings: Settings) -> tuple[int, ...] | None:
+    """The sizes that the arguments name; None: the platform's."""
+    sizes = _value(settings, "cudagraph_capture_sizes")
+    largest = _value(settings, "max_cudagraph_capture_size")
+    if sizes is not None:
+        return tuple(size for size in sizes if largest is None or size <= largest)
+    if settings["optimization_level"] == 1:
+        return tuple(powers_of_two(LARGEST if largest is None else largest))
+    return None if largest is None else tuple(graph_sizes(largest))
+
+
+def compilation_config(settings: Settings) -> CompilationConfig:
+    """Put it together."""
+    keys = settings.mapping("compilation_config")
+    return CompilationConfig(sizes=recorded_sizes(settings), cache_dir=keys.get("cache_dir") or "")
+
+
+def _value(settings: Settings, name: str) -> Any:
+    said = said_twice(settings, name)
+    return said[0].value if said else None
+
+
+def _plain(value: Any) -> Any:
+    """A list of sizes without regard to order and repetition."""
+    return tuple(sorted(set(value))) if isinstance(value, list) else value
+
+
+def _written(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,211 @@
+"""The settled arguments as the Structs that an engine is built from.
+
+Owns: `EngineConfig`, put together. Never does: derive a value that a rule could. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.api.config import (
+    CacheConfig,
+    EngineConfig,
+    KVEventsConfig,
+    ModelConfig,
+    PluginChoices,
+    RestartConfig,
+    SchedulerConfig,
+)
+from core.api.pooling import PoolingConfig
+from core.plugin.distributions import is_own
+from core.plugin.registry import PluginRegistry
+from core_config.acceptance import acceptance_config
+from core_config.checkpoint import Checkpoint, find_tokenizer
+from core_config.chosen import Chosen
+from core_config.compilation import compilation_config
+from core_config.draft_control import draft_settings
+from core_config.draft_model import Draft
+from core_config.generation import eos_token_ids, generation_defaults, override_name
+from core_config.kv_connectors import publishes_events
+from core_config.log_file import log_config
+from core_config.memory import MemoryPlan
+from core_config.plugin_choices import plugin_choices
+from core_config.profiler import profiler_config
+from core_config.settings import Settings, underscored
+from core_config.structured_outputs import structured_outputs_config
+from core_config.weight_transfer import weight_transfer_config
+from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+
+GIB = 1 << 30
+NO_PLAN = MemoryPlan(weights=0, block=0, num_blocks=0, block_size=0, groups=())
+
+
+def engine_config(
+    settings: Settings,
+    registry: PluginRegistry,
+    checkpoint: Checkpoint,
+    spec: ModelSpec,
+    chosen: Chosen,
+    plan: MemoryPlan | None,
+    draft: Draft | None,
+    problems: list[str],
+    *,
+    pooling: PoolingConfig | None = None,
+) -> EngineConfig:
+    """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
+
+    spec: the model's shape, as its family tells it.
+    plan: None when sizes could not be settled; the rest is still looked at.
+    draft: that the core runs for the proposer, or None.
+    pooling: how hidden states become the answer; None: the model generates text.
+    """
+    plan = plan or NO_PLAN
+    served = tuple(settings["served_model_name"] or (checkpoint.served_as,))
+    settings.derive("served_model_name", list(served), "the model as given")
+    plugins = plugin_choices(settings, registry, chosen, problems)
+    model = msgspec.structs.replace(
+        _model(settings, checkpoint, spec, served),
+        pooling=pooling,
+        reads_extra_args=_reads_extra_args(plugins),
+        checks_params=bool(plugins.logits_processors),
+        embedding_size=_embedding_size(settings, spec, pooling, problems),
+    )
+    return EngineConfig(
+        model=model,
+        cache=_cache(settings, plan),
+        scheduler=scheduler_config(settings, chosen.name("policy")),
+        plugins=plugins,
+        limits=plan.limits,
+        device=settings["device"],
+        disable_log_stats=settings["disable_log_stats"],
+        stall_timeout_s=settings["engine_stall_timeout"],
+        # Where a death is final, an engine that hangs may still go on.
+        wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
+        utility_timeout_s=settings["engine_utility_timeout"],
+        use_tqdm_on_load=settings["use_tqdm_on_load"],
+        safetensors_load_strategy=settings["safetensors_load_strategy"],
+        keep_weights=settings["keep_weights"] if settings["engine_restarts"] else None,
+        structured_outputs=structured_outputs_config(settings),
+        state_canary=settings["state_canary"],
+        restarts=RestartConfig(
+            limit=settings["engine_restarts"],
+            window_s=settings["engine_restart_window"],
+            backoff_s=settings["engine_restart_backoff"],
+            standby=settings["standby_engine"] and settings["engine_restarts"] > 0,
+        ),
+        acceptance=None if problems else acceptance_config(settings.mapping("speculative_config")),
+        draft=None if draft is None else draft.config(registry, model, plan.draft_limits, problems),
+        compilation=compilation_config(settings),
+        profiler=profiler_config(settings["profiler_config"], problems),
+        log_steps=settings["enable_logging_iteration_details"],
+        log_config=log_config(settings["log_config_file"]),
+        processor_timeout_s=settings["logits_processor_timeout"],
+        sleeps=settings["enable_sleep_mode"],
+        weight_transfer=weight_transfer_config(settings["weight_transfer_config"], problems),
+    )
+
+
+def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: tuple[str, ...]) -> ModelConfig:
+    manifest = checkpoint.manifest
+    generation = generation_defaults(manifest, settings["generation_config"], settings["override_generation_config"])
+    return ModelConfig(
+        model=checkpoint.path,
+        served_names=served,
+        tokenizer=find_tokenizer(settings),
+        tokenizer_mode=settings["tokenizer_mode"],
+        skip_tokenizer=settings["skip_tokenizer_init"],
+        allow_control_tokens=settings["allow_control_tokens_in_content"],
+        dtype=settings["dtype"],
+        max_model_len=settings["max_model_len"] or 0,
+        vocab_size=spec.vocab_size,
+        hf_config=manifest.config,
+        max_logprobs=settings["max_logprobs"],
+        logprobs_mode=settings["logprobs_mode"],
+        seed=settings["seed"],
+        eos_token_ids=eos_token_ids(manifest, generation),
+        generation=generation,
+        overridden=tuple(override_name(key) for key in settings["override_generation_config"]),
+        enforce_eager=settings["enforce_eager"],
+        implementation="transformers" if isinstance(spec, ModuleSpec) else "core",
+        trust_remote_code=settings["trust_remote_code"],
+        numerics=settings["numerics"],
+    )
+
+
+def _embedding_size(settings: Settings, spec: ModelSpec, pooling: PoolingConfig | None, problems: list[str]) -> int:
+    """Numbers of an embedding that a prompt may bring; 0 where prompts bring none."""
+    if not settings["enable_prompt_embeds"]:
+        return 0
+    reason = ""
+    if pooling is not None:
+        reason = "a model whose vectors are pooled takes text or token ids; leave it out"
+    elif isinstance(spec, ModuleSpec):
+        reason = "the layers of transformers take token ids; leave it out"
+    elif spec.embed_scale != 1.0 or spec.embed_size is not None:
+        reason = "this model scales or projects its embeddings, so they have no one form; leave it out"
+    if reason or isinstance(spec, ModuleSpec):
+        problems.append(f"--enable-prompt-embeds: {reason}.")
+        return 0
+    return spec.hidden_size
+
+
+def _reads_extra_args(plugins: PluginChoices) -> bool:
+    """Whether requests may have arguments of plugins: for a logits processor, or for a policy that is not the engine's own."""
+    foreign_policies = [row for row in plugins.table if row.kind == "policy" and not is_own(row.distribution)]
+    return bool(plugins.logits_processors or foreign_policies)
+
+
+def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
+    return CacheConfig(
+        block_size=settings["block_size"],
+        dtype=settings["kv_cache_dtype"],
+        num_blocks=settings["num_gpu_blocks_override"],
+        memory_bytes=plan.kv,
+        enable_prefix_caching=settings["enable_prefix_caching"],
+        hash_algorithm=settings["prefix_caching_hash_algo"],
+        groups=plan.groups,
+        snapshot_interval=settings["mamba_block_size"],
+        host_bytes=int((settings["kv_offloading_size"] or 0) * GIB),
+        disk_path=settings["kv_offloading_disk_path"],
+        disk_bytes=int(settings["kv_offloading_disk_size"] * GIB),
+        events=_events(settings),
+        metrics_sample=settings["kv_cache_metrics_sample"] if settings["kv_cache_metrics"] else 0.0,
+        explains=settings["explain_answers"],
+    )
+
+
+def _events(settings: Settings) -> KVEventsConfig | None:
+    """None when they are not switched on."""
+    if not publishes_events(settings):
+        return None
+    keys = underscored(settings["kv_events_config"])
+    for name in ("enable_kv_cache_events", "publisher"):
+        keys.pop(name, None)
+    return KVEventsConfig(**keys)
+
+
+def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
+    """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
+    speculation = settings.mapping("speculative_config")
+    return SchedulerConfig(
+        max_num_seqs=settings["max_num_seqs"],
+        max_num_batched_tokens=settings["max_num_batched_tokens"],
+        max_model_len=settings["max_model_len"] or 0,
+        enable_chunked_prefill=settings["enable_chunked_prefill"],
+        max_num_mixed_batched_tokens=settings["max_num_mixed_batched_tokens"] or 0,
+        long_prefill_token_threshold=settings["long_prefill_token_threshold"],
+        max_num_partial_prefills=settings["max_num_partial_prefills"],
+        max_long_partial_prefills=settings["max_long_partial_prefills"],
+        reserve_full_prompt=settings["scheduler_reserve_full_isl"],
+        async_scheduling=bool(settings["async_scheduling"]),
+        stream_interval=settings["stream_interval"],
+        max_num_queued_reqs=settings["max_num_queued_reqs"],
+        max_num_queued_tokens=settings["max_num_queued_tokens"],
+        request_timeout_s=settings["request_timeout"] or 0.0,
+        policy=policy or settings["scheduling_policy"],
+        max_num_reqs_per_key=settings["max_num_reqs_per_key"],
+        max_num_queued_reqs_per_key=settings["max_num_queued_reqs_per_key"],
+        max_num_queued_tokens_per_key=settings["max_num_queued_tokens_per_key"],
+        max_stall_s=(settings["max_stall_ms"] or 0.0) / 1000.0,
+        **draft_settings(speculation),
+    )

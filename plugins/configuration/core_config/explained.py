@@ -1,0 +1,67 @@
+"""A resolution as plain values, for programs and pages.
+
+Owns: what of it is told, and that secrets are not. Never does: resolve, print. Called by: `core config explain`, the server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from core.args.arg import HIDDEN
+from core.args.schema import schema
+from core_config.memory import MemoryPlan
+from core_config.resolution import Resolution
+
+
+def explained(resolution: Resolution) -> dict[str, Any]:
+    """Where every value came from, who was chosen, the memory plan."""
+    return {
+        "model": resolution.engine.model.model,
+        "device": resolution.engine.device,
+        "arguments": {
+            name: {"value": hidden(name, value), "origin": origin, "reason": reason}
+            for name, (value, origin, reason) in resolution.arguments.items()
+        },
+        "plugins": {
+            selection.kind: {
+                "chosen": list(selection.chosen),
+                "why": selection.why,
+                "candidates": [
+                    {"name": c.name, "verdict": c.verdict, "reasons": list(c.reasons), "distribution": c.distribution}
+                    for c in selection.candidates
+                ],
+            }
+            for selection in resolution.selections
+        },
+        "selections": msgspec.to_builtins(resolution.selections),
+        "memory": memory_values(resolution.memory),
+        "numerics": resolution.numerics,
+        "warnings": resolution.warnings,
+        "waivers": resolution.waivers,
+    }
+
+
+def memory_values(plan: MemoryPlan) -> dict[str, Any]:
+    """The memory plan: bytes and tokens."""
+    return {
+        "weights_bytes": plan.weights,
+        "proposer_bytes": plan.proposer,
+        "kv_bytes": plan.kv,
+        "kv_bytes_per_token": plan.kv_per_token,
+        "kv_block_bytes": plan.block,
+        "state_bytes": plan.state,
+        "kv_groups": [[group.kind, len(group.layers), group.window] for group in plan.groups],
+        "num_blocks": plan.num_blocks,
+        "block_size": plan.block_size,
+        "kv_tokens": plan.tokens,
+        "max_model_len": plan.max_model_len,
+        "max_concurrency": round(plan.max_concurrency, 2),
+        "workspace_bytes": plan.workspace,
+    }
+
+
+def hidden(name: str, value: Any) -> Any:
+    """Secrets are not printed."""
+    return HIDDEN if value and schema().fields[name].arg.secret else value

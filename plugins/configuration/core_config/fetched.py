@@ -1,0 +1,37 @@
+"""Models and tokenizers under the names of a hub, as the settings ask for them.
+
+Owns: the way from settings to a download. Never does: transfer (`core_config.hub` does). Imported when a name is one of a
+hub's: most starts read a local file. Called by: checkpoint.
+"""
+
+from __future__ import annotations
+
+from core_config.hub import Hub
+from core_config.hub_files import TOKENIZER, Wanted
+from core_config.reference import Reference
+from core_config.settings import Settings
+
+
+def fetched_model(settings: Settings, ref: str, reference: Reference) -> str:
+    """The local directory or file of a model. ref: as the user wrote it. Raises UserError."""
+    wanted = Wanted(
+        ref,
+        settings["load_format"],
+        reference.quant,
+        reference.file,
+        settings["ignore_patterns"],
+        code=settings["trust_remote_code"],
+    )
+    return str(_hub(settings).download(reference.name, settings["revision"], wanted))
+
+
+def fetched_tokenizer(settings: Settings, ref: str) -> str:
+    """The local directory of a tokenizer. Raises UserError."""
+    wanted = Wanted(ref, ignored=settings["ignore_patterns"], small=TOKENIZER, weights=False)
+    return str(_hub(settings).download(ref, settings["tokenizer_revision"], wanted))
+
+
+def _hub(settings: Settings) -> Hub:
+    return Hub(
+        settings["hf_endpoint"], settings["hf_token"], settings["download_dir"], progress=settings["use_tqdm_on_load"]
+    )

@@ -1,0 +1,64 @@
+"""A model reference, looked at before any loader is asked.
+
+Owns: `FileFacts` of a reference, and a directory's own configuration.
+Never does: raise for a model that is not there before it is looked for. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from core.api.errors import CheckpointError
+from core.checkpoint_files import read_json
+from core_config.reference import is_url
+from core_runtime.specs.checkpoint import FileFacts
+
+
+def file_facts(ref: str) -> FileFacts:
+    """Names and first bytes at a local path; of a URL its last part. Raises CheckpointError when nothing is there."""
+    if is_url(ref):
+        last = ref.rstrip("/").rpartition("/")[2]
+        return FileFacts(ref, None, False, (last,))
+    path = Path(ref).expanduser()
+    try:
+        path = path.resolve()
+        if path.is_dir():
+            names = sorted(entry.name for entry in path.iterdir())
+            return FileFacts(ref, str(path), True, tuple(names))
+        with path.open("rb") as file:
+            return FileFacts(ref, str(path), False, (path.name,), file.read(8))
+    except FileNotFoundError:
+        raise CheckpointError(f"model '{ref}': no such file or directory.") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"model '{ref}': cannot be read: {error}.") from error
+
+
+def magic_of(ref: str | None) -> bytes:
+    """The first bytes of a local file; empty when there is none."""
+    if ref is None:
+        return b""
+    try:
+        return file_facts(ref).magic
+    except CheckpointError:
+        return b""
+
+
+def own_config(ref: str | None) -> dict[str, Any]:
+    """`config.json` of a local directory; empty when there is none that can be read (the loader says why)."""
+    if ref is None:
+        return {}
+    try:
+        found = read_json(Path(ref).expanduser() / "config.json")
+    except (CheckpointError, RuntimeError):  # RuntimeError: no home directory
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def host_memory() -> int:
+    """Bytes of memory of this machine; 0 when the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        return 0

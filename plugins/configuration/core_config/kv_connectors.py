@@ -1,0 +1,72 @@
+"""The stage that chooses KV connectors: those behind arguments of the KV cache, then the one that the user names.
+
+Owns: which argument asks for which connector. Never does: load one. Called by: `core_config.choices`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from core.args.schema import flag_of
+from core.plugin.discovery import ENGINE
+from core.plugin.kinds import normalize
+from core.plugin.registry import PluginRegistry
+from core.plugin.selection import select_kv_connectors
+from core_config.attempt import Attempt
+from core_config.settings import Settings, underscored
+
+NAMED = "kv_transfer_config.kv_connector"
+EXPLAIN = ("explain", "--explain-answers")
+
+
+def choose_kv_connectors(attempt: Attempt) -> None:
+    """Choose them; each failure is a problem. Explanations that nobody asked for are left out where they are not installed."""
+    settings = attempt.settings
+    asked = list(built_in(settings))
+    is_wish = settings.user_set("explain_answers")
+    if EXPLAIN in asked and not is_wish and not _has(attempt.plugins, "explain"):
+        settings.derive("explain_answers", "off", "no KV connector explains cache misses")
+        asked.remove(EXPLAIN)
+    name = settings.mapping("kv_transfer_config").get("kv_connector")
+    if name is not None:
+        if _is_own(attempt.plugins, name):
+            attempt.problems.append(
+                f"{flag_of(NAMED)} {name}: the engine chooses this connector by arguments of its own, such as "
+                "--kv-offloading-size; leave it out."
+            )
+            return
+        asked.append((name, f"{flag_of(NAMED)} {name}"))
+    elif settings["kv_transfer_config"]:
+        attempt.problems.append(f"{flag_of('kv_transfer_config')}: names no connector; expected {flag_of(NAMED)} NAME.")
+    choice = attempt.answer_of(lambda: select_kv_connectors(attempt.plugins, asked))
+    if choice is not None and asked:
+        attempt.chosen.stages["kv_connector"] = choice
+
+
+def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
+    """(name, argument) of the engine's own connectors that arguments ask for, in order."""
+    for argument in ("kv_offloading_size", "kv_offloading_disk_path"):
+        if settings[argument]:
+            yield "tiers", flag_of(argument)
+            break
+    if publishes_events(settings):
+        yield "events", "--kv-events-config"
+    if settings["kv_cache_metrics"]:
+        yield "residency", "--kv-cache-metrics"
+    if settings["explain_answers"] != "off":
+        yield EXPLAIN
+
+
+def publishes_events(settings: Settings) -> bool:
+    """Whether `--kv-events-config` switches events on."""
+    keys = underscored(settings["kv_events_config"] or {})
+    return bool(keys.get("enable_kv_cache_events")) and keys.get("publisher", "zmq") != "null"
+
+
+def _has(registry: PluginRegistry, name: str) -> bool:
+    return any(row.name == name and not registry.blocked(row) for row in registry.rows("kv_connector"))
+
+
+def _is_own(registry: PluginRegistry, name: str) -> bool:
+    own = {row.name for row in registry.rows("kv_connector") if row.distribution == ENGINE}
+    return normalize(name) in own

@@ -1,0 +1,204 @@
+"""The memory plan: weights, KV cache, workspace and what fits, computed from shapes alone.
+
+Owns: bytes of prepared weights, of a KV block, of a step's buffers. Never does: read a weight, allocate.
+Called by: resolve, explain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from core.api.errors import UserError
+from core.api.specs import (
+    KV_TYPES,
+    AttentionSpec,
+    DensePlan,
+    KVGroup,
+    LatentSpec,
+    LayerSpec,
+    MixerSpec,
+    PartPlan,
+    StateSpec,
+    Unsupported,
+)
+from core.api.step_limits import StepLimits
+from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
+from core_runtime.specs.module_spec import ModelSpec
+
+ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+NO_LIMITS = StepLimits()
+
+Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes, and tokens that the cache holds.
+
+    weights: bytes of all matrices as the kernels hold them.
+    block: bytes of one KV block in the layers of a group.
+    num_blocks: blocks of the pool, one of which is reserved as padding.
+    block_size: tokens of a block.
+    workspace: bytes of a step's buffers (pages that no step touches are never taken).
+    max_model_len: tokens of the longest request.
+    groups: layers that share a block table.
+    max_step_tokens: most tokens of one sequence in a step.
+    proposer: bytes of the weights that drafts need beside.
+    limits: of a step of the model.
+    draft_limits: of a step of its draft; zeros without one.
+    """
+
+    weights: int
+    block: int
+    num_blocks: int
+    block_size: int
+    workspace: int = 0
+    max_model_len: int = 0
+    groups: tuple[KVGroup, ...] = single_group(1)
+    max_step_tokens: int = 0
+    proposer: int = 0
+    limits: StepLimits = NO_LIMITS
+    draft_limits: StepLimits = NO_LIMITS
+
+    @property
+    def kv(self) -> int:
+        """Bytes of the KV cache."""
+        return self.block * self.num_blocks
+
+    @property
+    def kv_per_token(self) -> float:
+        """Bytes of a token's keys and values in all layers, as long as no window has passed it."""
+        keyed_groups = sum(group.kind != "state" for group in self.groups)
+        return self.block * keyed_groups / self.block_size
+
+    @property
+    def state(self) -> int:
+        """Bytes of the blocks that hold a sequence's states, and their copies; 0 without layers that have one."""
+        state_blocks = sum(group.num_state_blocks + group.num_spare_blocks for group in self.groups)
+        return self.block * state_blocks
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that one sequence may have at most."""
+        return longest_sequence(self.groups, self.block_size, self.max_step_tokens, self._capacity)
+
+    @property
+    def max_concurrency(self) -> float:
+        """Requests of the longest length that fit at the same time."""
+        if not self.max_model_len:
+            return 0.0
+        return self._capacity / self.blocks_of(self.max_model_len)
+
+    def blocks_of(self, num_tokens: int) -> int:
+        """Blocks of a sequence of that length."""
+        return blocks_of_sequence(self.groups, self.block_size, self.max_step_tokens, num_tokens)
+
+    @property
+    def _capacity(self) -> int:
+        """Blocks that sequences may have."""
+        return max(self.num_blocks - 1, 0)
+
+
+def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dtype: str) -> int:
+    """Bytes of one KV block over all layers."""
+    kv_type = KV_TYPES[dtype]
+    token_bytes = sum(kv_type.token_bytes(spec) for spec in specs)
+    return block_size * token_bytes
+
+
+def kv_groups(
+    mixers: Sequence[MixerSpec], block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
+) -> tuple[tuple[KVGroup, ...], int]:
+    """The groups of all layers, and the bytes of one block of the pool.
+
+    mixers: of the model, then of its draft, as the worker numbers them.
+    hybrid, drafts: see `group_layers`.
+    """
+    windows: list[int | None] = []
+    layer_bytes: list[int] = []
+    states: set[int] = set()
+    for index, mixer in enumerate(mixers):
+        if isinstance(mixer, StateSpec):
+            states.add(index)
+            windows.append(None)
+            layer_bytes.append(mixer.state_bytes)
+        else:
+            windows.append(mixer.window)
+            layer_bytes.append(block_bytes([mixer], block_size, dtype))
+    groups = group_layers(windows, layer_bytes, hybrid=hybrid, states=states, drafts=drafts)
+    return groups, page_bytes(groups, layer_bytes)
+
+
+def weights_bytes(spec: ModelSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
+    """Bytes of all matrices, a tied one once.
+
+    plan: of the quantization method, None without one.
+    dtype: of plain matrices.
+    multiple: outputs that the kernels for a format pack side by side.
+
+    Raises UserError when the method cannot serve a part.
+    """
+    total = spec.num_plain * ITEM_BYTES[dtype]
+    for parts in spec.fused_groups():
+        total += _group_bytes(parts, plan, dtype, multiple)
+    for half in spec.halves():
+        num_matrices = half.shape[0]
+        total += num_matrices * _group_bytes([half], None, dtype, multiple)
+    return total
+
+
+def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
+    """One layer: neighbours of one format are concatenated along N and padded together."""
+    total = 0
+    rows = 0
+    key = ""
+    row_bytes = 0.0
+    form = dtype
+
+    def padded() -> int:
+        side = multiple(form)
+        padded_rows = -(-rows // side) * side
+        return round(padded_rows * row_bytes)
+
+    for part in parts:
+        n, k = part.shape[-2:]
+        answer = DensePlan((part.name,)) if plan is None else plan(part)
+        if isinstance(answer, Unsupported):
+            raise UserError(f"The quantization method cannot serve {part.name}: {answer.reason}.")
+        own_key = "dense" if isinstance(answer, DensePlan) else answer.fuse_key
+        if own_key != key:
+            total += padded()
+            rows = 0
+            key = own_key
+        if isinstance(answer, DensePlan):
+            row_bytes = k * ITEM_BYTES[dtype]
+            form = dtype
+        else:
+            row_bytes = answer.nbytes / n
+            form = answer.format
+        rows += n
+    return total + padded()
+
+
+def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str) -> int:
+    """Bytes of a step's buffers.
+
+    dtype: of tensors between layers.
+    """
+    item = ITEM_BYTES[dtype]
+    _, choices = spec.router_widths()
+    widths = sum(spec.buffers().values())
+    token_bytes = item * widths + (8 + 4) * choices  # ids are int64, weights float32
+    logit_bytes = item * spec.hidden_size + 4 * spec.vocab_size
+    return limits.tokens * token_bytes + limits.logit_rows * logit_bytes
+
+
+def human_bytes(count: float) -> str:
+    """`123.4 MiB`."""
+    size = count
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -1,0 +1,49 @@
+"""The numerics id, which names all that results depend on, without loading anything; the running engine reports the same.
+
+Owns: asking the chosen kernels and attention plugins, and the form of the answer. Never does: import torch.
+Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import importlib_metadata
+
+from core.plugin.manifest import Manifest
+from core_config.chosen import Chosen
+from core_config.settings import Settings, underscored
+
+
+def numerics_id(
+    kernels: Sequence[Manifest],
+    attention: Sequence[Manifest],
+    platform: Mapping[str, Any],
+    dtype: str,
+    kv_dtype: str,
+    numerics: str,
+) -> str | None:
+    """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell.
+
+    platform: the platform's own arguments.
+    numerics: `fast` or `reference`.
+    """
+    version = importlib_metadata.version("torch").partition("+")[0]
+    reference = f"torch-{version}" if numerics == "fast" else f"torch-rows-{version}"
+    providers = [manifest.call("core_numerics", platform=platform) for manifest in kernels]
+    backends = {manifest.call("core_numerics", platform=platform) for manifest in attention}
+    if None in providers or None in backends:
+        return None
+    return f"{'+'.join([*providers, reference])}/{','.join(sorted(backends))}/{dtype}/kv-{kv_dtype}"
+
+
+def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
+    """The id of the plugins that were chosen."""
+    stages = chosen.stages
+    attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
+    kernels = stages["kernels"].manifests if "kernels" in stages else ()
+    platform = underscored(settings["platform_config"])
+    return numerics_id(
+        kernels, attention, platform, settings["dtype"], settings["kv_cache_dtype"], settings["numerics"]
+    )

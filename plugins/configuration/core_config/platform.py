@@ -1,0 +1,59 @@
+"""The stage that chooses the platform and takes its proposals.
+
+Owns: that stage. Never does: open a device. Called by: resolve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from core.args import foreign
+from core.plugin.hookspecs import PlatformView
+from core.plugin.selection import select_platform
+from core_config.attempt import Attempt
+from core_config.checkpoint import Checkpoint
+from core_config.chosen import ChosenPlatform
+from core_config.files import host_memory
+from core_config.settings import PREFERENCES
+
+
+def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPlatform:
+    """Choose, and let the platform propose values for open arguments. Raises UserError or PluginError.
+
+    checkpoint: None when the model was not found; the platform is looked at all the same.
+    """
+    settings = attempt.settings
+    facts = attempt.facts
+    named = settings["device"]
+    if named.lower() == "auto":
+        named = None
+    choice, device = select_platform(attempt.plugins, named)
+    attempt.chosen.stages["platform"] = choice
+    manifest = choice.manifest
+    settings.derive("device", device.name, choice.selection.why)
+    view = PlatformView(
+        context=facts.context,
+        facts=checkpoint.manifest.facts() if checkpoint else None,
+        arguments=foreign.WithNeutral(settings.values()),
+        set_by_user=tuple(name for name in settings.rows if settings.user_set(name)),
+        device=device,
+    )
+    proposals = manifest.call("core_propose", view=view) or {}
+    settings.propose(proposals, f"platform {manifest.row.name}")
+    wishes: dict[str, Sequence[str]] = {}
+    for name in PREFERENCES:
+        if name in proposals:
+            wishes[name] = _names(proposals[name].value)
+    facts.device = device
+    facts.platform = manifest.spec
+    facts.host_memory = host_memory()
+    attempt.run_rules("platform")
+    return ChosenPlatform(manifest, device, wishes)
+
+
+def _names(proposed: Any) -> list[str]:
+    """A name, or a list of them."""
+    if isinstance(proposed, str):
+        return [proposed]
+    return list(proposed or ())

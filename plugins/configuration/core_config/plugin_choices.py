@@ -1,0 +1,145 @@
+"""The table of all that was chosen, with every plugin's own arguments checked.
+
+Owns: which argument carries the arguments of which plugin. Never does: choose. Called by: engine, weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.api.config import PluginChoices
+from core.api.errors import nearest
+from core.args import foreign
+from core.args.plugin_arguments import convert_struct
+from core.args.schema import flag_of
+from core.plugin.capabilities import constraint_problems
+from core.plugin.discovery import ENGINE
+from core.plugin.kinds import KINDS, Kind, kind_named, normalize
+from core.plugin.registry import PluginRegistry
+from core_config import acceptance
+from core_config.attention import LAYER_KINDS
+from core_config.chosen import Chosen
+from core_config.draft_control import CONTROL_KEYS
+from core_config.draft_keys import is_draft_key
+from core_config.settings import Settings, underscored
+
+Arguments = dict[str, Any]
+NOUNS = {"attention": "attention backend", "kernels": "provider of kernels"}
+"""Of kinds of which several plugins are chosen, for people."""
+
+
+def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]) -> PluginChoices:
+    """The table for other processes; sentences about plugins' arguments go to `problems`."""
+    arguments = _checked_arguments(settings, registry, chosen, problems)
+    for manifest in chosen.manifests():
+        problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
+    attention: dict[str, str] = {}
+    for kind in LAYER_KINDS:
+        name = chosen.name(f"attention.{kind}")
+        if name is not None:
+            attention[kind] = name
+    kernels = chosen.stages.get("kernels")
+    grammars = chosen.stages.get("grammar")
+    processors = chosen.stages.get("logits_processor")
+    connectors = chosen.stages.get("kv_connector")
+    return PluginChoices(
+        loader=chosen.name("loader") or "",
+        platform=chosen.name("platform") or "",
+        quantization=chosen.name("quantization"),
+        kernels=kernels.selection.chosen if kernels is not None else (),
+        attention=attention,
+        speculative=chosen.name("speculative"),
+        model=chosen.name("model"),
+        arguments={key: value for key, value in arguments.items() if value},
+        table=tuple(manifest.row for manifest in chosen.manifests()),
+        grammars=grammars.selection.chosen if grammars is not None else (),
+        logits_processors=processors.selection.chosen if processors is not None else (),
+        executor=chosen.name("executor") or "",
+        kv_connectors=connectors.selection.chosen if connectors is not None else (),
+    )
+
+
+def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
+    """The part of `--speculative-config` that belongs to the method itself; derived keys only where it has them."""
+    values = underscored(settings["speculative_config"] or {})
+    values.pop("method", None)
+    choice = chosen.stages.get("speculative")
+    known: tuple[str, ...] = ()
+    if choice is not None and choice.manifests:
+        plugin = choice.manifests[0]
+        struct = plugin.spec.arguments
+        if plugin.implements("core_draft_spec"):
+            values = {key: value for key, value in values.items() if not is_draft_key(key)}
+        if struct is not None:
+            known = struct.__struct_fields__
+    for key in (*CONTROL_KEYS, *acceptance.KEYS):
+        if key not in known:
+            values.pop(key, None)
+    for key, value in settings.keys_of("speculative_config").items():
+        if key in known and values.get(key) is None:
+            values[key] = value
+    return values
+
+
+def _checked_arguments(
+    settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
+) -> dict[str, Arguments]:
+    """Each chosen plugin's own arguments, by `KIND.NAME`."""
+    named = {kind.name: _named_arguments(kind, settings, registry, chosen, problems) for kind in KINDS if kind.by_name}
+    found: dict[str, Arguments] = {}
+    for manifest in chosen.manifests():
+        kind = manifest.row.kind
+        name = manifest.row.name
+        argument = kind_named(kind).config_argument
+        values: Arguments = {}
+        prefix = "--"
+        if kind in named:
+            values = named[kind].get(name, {})
+            prefix = flag_of(f"{argument}.{name}")
+        elif kind == "speculative":
+            values = speculative_arguments(settings, chosen)
+            prefix = flag_of(f"{argument}")
+        elif kind == "kv_connector":
+            if manifest.row.distribution != ENGINE:
+                values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
+            prefix = flag_of(f"{argument}")
+        elif argument is not None:
+            values = settings[argument]
+            prefix = flag_of(argument)
+        _, wrong = convert_struct(manifest.spec.arguments, values, prefix)
+        problems += wrong
+        found[f"{kind}.{name}"] = underscored(values)
+    if settings["quantization_config"] and chosen.name("quantization") is None:
+        problems.append("--quantization-config: the checkpoint needs no quantization method; leave it out.")
+    return found
+
+
+def _named_arguments(
+    kind: Kind, settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
+) -> dict[str, Arguments]:
+    """The arguments of the plugins of a kind that are used, by name."""
+    argument = kind.config_argument
+    assert argument is not None, "the kind has an argument with a mapping for each name"
+    noun = NOUNS[kind.name]
+    chosen_rows = [manifest.row for manifest in chosen.manifests()]
+    used = {row.name for row in chosen_rows if row.kind == kind.name}
+    known = {row.name for row in registry.rows(kind.name)}
+    found: dict[str, Arguments] = {}
+    for key, values in settings[argument].items():
+        name = normalize(key)
+        flag = f"{flag_of(argument)}.{key}"
+        row = foreign.table().get(f"{argument}.{name}")
+        if name not in known and row is not None:
+            problems.append(f"{flag}: {row.sentence}.")
+        elif name not in known:
+            listed = ", ".join(sorted(known))
+            problems.append(f"{flag}: no such {noun}; known: {listed}.{nearest(name, known)}")
+        elif not isinstance(values, Mapping):
+            problems.append(f"{flag} {values!r}: expected {flag}.KEY VALUE.")
+        elif name not in used:
+            names = ", ".join(sorted(used)) or "none"
+            problems.append(f"{flag}: this {noun} is not used (chosen: {names}); leave it out.")
+        else:
+            found[name] = dict(values)
+    return found

@@ -1,0 +1,245 @@
+"""From arguments to everything that an engine and a server are built from.
+
+Owns: the order of stages, and another attempt without a plugin that failed. Never does: import torch, read a weight, start
+anything. Called by: `core serve`, `core config`, `core plugins explain`, `LLM`.
+
+A stage that fails adds its sentences; stages that need its answer are left out, all others still run, so that one
+attempt reports as much as can be known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from core.api.errors import ConfigError, PluginError
+from core.args.sources import Merged, merge
+from core.plugin.capabilities import device_type
+from core.plugin.ranking import Choice
+from core.plugin.registry import PluginRegistry
+from core_config.acceptance import acceptance_waiver
+from core_config.answers import answer_settings
+from core_config.apis import chosen_apis
+from core_config.attempt import Attempt
+from core_config.checkpoint import Checkpoint, find_checkpoint
+from core_config.choices import choose_plugins, choose_proposer
+from core_config.chosen import ChosenPlatform
+from core_config.draft import find_draft
+from core_config.engine import engine_config
+from core_config.family import find_family, text_alone
+from core_config.files import magic_of, own_config
+from core_config.isolation import left_out
+from core_config.numerics import planned_numerics
+from core_config.platform import choose_platform
+from core_config.pooling import find_pooling
+from core_config.resolution import Resolution
+from core_config.rules import Facts
+from core_config.server import server_config
+from core_config.settings import Settings
+from core_config.sizes import plan_memory
+from core_config.waivers import waivers
+from core_runtime.models.families import without_head
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+
+__all__ = ["Context", "Resolution", "resolve"]
+
+Context = Literal["serve", "llm", "explain"]
+Again = Callable[[PluginError], Resolution]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The input of every attempt. problems: of the command line and of the sources."""
+
+    merged: Merged
+    context: Context
+    environ: Mapping[str, str]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What the checkpoint is.
+
+    located:    as its loader found it.
+    checkpoint: the same under canonical names.
+    family:     the plugin that told its shape; None: the table of families.
+    """
+
+    located: Checkpoint
+    checkpoint: Checkpoint
+    spec: ModelSpec
+    family: Choice | None
+
+
+def resolve(
+    arguments: Mapping[str, Any],
+    *,
+    context: Context,
+    registry: PluginRegistry | None = None,
+    environ: Mapping[str, str] | None = None,
+    problems: Sequence[str] = (),
+) -> Resolution:
+    """Resolve arguments, by schema name: plain values, or `Given` with an origin.
+
+    registry: discovered (and restricted by `plugins`) when None.
+    environ:  `os.environ` when None.
+    problems: sentences of the command line's parser, reported together with the rest.
+    Raises ConfigError with every problem.
+    """
+    environment = os.environ if environ is None else environ
+    merged = merge(arguments, environment)
+    further = [problem for problem in merged.problems if problem not in problems]
+    return _resolve(_Inputs(merged, context, environment, (*problems, *further)), registry, [])
+
+
+def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[str]) -> Resolution:
+    """Attempt it; when a plugin fails that nobody named and that others can replace, once more without it.
+
+    warnings: one for each plugin that was left out before.
+    """
+    facts = Facts(Settings(inputs.merged), inputs.context, inputs.environ)
+    said = [*warnings, *inputs.merged.warnings]
+    attempt = Attempt(facts, list(inputs.problems), said, registry)
+
+    def again(error: PluginError) -> Resolution:
+        assert error.plugin is not None
+        attempt.plugins.block(error.plugin, str(error).rstrip("."))
+        return _resolve(inputs, attempt.plugins, [left_out(error), *warnings])
+
+    try:
+        return _run_stages(inputs.merged, attempt, again)
+    except ConfigError:
+        replaceable = attempt.chosen.replaceable()
+        failed = [error for error in attempt.failures if error.plugin in replaceable]
+        if not failed:
+            raise
+    return again(failed[0])
+
+
+def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
+    """All stages in order. Raises ConfigError with every problem."""
+    server = server_config(merged, attempt.problems)
+    attempt.run_rules("arguments")
+    discover(attempt)
+    server = msgspec.structs.replace(server, answers=answer_settings(merged, attempt.plugins, attempt.problems))
+    if attempt.facts.context == "serve":
+        apis = chosen_apis(attempt.plugins, attempt.problems, attempt.warnings)
+        server = msgspec.structs.replace(server, apis=apis)
+    model, platform = _model_and_platform(attempt)
+    checkpoint = model.checkpoint
+    spec = model.spec
+    attempt.facts.spec = spec
+    attempt.facts.manifest = checkpoint.manifest
+    attempt.facts.pooling = attempt.answer_of(lambda: find_pooling(attempt.settings, checkpoint, spec))
+    if attempt.facts.pooling is not None and isinstance(spec, DecoderSpec):
+        spec = without_head(spec, checkpoint.manifest)
+    mixers = list(spec.mixers)
+    choose_plugins(attempt, checkpoint, model.family, mixers, platform)
+    attempt.draft = attempt.answer_of(lambda: find_draft(attempt, model.located, spec, platform))
+    plan = attempt.answer_of(lambda: plan_memory(attempt, checkpoint, spec))
+    settings = attempt.settings
+    chosen = attempt.chosen
+    engine = attempt.answer_of(
+        lambda: engine_config(
+            settings,
+            attempt.plugins,
+            checkpoint,
+            spec,
+            chosen,
+            plan,
+            attempt.draft,
+            attempt.problems,
+            pooling=attempt.facts.pooling,
+        )
+    )
+    numerics = attempt.answer_of(lambda: planned_numerics(settings, chosen))
+    _warn_of_plugins(attempt)
+    if attempt.problems or engine is None or plan is None:
+        raise ConfigError(attempt.problems)
+    device = device_type(platform.device.name)
+    return Resolution(
+        engine=engine,
+        server=server,
+        manifest=checkpoint.manifest,
+        selections=chosen.selections(),
+        arguments=dict(settings.rows),
+        warnings=attempt.warnings,
+        memory=plan,
+        waivers=[*waivers(chosen, settings["numerics"], device), *acceptance_waiver(engine.acceptance)],
+        given=settings.given(),
+        numerics=numerics,
+        replaceable=chosen.replaceable(),
+        again=again,
+    )
+
+
+def _model_and_platform(attempt: Attempt) -> tuple[_Model, ChosenPlatform]:
+    """The stages that look at the checkpoint alone. Raises ConfigError with every problem where one of the two is not found."""
+    located = attempt.answer_of(lambda: find_model(attempt))
+    checkpoint = located
+    model = None
+    if located is not None:
+        model = attempt.answer_of(lambda: _find_family(attempt, located))
+        said = text_alone(located.manifest.config, located.manifest.tensors)
+        attempt.warnings += [said] if said else []
+    if model is not None:
+        checkpoint = model.checkpoint
+    platform = attempt.answer_of(lambda: choose_platform(attempt, checkpoint))
+    if model is None or platform is None:
+        choose_proposer(attempt, checkpoint)
+        raise ConfigError(attempt.problems)
+    return model, platform
+
+
+def discover(attempt: Attempt) -> None:
+    """The plugins that the arguments leave. Raises ConfigError when they cannot be discovered."""
+    if attempt.registry is None:
+        words = attempt.settings["plugins"]
+        attempt.registry = attempt.answer_of(lambda: PluginRegistry(words=words))
+    if attempt.registry is None:
+        raise ConfigError(attempt.problems)
+    if attempt.settings["device"].lower() == "auto":
+        attempt.registry.start_probes()  # they answer while the checkpoint is looked at
+
+
+def find_model(attempt: Attempt) -> Checkpoint:
+    """Find the model; before, the rules look at what its directory says by itself."""
+    facts = attempt.facts
+    model = attempt.settings["model"]
+    facts.loaders = [row.name for row in attempt.plugins.rows("loader")]
+    facts.config = own_config(model)
+    facts.magic = magic_of(model)
+    attempt.run_rules("reference")
+    draft = facts.speculative.get("model")
+    facts.draft = own_config(draft) if isinstance(draft, str) else {}
+    return find_checkpoint(attempt.settings, attempt.plugins, facts)
+
+
+def _find_family(attempt: Attempt, located: Checkpoint) -> _Model:
+    """The model's shape, and who told it."""
+    settings = attempt.settings
+    checkpoint, spec, family = find_family(
+        attempt.plugins, located, settings["model_impl"], trust_remote_code=settings["trust_remote_code"]
+    )
+    if isinstance(spec, ModuleSpec):
+        settings.derive("model_impl", "transformers", "no row of the table of families and no plugin serves the model")
+    else:
+        settings.derive("model_impl", "core", "the engine has its own implementation")
+    return _Model(located, checkpoint, spec, family)
+
+
+def _warn_of_plugins(attempt: Attempt) -> None:
+    """Warnings of broken plugins that nobody named, and of chosen ones about themselves."""
+    plugins = attempt.plugins
+    for error in plugins.broken():
+        if plugins.own(error.row):
+            attempt.warnings.append(left_out(error))
+    for manifest in attempt.chosen.manifests():
+        if manifest.warning:
+            attempt.warnings.append(f"{manifest.warning}.")

@@ -1,0 +1,25 @@
+"""Every relation between arguments, as a table.
+
+Owns: `RULES`, in the order in which a stage runs them. Never does: hold a check itself (each area's file does).
+Called by: resolve, tests.
+
+A rule is a function, named by what it says; its docstring is the relation in one sentence.
+"""
+
+from __future__ import annotations
+
+from core_config.rules import batch, compilation, memory, model, pooling, remote, serving, speculative
+from core_config.rules.rule import Derive, Facts, Finding, Problem, Rule, Stage, Warn, findings, is_count
+
+RULES: tuple[Rule, ...] = (
+    *serving.RULES,
+    *remote.RULES,
+    *model.RULES,
+    *pooling.RULES,
+    *batch.RULES,
+    *compilation.RULES,
+    *memory.RULES,
+    *speculative.RULES,
+)
+
+__all__ = ["RULES", "Derive", "Facts", "Finding", "Problem", "Rule", "Stage", "Warn", "findings", "is_count"]

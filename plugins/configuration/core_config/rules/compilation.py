@@ -1,0 +1,143 @@
+"""Rules about what is recorded and compiled.
+
+Owns: those rules and their order. Called by: the table (`core_config.rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from core_config.compilation import (
+    COMPILER,
+    PREFIX,
+    TWICE,
+    Said,
+    recorded_sizes,
+    said_of_compiling,
+    said_of_recording,
+    said_twice,
+)
+from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn, is_count
+
+SERVED_MODES = ("NONE", "FULL_DECODE_ONLY")
+
+
+def single_modes_are_served(facts: Facts) -> Findings:
+    """Whole models are not compiled, and only whole steps of one token a sequence are recorded."""
+    keys = facts.settings.mapping("compilation_config")
+    for name in ("mode", "level"):
+        mode = keys.get(name)
+        if mode in (1, 2):
+            yield Problem(
+                f"{PREFIX}.{name} {mode}: it compiles whole models, and this engine compiles what lies between matrices and "
+                "attention; use 3, or 0 for none."
+            )
+    recorded = keys.get("cudagraph_mode")
+    if recorded is not None and recorded not in SERVED_MODES:
+        yield Problem(
+            f"{PREFIX}.cudagraph_mode {recorded}: this engine records steps of one token a sequence, and those whole; use "
+            f"{' or '.join(SERVED_MODES)}."
+        )
+
+
+def what_is_said_twice_is_the_same(facts: Facts) -> Findings:
+    """Arguments that say whether steps are recorded, whether anything is compiled, and in which sizes, agree."""
+    settings = facts.settings
+    said = [said_of_recording(settings), said_of_compiling(settings)]
+    said += [said_twice(settings, name) for name in TWICE]
+    for statements in said:
+        different = [other for other in statements if other.value != statements[0].value]
+        if different:
+            both = f"{statements[0].text} and {different[0].text}"
+            yield Problem(f"{both} contradict each other; leave one of them out.")
+
+
+def nothing_is_recorded_where_that_is_said(facts: Facts) -> Findings:
+    """`-O0` and `cudagraph_mode NONE` are `--enforce-eager`."""
+    said = said_of_recording(facts.settings)
+    if said and not said[0].value:
+        yield Derive("enforce_eager", True, said[0].text)
+        sizes = _given_sizes(facts)
+        if sizes:
+            yield Warn(f"{sizes[0].text} has no effect: with {said[0].text} nothing is recorded.")
+
+
+def torch_compiles_where_that_is_said(facts: Facts) -> Findings:
+    """`-O3` and `mode 3` add the provider that compiles, behind those whose kernels are there already."""
+    said = said_of_compiling(facts.settings)
+    if said and said[0].value:
+        yield Derive("kernels", ["auto", COMPILER], said[0].text)
+
+
+def largest_size_is_among_the_sizes(facts: Facts) -> Findings:
+    """The largest recorded size is one of those that are listed."""
+    sizes, largest = [said_twice(facts.settings, name) for name in TWICE]
+    if sizes and largest and largest[0].value not in sizes[0].value:
+        yield Problem(f"{largest[0].text}: it is none of {sizes[0].text}; leave it out, or list it.")
+
+
+def compiled_code_is_kept_in_a_directory(facts: Facts) -> Findings:
+    """What torch has compiled is kept where files can be, and only where it compiles."""
+    path = facts.settings.mapping("compilation_config").get("cache_dir")
+    if not path:
+        return
+    if Path(path).exists() and not Path(path).is_dir():
+        yield Problem(f"{PREFIX}.cache_dir {path}: it is a file; name a directory.")
+    elif COMPILER not in facts["kernels"]:
+        yield Warn(f"{PREFIX}.cache_dir has no effect: nothing is compiled; --optimization-level 3 compiles.")
+
+
+def level_is_told(facts: Facts) -> Findings:
+    """Without a level, steps are recorded in all sizes and nothing is compiled; where recordings have no size, 1 is 2."""
+    level = facts["optimization_level"]
+    if level is None and not facts["enforce_eager"] and COMPILER not in facts["kernels"]:
+        yield Derive("optimization_level", 2, "steps are recorded, nothing is compiled")
+    elif level == 1 and not _has_sizes(facts):
+        yield Derive("optimization_level", 1, f"the same as 2: {_why_no_sizes(facts)}", canonical=True)
+
+
+def sizes_need_recordings_of_one_size(facts: Facts) -> Findings:
+    """Sizes mean nothing where one recording serves all."""
+    sizes = _given_sizes(facts)
+    if sizes and not _has_sizes(facts) and not facts["enforce_eager"]:
+        yield Warn(f"{sizes[0].text} has no effect: {_why_no_sizes(facts)}.")
+
+
+def platform_and_sizes_agree(facts: Facts) -> Findings:
+    """A platform's own limit of recorded sizes is kept by those that are asked for."""
+    limit = facts.settings.mapping("platform_config").get("largest_graph")
+    sizes = recorded_sizes(facts.settings)
+    given = _given_sizes(facts)
+    if is_count(limit, 0) and sizes and given and max(sizes) > limit:
+        yield Problem(
+            f"{given[0].text} and --platform-config.largest-graph {limit} contradict each other; leave one of them out."
+        )
+
+
+def _given_sizes(facts: Facts) -> Sequence[Said]:
+    """What the user says of sizes."""
+    return [said for name in TWICE for said in said_twice(facts.settings, name)]
+
+
+def _has_sizes(facts: Facts) -> bool:
+    """Whether a recording of the platform serves one number of rows."""
+    return facts.capability("device_graphs") is True
+
+
+def _why_no_sizes(facts: Facts) -> str:
+    name = facts.platform.name if facts.platform else "cpu"
+    return f"on {name}, one recording serves steps of every size"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(single_modes_are_served),
+    Rule(what_is_said_twice_is_the_same),
+    Rule(nothing_is_recorded_where_that_is_said),
+    Rule(torch_compiles_where_that_is_said),
+    Rule(largest_size_is_among_the_sizes),
+    Rule(compiled_code_is_kept_in_a_directory),
+    Rule(level_is_told, "platform"),
+    Rule(sizes_need_recordings_of_one_size, "platform"),
+    Rule(platform_and_sizes_agree, "platform"),
+)

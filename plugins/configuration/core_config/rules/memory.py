@@ -1,0 +1,158 @@
+"""Rules about memory: the KV cache, its type, offloading of its blocks.
+
+Owns: those rules and their order. Called by: the table (`core_config.rules`).
+"""
+
+from __future__ import annotations
+
+from core.args.schema import flag_of
+from core_config.memory import human_bytes
+from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+from core_runtime.models.kv_scales import is_kv_scale
+
+GIB = 1 << 30
+UTILIZATION_MOST = 0.98
+
+
+def utilization_leaves_room(facts: Facts) -> Findings:
+    """A share of nearly all memory leaves none for what is not planned."""
+    share = facts["gpu_memory_utilization"]
+    if facts.given("gpu_memory_utilization") and share > UTILIZATION_MOST:
+        yield Warn(f"--gpu-memory-utilization {share:g}: above {UTILIZATION_MOST} memory may run out; choose less.")
+
+
+def blocks_override_bytes(facts: Facts) -> Findings:
+    """A number of blocks overrides bytes and a fraction."""
+    count = facts["num_gpu_blocks_override"]
+    if count is None:
+        return
+    yield Derive("kv_cache_memory_bytes", count * facts.block_bytes, f"{count} blocks by num_gpu_blocks_override", True)
+    for name in ("kv_cache_memory_bytes", "gpu_memory_utilization"):
+        if facts.given(name):
+            yield Warn(f"{flag_of(name)} has no effect together with --num-gpu-blocks-override {count}.")
+
+
+def bytes_override_a_share(facts: Facts) -> Findings:
+    """An explicit byte count overrides a fraction."""
+    if facts["num_gpu_blocks_override"] is not None or not facts.given("kv_cache_memory_bytes"):
+        return
+    if facts.given("gpu_memory_utilization"):
+        yield Warn(
+            f"--gpu-memory-utilization {facts['gpu_memory_utilization']:g} has no effect together with "
+            f"--kv-cache-memory-bytes {facts['kv_cache_memory_bytes']}; leave one of them out."
+        )
+
+
+def bytes_come_from_a_share(facts: Facts) -> Findings:
+    """A fraction that the user gave overrides the platform's proposal; without a proposal it always counts."""
+    if facts["num_gpu_blocks_override"] is not None or facts.given("kv_cache_memory_bytes") or facts.device is None:
+        return
+    if not facts.given("gpu_memory_utilization") and facts["kv_cache_memory_bytes"] is not None:
+        return
+    share, total = facts["gpu_memory_utilization"], facts.device.total_bytes or facts.device.memory_bytes
+    beside, what = _beside(facts)
+    room = min(int(total * share), facts.device.memory_bytes) - beside
+    why = f"{share:g} of {human_bytes(total)}, less {what}"
+    if int(total * share) > facts.device.memory_bytes:
+        why = f"{human_bytes(facts.device.memory_bytes)} are free, less {what}"
+    yield Derive("kv_cache_memory_bytes", max(room, 0), why)
+
+
+def _beside(facts: Facts) -> tuple[int, str]:
+    """Bytes of the device that the cache cannot have, and the words for them.
+
+    Where memory is taken when it is allocated (`reserved_bytes`), the buffers of a step count, and what the platform needs.
+    """
+    weights = facts.weights_bytes
+    reserved = facts.capability("reserved_bytes")
+    if reserved is None:
+        return weights, f"{human_bytes(weights)} of weights"
+    workspace = facts.workspace_bytes
+    what = (
+        f"{human_bytes(weights)} of weights, {human_bytes(workspace)} of buffers and {human_bytes(reserved)} for the "
+        "driver and recorded graphs"
+    )
+    return weights + workspace + reserved, what
+
+
+def kv_dtype_needs_scales(facts: Facts) -> Findings:
+    """An 8-bit cache uses scales of 1.0 when the checkpoint has none."""
+    dtype = facts["kv_cache_dtype"]
+    if str(dtype) not in ("fp8_e4m3", "fp8_e5m2") or facts.manifest is None:
+        return
+    if not any(is_kv_scale(name) for name in facts.manifest.tensors):
+        yield Warn(
+            f"--kv-cache-dtype {dtype}: the checkpoint has no scales, so 1.0 is used and accuracy may suffer; "
+            "choose --kv-cache-dtype auto to be safe."
+        )
+
+
+def fp8_means_e4m3(facts: Facts) -> Findings:
+    """`fp8` is a spelling of `fp8_e4m3`."""
+    if facts["kv_cache_dtype"] == "fp8":
+        yield Derive("kv_cache_dtype", "fp8_e4m3", "fp8 means fp8_e4m3", canonical=True)
+
+
+def kv_dtype_fits_the_platform(facts: Facts) -> Findings:
+    """A platform that declares `kv_dtypes` serves no others."""
+    allowed, dtype = facts.capability("kv_dtypes"), facts["kv_cache_dtype"]
+    if allowed is not None and dtype != "auto" and dtype not in allowed:
+        name = facts.platform.name if facts.platform else ""
+        yield Problem(f"--kv-cache-dtype {dtype}: platform '{name}' serves {', '.join(allowed)}; choose one of these.")
+
+
+def host_memory_holds_offloaded_blocks(facts: Facts) -> Findings:
+    """Blocks that leave the device need room in the host's memory."""
+    size = facts["kv_offloading_size"] or 0
+    if facts.host_memory and size * GIB > facts.host_memory:
+        yield Warn(
+            f"--kv-offloading-size {size:g}: this machine has {human_bytes(facts.host_memory)} of memory; "
+            "choose a smaller size."
+        )
+
+
+def disk_size_needs_a_path(facts: Facts) -> Findings:
+    """The size of a directory asks for a directory."""
+    if facts.given("kv_offloading_disk_size") and facts["kv_offloading_disk_path"] is None:
+        yield Warn("--kv-offloading-disk-size has no effect without --kv-offloading-disk-path.")
+
+
+def states_are_not_offloaded(facts: Facts) -> Findings:
+    """Keys and values from a tier would be of no use without the state behind them, which is cached in memory alone."""
+    if not facts.has_states:
+        return
+    for name in ("kv_offloading_size", "kv_offloading_disk_path", "kv_transfer_config"):
+        if facts[name]:
+            yield Derive(name, None, "off: cached states of the model's layers are not offloaded", force=True)
+            yield Warn(f"{flag_of(name)} has no effect: the model has layers with a state, which is not offloaded.")
+
+
+def offloading_needs_prefix_caching(facts: Facts) -> Findings:
+    """Offloading, events and metrics are about cached blocks."""
+    if facts["enable_prefix_caching"] is not False:
+        return
+    names = (
+        "kv_offloading_size",
+        "kv_offloading_disk_path",
+        "kv_transfer_config",
+        "kv_events_config",
+        "kv_cache_metrics",
+    )
+    for name in names:
+        if facts[name]:
+            yield Warn(f"{flag_of(name)} has no effect without prefix caching.")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(utilization_leaves_room),
+    Rule(blocks_override_bytes, "memory"),
+    Rule(bytes_override_a_share, "memory"),
+    Rule(bytes_come_from_a_share, "memory"),
+    Rule(fp8_means_e4m3),
+    Rule(kv_dtype_fits_the_platform, "platform"),
+    Rule(kv_dtype_needs_scales, "model"),
+    Rule(host_memory_holds_offloaded_blocks, "platform"),
+    Rule(disk_size_needs_a_path),
+    Rule(states_are_not_offloaded, "model"),
+    Rule(offloading_needs_prefix_caching, "model"),
+)

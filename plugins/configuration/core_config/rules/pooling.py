@@ -1,0 +1,79 @@
+"""Rules about pooling: what a model that gives vectors can do without, and what an encoder cannot do.
+
+Owns: those rules and their order. Called by: the table (`core_config.rules`).
+"""
+
+from __future__ import annotations
+
+from core.api.specs import AttentionSpec
+from core.args.schema import flag_of
+from core_config.rerankers import known_reranker
+from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
+
+
+def encoders_see_whole_texts(facts: Facts) -> Findings:
+    """Where tokens see those behind them, a text is computed in one step, and no prefix of another one helps."""
+    mixers = facts.spec.mixers if facts.spec is not None else ()
+    if all(not isinstance(mixer, AttentionSpec) or mixer.causal for mixer in mixers):
+        return
+    for name in ("enable_chunked_prefill", "enable_prefix_caching"):
+        why = "off: each token of an encoder sees the whole text"
+        if facts.given(name) and facts.settings.given()[name]:
+            yield Warn(f"{flag_of(name)} has no effect: each token of an encoder sees the whole text.")
+        yield Derive(name, False, why, force=True)
+
+
+def texts_are_as_long_as_trained(facts: Facts) -> Findings:
+    """A checkpoint that says how long its texts were in training is asked for no longer ones, unless the user does."""
+    pooling = facts.pooling
+    if pooling is None or pooling.max_tokens is None or facts.given("max_model_len") or facts.spec is None:
+        return
+    length = facts["max_model_len"]
+    if length is None or pooling.max_tokens < length:
+        why = "max_seq_length of sentence-transformers' files"
+        yield Derive("max_model_len", pooling.max_tokens, why, force=True)
+
+
+def nobody_drafts_vectors(facts: Facts) -> Findings:
+    """There are no tokens to guess, and no logits to change."""
+    if facts.pooling is not None and facts["speculative_config"]:
+        yield Problem("--speculative-config: nothing can be drafted for --runner pooling; leave one of the two out.")
+    if facts.pooling is not None and facts["logits_processors"]:
+        yield Problem("--logits-processors: there are no logits with --runner pooling; leave one of the two out.")
+
+
+def pooling_nobody_said(facts: Facts) -> Findings:
+    """Without a word of the checkpoint or of the user, the usual way may not be that of the model."""
+    pooling = facts.pooling
+    if pooling is not None and pooling.source.startswith("usual"):
+        yield Warn(
+            f"hidden states are pooled by '{pooling.kinds[0]}', {pooling.source}. Say otherwise with "
+            "--pooler-config.pooling-type."
+        )
+
+
+def keys_of_the_pooler_pool(facts: Facts) -> Findings:
+    """A model that generates text has no pooler."""
+    if facts.spec is not None and facts.pooling is None and facts["pooler_config"]:
+        yield Warn("--pooler-config has no effect with --runner generate.")
+
+
+def rerankers_may_generate(facts: Facts) -> Findings:
+    """A model that is known to rank documents is run for text when nobody says otherwise, as its own scripts do."""
+    if facts.spec is None or facts.pooling is not None or facts.given("runner") or facts.manifest is None:
+        return
+    name = str(facts["model"])
+    if known_reranker(name, facts.manifest.config) is not None:
+        yield Warn(
+            f"'{name}' is a reranker by its name, and runs for text; --runner pooling serves /score and /rerank."
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(texts_are_as_long_as_trained, "model"),
+    Rule(encoders_see_whole_texts, "model"),
+    Rule(nobody_drafts_vectors, "model"),
+    Rule(pooling_nobody_said, "model"),
+    Rule(keys_of_the_pooler_pool, "model"),
+    Rule(rerankers_may_generate, "model"),
+)

@@ -1,0 +1,187 @@
+"""A rule is a check that looks at facts and answers with findings.
+
+Owns: `Rule`, `Facts` (what rules may look at), the findings, and running one stage. Never does: hold a rule itself.
+Called by: the rule files (they build rows of the table), resolve (it runs the stages).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeGuard
+
+from core.api.pooling import PoolingConfig
+from core.api.specs import StateSpec
+from core.plugin.hookspecs import Device, PluginSpec
+from core_config.settings import Settings
+from core_runtime.specs.checkpoint import CheckpointManifest
+from core_runtime.specs.module_spec import ModelSpec
+
+Stage = Literal["arguments", "reference", "platform", "model", "memory", "plugins"]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """The configuration is refused. text: flags, the values seen, a way out."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    """The configuration is accepted, but part of it has no effect or may surprise."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derive:
+    """A value for an argument, or for a key in one (`speculative_config.KEY`), that the user left open.
+
+    force: replace the user's value as well (a `Warn` says so, unless the value asked for this, such as `auto`).
+    canonical: only another spelling of the user's value; its origin stays.
+    """
+
+    name: str
+    value: Any
+    reason: str
+    force: bool = False
+    canonical: bool = False
+
+
+Finding = Problem | Warn | Derive
+Findings = Iterable[Finding]
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything that is known when a stage runs; later stages know more.
+
+    settings:      the arguments as they stand.
+    context:       `serve`, `llm` or `explain`.
+    environ:       environment variables.
+    config:        `config.json` of the model's directory, before a loader was asked.
+    draft:         the same of a draft model.
+    snapshot:      local path of a hub name.
+    device:        the chosen one.
+    platform:      the chosen one.
+    loader:        the chosen one.
+    loaders:       names of all loaders.
+    quantization:  the chosen method.
+    cascades:      names of the chosen attention backends that read a shared prefix once.
+    kernels:       the chosen providers.
+    magic:         first bytes of the checkpoint.
+    spec:          the model's description.
+    manifest:      of the checkpoint.
+    pooling:       how hidden states become the answer; None: the model generates text.
+    weights_bytes: by the memory plan.
+    workspace_bytes: of a step's buffers, by the memory plan.
+    block_bytes:   bytes of one KV block, by the memory plan.
+    host_memory:   bytes of memory of this machine.
+    """
+
+    settings: Settings
+    context: str = "serve"
+    environ: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    draft: Mapping[str, Any] = field(default_factory=dict)
+    snapshot: str | None = None
+    device: Device | None = None
+    platform: PluginSpec | None = None
+    loader: PluginSpec | None = None
+    loaders: Sequence[str] = ()
+    quantization: str | None = None
+    cascades: Sequence[str] = ()
+    kernels: Sequence[str] = ()
+    magic: bytes = b""
+    spec: ModelSpec | None = None
+    manifest: CheckpointManifest | None = None
+    pooling: PoolingConfig | None = None
+    weights_bytes: int = 0
+    workspace_bytes: int = 0
+    block_bytes: int = 0
+    host_memory: int = 0
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+    def given(self, name: str) -> bool:
+        """Whether the user gave `name`."""
+        return self.settings.user_set(name)
+
+    def origin(self, name: str) -> str:
+        """Where the value of `name` comes from: `argument`, `default`, ..."""
+        _, origin, _ = self.settings.rows[name]
+        return origin
+
+    def capability(self, name: str) -> Any:
+        """The value that the chosen platform declares; None when it declares none."""
+        return None if self.platform is None else self.platform.capabilities.get(name)
+
+    @property
+    def speculative(self) -> dict[str, Any]:
+        """`speculative_config` with underscores in its keys, and what was derived; empty when unset."""
+        return self.settings.mapping("speculative_config")
+
+    @property
+    def is_headless(self) -> bool:
+        """Whether the engine runs alone, for a front elsewhere."""
+        return bool(self["headless"])
+
+    @property
+    def is_front(self) -> bool:
+        """Whether the engine runs elsewhere."""
+        return bool(self["data_parallel_size_local"] == 0)
+
+    @property
+    def has_states(self) -> bool:
+        """Whether the model has layers with a state; False before it is known."""
+        mixers = self.spec.mixers if self.spec is not None else ()
+        return any(isinstance(mixer, StateSpec) for mixer in mixers)
+
+    @property
+    def num_drafts(self) -> int:
+        """Drafts a step; 0 without speculation, and for values that `method_and_count_are_given` reports."""
+        count = self.speculative.get("num_speculative_tokens")
+        return count if is_count(count) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table: a check, and the stage in which it runs."""
+
+    check: Callable[[Facts], Findings]
+    stage: Stage = "arguments"
+
+
+def findings(rules: Sequence[Rule], stage: Stage, facts: Facts) -> Iterator[Finding]:
+    """The findings of one stage, in order; each derived value is applied before the next rule looks."""
+    for rule in rules:
+        if rule.stage != stage:
+            continue
+        # all of a rule's findings first: none of them sees what another one derives
+        for finding in list(rule.check(facts)):
+            if isinstance(finding, Derive):
+                apply(facts.settings, finding)
+            yield finding
+
+
+def apply(settings: Settings, finding: Derive) -> None:
+    """Settle a derived value, unless the user has."""
+    name, value, reason = finding.name, finding.value, finding.reason
+    if finding.canonical or "." in name:
+        settings.derive(name, value, reason)
+    elif finding.force:
+        settings.replace(name, value, reason)
+    elif not settings.user_set(name):
+        settings.derive(name, value, reason)
+
+
+def is_count(value: Any, least: int = 1) -> TypeGuard[int]:
+    """Whether `value` is an integer from `least` on (True and 1.0 are not)."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether `value` is a number (True is not)."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

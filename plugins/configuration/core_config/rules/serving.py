@@ -1,0 +1,169 @@
+"""Rules about the server, its log and its metrics.
+
+Owns: those rules and their order. Called by: the table (`core_config.rules`).
+"""
+
+from __future__ import annotations
+
+from core.args.reach import means_nothing_to_llm
+from core.args.schema import flag_of, schema
+from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
+
+OF_RESTARTS = (
+    "engine_restart_window",
+    "engine_restart_backoff",
+    "engine_wedge_timeout",
+    "standby_engine",
+    "keep_weights",
+)
+"""Arguments that only matter when an engine that dies is started again."""
+
+
+def log_length_needs_the_log(facts: Facts) -> Findings:
+    """A limit on logged prompts asks for a log of requests."""
+    if not facts["enable_log_requests"] and facts.given("max_log_len"):
+        yield Warn("--max-log-len has no effect without --enable-log-requests.")
+
+
+def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
+    """Another engine's variable looks like protection, but is not read."""
+    if facts.context != "llm" and not facts.is_headless and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
+        yield Warn(
+            "VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key."
+        )
+
+
+def limits_of_keys_need_keys(facts: Facts) -> Findings:
+    """Without keys nobody can tell one client from another."""
+    limits = ("max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key")
+    given = [flag_of(name) for name in limits if facts[name]]
+    if facts.context == "serve" and given and not facts["api_key"]:
+        yield Problem(f"{given[0]}: this server asks nobody for a key; give --api-key too, or leave it out.")
+
+
+def public_prompts_need_keys(facts: Facts) -> Findings:
+    """Without keys every cached prefix is shared by all."""
+    if facts.context == "serve" and facts["public_prompt"] and not facts["api_key"]:
+        yield Warn("--public-prompt has no effect without --api-key: all clients share all cached prefixes.")
+
+
+def samples_are_of_metrics(facts: Facts) -> Findings:
+    """A share of blocks is sampled for the metrics of the cache."""
+    if facts.given("kv_cache_metrics_sample") and not facts["kv_cache_metrics"]:
+        yield Warn("--kv-cache-metrics-sample has no effect without --kv-cache-metrics.")
+
+
+def cache_metrics_need_statistics(facts: Facts) -> Findings:
+    """The metrics of the cache are part of the statistics."""
+    if facts["kv_cache_metrics"] and facts["disable_log_stats"]:
+        yield Problem("--kv-cache-metrics: needs the statistics; leave --disable-log-stats out.")
+
+
+def restarts_serve_servers(facts: Facts) -> Findings:
+    """Only a server's engine is started again, and only when restarts are allowed."""
+    given = [flag_of(name) for name in OF_RESTARTS if facts.given(name)]
+    if facts.context == "llm" and facts.given("engine_restarts"):
+        given.append(flag_of("engine_restarts"))
+    if not given:
+        return
+    if facts.context == "llm":
+        yield Warn(f"{', '.join(given)}: no effect here: the engine of LLM is in this process, and dies with it.")
+    elif facts["engine_restarts"] == 0:
+        yield Warn(f"{', '.join(given)}: no effect with --engine-restarts 0.")
+
+
+def uds_replaces_host_and_port(facts: Facts) -> Findings:
+    """A server listens in one place."""
+    given = [flag_of(name) for name in ("host", "port") if facts.given(name)]
+    if facts["uds"] and given:
+        yield Problem(f"--uds: the server listens there and nowhere else; leave {' and '.join(given)} out.")
+
+
+def details_need_traces(facts: Facts) -> Findings:
+    """Details are spans, and spans go somewhere."""
+    if facts["collect_detailed_traces"] and not facts["otlp_traces_endpoint"]:
+        yield Problem("--collect-detailed-traces: say where traces go; give --otlp-traces-endpoint.")
+
+
+def llm_is_watched_otherwise(facts: Facts) -> Findings:
+    """Traces and the log of requests are a server's."""
+    names = ("otlp_traces_endpoint", "log_config_file", "vllm_metrics", "enable_log_requests", "max_log_len")
+    given = [flag_of(name) for name in names if facts[name] and facts.given(name)]
+    if facts.context == "llm" and given:
+        yield Warn(f"{', '.join(given)}: no effect here; configure logging, or trace, in the program that calls LLM.")
+
+
+def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
+    """What holds on to the weights of the start is at odds with giving them back, or replacing them."""
+    changing = {
+        "--enable-sleep-mode": facts["enable_sleep_mode"],
+        "--weight-transfer-config": facts["weight_transfer_config"] is not None,
+    }
+    holding = ("keep_weights", "state_canary")
+    for flag, is_wanted in changing.items():
+        for name in holding:
+            if is_wanted and facts[name] is not None:
+                yield Problem(f"{flag}: {flag_of(name)} holds on to the weights of the start; leave one of them out.")
+
+
+def weights_are_replaced_by_friends(facts: Facts) -> Findings:
+    """Whoever may replace weights decides what a server says."""
+    if facts.is_headless:
+        return  # its front tells
+    has_key = facts["api_key"] or facts["admin_api_key"]
+    if facts.context == "serve" and facts["weight_transfer_config"] is not None and not has_key:
+        yield Warn(
+            "--weight-transfer-config: this server asks nobody for a key, so everybody who reaches it may replace its weights; "
+            "give --api-key or --admin-api-key."
+        )
+
+
+def paths_of_operators_need_an_operator(facts: Facts) -> Findings:
+    """With several keys and no admin key nobody may call the paths that these arguments open."""
+    if facts.context != "serve" or len(facts["api_key"] or ()) < 2 or facts["admin_api_key"]:
+        return
+    names = ("enable_sleep_mode", "weight_transfer_config", "profiler_config")
+    given = [flag_of(name) for name in names if facts[name]]
+    if given:
+        yield Warn(
+            f"{', '.join(given)}: the paths are the operator's, and with several API keys nobody is the operator; give "
+            "--admin-api-key to use them over HTTP."
+        )
+
+
+def servers_read_their_arguments(facts: Facts) -> Findings:
+    """What only a server looks at means nothing to `LLM`; a file or a variable may be shared with a server."""
+    if facts.context != "llm":
+        return
+    given: list[str] = []
+    shared: list[str] = []
+    for name, field in schema().fields.items():
+        if not means_nothing_to_llm(field):
+            continue
+        origin = facts.origin(name)
+        if origin == "argument":
+            given.append(name)
+        elif origin.startswith("config file"):
+            shared.append(name)
+    if given:
+        yield Problem(f"{', '.join(given)}: only a server reads this; leave it out, or use `core serve`.")
+    if shared:
+        yield Warn(f"{', '.join(shared)}: no effect here: only a server reads this.")
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(log_length_needs_the_log),
+    Rule(foreign_api_key_protects_nothing),
+    Rule(limits_of_keys_need_keys),
+    Rule(public_prompts_need_keys),
+    Rule(samples_are_of_metrics),
+    Rule(cache_metrics_need_statistics),
+    Rule(restarts_serve_servers),
+    Rule(uds_replaces_host_and_port),
+    Rule(details_need_traces),
+    Rule(llm_is_watched_otherwise),
+    Rule(changing_weights_are_held_by_nobody),
+    Rule(weights_are_replaced_by_friends),
+    Rule(paths_of_operators_need_an_operator),
+    Rule(servers_read_their_arguments),
+)

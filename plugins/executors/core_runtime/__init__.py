@@ -1,0 +1,1 @@
+"""The torch runtime: models, layers, weights and sampling behind the executor contract."""

@@ -1,0 +1,41 @@
+"""The contract of loaders: where tensors come from.
+
+Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Called by: plugins (they implement these), executor, models and config (they call these).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class Loader(Protocol):
+    """Kind `loader`. `resolve` must not import torch; the command line calls it."""
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """Read names, shapes, configuration and tokenizer source. Raises CheckpointError."""
+        ...
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield (canonical name, tensor on the CPU) for each of `reads`, in an order that suits the files.
+
+        Packed types come as uint8 [N, bytes a row]; plain types in their own dtype and logical shape. A tensor is valid
+        until the next one is drawn.
+        """
+        ...
+
+
+@runtime_checkable
+class ResolvesTensors(Protocol):
+    """Optional part of a loader: it finds tensors that lie without a configuration, for updates of weights."""
+
+    def resolve_tensors(self, ref: str) -> CheckpointManifest:
+        """What lies at `ref`, a folder or a file; `config` is empty where there is none. Raises CheckpointError."""
+        ...

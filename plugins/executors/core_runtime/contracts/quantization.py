@@ -1,0 +1,29 @@
+"""The contract of quantization methods: from a checkpoint's parts to canonical weights.
+
+Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
+Called by: plugins (they implement these), executor, models and config (they call these).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from core.api.specs import DensePlan, LayerSpec, PartPlan, Unsupported
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core_runtime.weights.formats import CanonicalWeight
+
+
+@runtime_checkable
+class QuantizationMethod(Protocol):
+    """Kind `quantization`: translates a checkpoint's parts into canonical formats."""
+
+    def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
+        """How the part would be held; torch-free and cheap (the memory plan calls it for every layer)."""
+        ...
+
+    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> CanonicalWeight:
+        """Translate the tensors that the plan reads. They may be views of a file: copy what is kept."""
+        ...

@@ -1,0 +1,149 @@
+"""A model on a device that is not there, and one step of every kind on it: which kernels it calls, and with what.
+
+Owns: the steps that differ in what is called. Never does: compute, sample a token, know who listens.
+Called by: `core kernels build`, inside what a provider of kernels listens with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from core.api.config import EngineConfig
+from core.api.errors import UserError
+from core.plugin.table import PluginTable
+from core_runtime.contracts import BatchView
+from core_runtime.executor.checkpoint import open_checkpoint
+from core_runtime.executor.device import Device
+from core_runtime.executor.instance import ModelInstance, build, share_cache
+from core_runtime.executor.phantom import NOWHERE, PhantomLoader, PhantomRuntime
+from core_runtime.executor.plugin_loading import load_plugin
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.decoder import Decoder
+
+ROWS: Final = (1, 24, 48, 64, 96, 192)
+"""Numbers of rows at which kernels choose another way to compute, or lie between two such numbers."""
+
+
+class Step(NamedTuple):
+    """Sequences of as many rows each."""
+
+    num_seqs: int
+    query_len: int
+
+
+def dry_run(config: EngineConfig) -> None:
+    """Build the configured model and run one step of every kind.
+
+    Raises PluginError or UserError where the model cannot be built, or where what it calls depends on what it computes.
+    """
+    try:
+        _dry_run(config)
+    except (NotImplementedError, RuntimeError) as error:
+        said = str(error).splitlines()[0]
+        raise UserError(
+            f"model '{config.model.model}': what it launches depends on numbers that are known on a device alone ({said}); "
+            "kernels can be compiled ahead without a model."
+        ) from error
+
+
+def _dry_run(config: EngineConfig) -> None:
+    plugins = PluginTable(config.plugins.table)
+    options = {"num_threads": 1}
+    providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
+    platform = config.device.partition(":")[0]
+    device = Device(PhantomRuntime(KernelSet(providers, platform)))
+    with torch.inference_mode():
+        model = _built(config, plugins, device)
+        decoder = model.model
+        assert isinstance(decoder, Decoder), "models of transformers' modules were refused"
+        for step in _steps(config):
+            _run(decoder, step, config)
+        for rows in sorted({min(rows, decoder.max_logits) for rows in ROWS}):
+            chosen = torch.zeros(rows, dtype=torch.int64, device=NOWHERE)
+            _sample(decoder.kernels, decoder.logits(chosen))
+
+
+def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelInstance:
+    """The model with its cache."""
+    if config.model.implementation == "transformers":
+        raise UserError(
+            f"model '{config.model.model}': its layers are those of transformers, which need a device that is there; "
+            "kernels can be compiled ahead without a model."
+        )
+    runtime = device.runtime
+    dtype = runtime.activation_dtype(config.model.dtype)
+    # How a quantized weight lies may depend on what is in it: those are read, one layer at a time.
+    wrap = PhantomLoader if config.plugins.quantization is None else None
+    checkpoint = open_checkpoint(config, plugins, dtype, wrap)
+    model = build(config, checkpoint, device, plugins)
+    share_cache([model], config.cache, device)
+    return model
+
+
+def _steps(config: EngineConfig) -> Iterator[Step]:
+    """Decoding, prompts, and prompts of many sequences."""
+    limits = config.limits
+    for rows in sorted({min(rows, limits.tokens) for rows in (*ROWS, limits.tokens)}):
+        yield Step(1, rows)
+        if rows <= limits.sequences:
+            yield Step(rows, 1)
+
+
+def _run(decoder: Decoder, step: Step, config: EngineConfig) -> None:
+    """The forward pass of a step."""
+    view = _view(step, config)
+    metadata = [mixer.build(view) for mixer in decoder.mixers]
+    token_ids = torch.zeros(view.num_tokens, dtype=torch.int64, device=NOWHERE)
+    decoder.forward(token_ids, view.positions, metadata)
+
+
+def _view(step: Step, config: EngineConfig) -> BatchView:
+    """A step as a recording of its size describes it: by its tensors alone."""
+    num_seqs, query_len = step
+    rows = num_seqs * query_len
+    block_size = config.cache.block_size
+    length = config.model.max_model_len
+    tables = (num_seqs, -(-length // block_size))
+
+    def made(*shape: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=NOWHERE)
+
+    return BatchView(
+        num_tokens=rows,
+        num_seqs=num_seqs,
+        block_size=block_size,
+        max_query_len=query_len,
+        max_seq_len=length,
+        query_lens=[],
+        seq_lens_list=[],
+        cu_seqlens_q=made(num_seqs + 1, dtype=torch.int32),
+        seq_lens=made(num_seqs, dtype=torch.int32),
+        block_table=made(*tables, dtype=torch.int32),
+        slot_mapping=made(rows, dtype=torch.int64),
+        positions=made(rows, dtype=torch.int64),
+    )
+
+
+def _sample(kernels: KernelSet, logits: Tensor) -> None:
+    """Every kind of draw from some rows of logits, and their log-probabilities."""
+    rows, vocab_size = logits.shape
+
+    def made(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+        return torch.zeros(shape, dtype=dtype, device=logits.device)
+
+    which, out, temperatures = made(rows), made(rows), made(rows, dtype=torch.float32)
+    draw = (logits, which, made(rows, 5), temperatures, out)
+    filters = (made(rows), made(rows, dtype=torch.float64), made(rows, dtype=torch.float32))
+    masks = (made(rows, -(-vocab_size // 32), dtype=torch.int32), made(rows))
+    for chosen in (None, filters):
+        if kernels.race is not None:
+            kernels.race(*draw, chosen)
+        if kernels.masked_race is not None:
+            kernels.masked_race(*draw, chosen, masks)
+    if kernels.logprobs is not None:
+        told = (made(rows, 9), made(rows, 9, dtype=torch.float64), made(rows))
+        kernels.logprobs(logits, which, which, which, *told)

@@ -1,0 +1,289 @@
+"""The forward pass of a step: run by the layers' own code, or replayed from what they once called.
+
+Owns: which buffers and which kind of recording a step uses, and its padding. Never does: decide what a step computes, or
+sample. Called by: the model runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core_runtime.contracts import BatchView, Runtime
+from core_runtime.executor.given_rows import GivenRows
+from core_runtime.executor.recorder import Recorder
+from core_runtime.executor.step_buffers import StepBuffers
+from core_runtime.executor.taken_tokens import TakenTokens
+from core_runtime.models.decoder import Decoder
+from core_runtime.models.fallback.model import ModuleModel
+from core_runtime.sampling import sampling_kind
+
+DECODE: Final = "decode"
+MIXED: Final = "mixed"
+HEAD: Final = "head"
+
+
+def recorder_of(
+    model: Decoder | ModuleModel,
+    runtime: Runtime,
+    buffers: StepBuffers,
+    *,
+    padding: bool,
+    eager: bool,
+    sizes: Sequence[int] | None = None,
+) -> Recorder:
+    """The recorder of a model, with the kinds of calls that can be recorded.
+
+    padding: whether the model's attention backends take steps with padded rows and sequences.
+    eager: record nothing.
+    sizes: see `Recorder`.
+    """
+    if eager or not model.capturable:
+        return Recorder()
+    max_num_seqs = len(buffers.seq_lens.array)
+    max_num_tokens = len(buffers.token_ids.array)
+    recorder = Recorder(runtime, sizes)
+    recorder.add(HEAD, model.max_logits)
+    for start in range(0, max_num_seqs, model.max_logits):
+        kind = sampling_kind(start)
+        recorder.add(kind, model.max_logits, padded=False)
+    if model.capture != "never":
+        recorder.add(DECODE, max_num_seqs, padded=padding)
+    if model.capture == "any":
+        # at one number of rows, the number of sequences still differs from step to step
+        recorder.add(MIXED, max_num_tokens, every_size=not padding)
+    return recorder
+
+
+class ForwardPass:
+    """Runs a model on the step's buffers.
+
+    groups: the KV group of each layer.
+    """
+
+    def __init__(
+        self, model: Decoder | ModuleModel, buffers: StepBuffers, recorder: Recorder, groups: Sequence[int]
+    ) -> None:
+        self.model = model
+        self.groups = groups
+        self.buffers = buffers
+        self.recorder = recorder
+        self._max_num_seqs = len(buffers.seq_lens.array)
+
+    def run(self, views: Sequence[BatchView], taken: TakenTokens | None = None, given: GivenRows | None = None) -> None:
+        """Compute the residual stream of the step's tokens.
+
+        views: of each KV group.
+        taken: those of its tokens that only the device has.
+        given: embeddings that stand in the place of those of some of the tokens.
+        """
+        view = views[0]
+        num_tokens = view.num_tokens
+        if view.tails is not None or given is not None:
+            self.buffers.token_ids.changed(num_tokens)
+            self.buffers.send()
+            self._compute_unrecorded(views, given)
+            return
+        kind = DECODE if view.max_query_len == 1 else MIXED
+        size = self.recorder.size(kind, num_tokens)
+        if size is not None:
+            self._run_padded(kind, size, views, taken)
+            return
+
+        def call() -> None:
+            self._compute(views)
+
+        self._send(num_tokens, taken)
+        self.recorder.run(kind, num_tokens, view.num_seqs, call)
+
+    def follow(self, views: Callable[[], Sequence[BatchView]], taken: TakenTokens) -> None:
+        """The step behind one of as many sequences, each of which goes on with the token that was drawn for it.
+
+        views: makes those of each KV group, where there is no recording.
+        taken: all tokens of the step.
+        """
+        count = taken.count
+        if not self.recorder.has(DECODE, count):
+            self.run(views(), taken)
+            return
+        size = self.recorder.size(DECODE, count) or count
+        num_seqs = min(size, self._max_num_seqs)
+        # padding of the same size lies behind these already
+        self.buffers.positions.changed(count)
+        self.buffers.seq_lens.changed(count)
+        self._send(count, taken)
+        self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
+
+    def _send(self, num_tokens: int, taken: TakenTokens | None) -> None:
+        """Bring the step to the device. Tokens that it has drawn itself are moved there to where the step finds them."""
+        if taken is None or not taken.in_order:
+            self.buffers.token_ids.changed(num_tokens)
+        self.buffers.send()
+        if taken is not None:
+            taken.put(self.buffers)
+
+    def logits(self, count: int) -> Tensor:
+        """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
+        rows = self.choose(count)
+        self.buffers.send()
+        return self.head(count, rows)
+
+    def choose(self, count: int) -> int:
+        """The first `count` of `buffers.logit_rows` are what `head` computes; they go out with the step.
+
+        Returns the rows that it computes, padding among them.
+        """
+        rows = self.recorder.size(HEAD, count) or count
+        logit_rows = self.buffers.logit_rows
+        if rows > count:
+            logit_rows.array[count:rows] = 0
+        logit_rows.changed(rows)
+        return rows
+
+    def head(self, count: int, rows: int) -> Tensor:
+        """The logits of what was chosen and sent; see `logits`."""
+        chosen = self.buffers.logit_rows.tensor[:rows]
+
+        def call() -> None:
+            self.model.logits(chosen)
+
+        self.recorder.run(HEAD, rows, 0, call, live=(count, 0))
+        return self.model.logits_view(count)
+
+    def hidden(self, rows: NDArray[np.int64]) -> Tensor:
+        """The last hidden states [R, H] of rows [R] of the latest step, at most `max_logits`; valid until the next call."""
+        count = len(rows)
+        logit_rows = self.buffers.logit_rows
+        logit_rows.array[:count] = rows
+        chosen = logit_rows.upload(count)
+        self.buffers.send()
+        return self.model.hidden(chosen)
+
+    def captured(self, count: int) -> bool:
+        """Whether both passes for `count` sequences of one token each are replays that need no padding."""
+        recorder = self.recorder
+        is_padded = recorder.size(DECODE, count) is not None or recorder.size(HEAD, count) is not None
+        if is_padded:
+            return False
+        return recorder.has(DECODE, count) and recorder.has(HEAD, count)
+
+    def replay(self, count: int) -> None:
+        """Both passes for `count` sequences of one token each, when `captured`; `logits_view` then has all logits."""
+        self.recorder.run(DECODE, count, count, _never)
+        self.recorder.run(HEAD, count, 0, _never)
+
+    def move(self, moves: Sequence[tuple[int, int]]) -> None:
+        """Copy keys and values of some of the step's tokens, in all layers, to where others of them lie: (from, to)."""
+        rows = np.array(moves, np.int64)
+        device = self.buffers.logit_rows.tensor.device
+        places = []
+        for mapping in self.buffers.slot_mappings:
+            slots = torch.from_numpy(mapping.array[rows])
+            places.append(slots.to(device))
+        for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+            sources, targets = places[group].unbind(1)
+            mixer.backend.move(mixer.handle, sources, targets)
+
+    def residual(self, rows: Sequence[int]) -> Tensor:
+        """A copy of some rows of the latest residual stream, [len(rows), H]."""
+        stream = self.model.workspace.buffer("residual")
+        indices = torch.tensor(rows, dtype=torch.int64, device=stream.device)
+        return stream[indices]
+
+    def _compute(self, views: Sequence[BatchView]) -> None:
+        """The blocks on the buffers that views of each KV group show."""
+        view = views[0]
+        token_ids = self.buffers.token_ids.tensor[: view.num_tokens]
+        metadata = self._metadata(views)
+        self.model.forward(token_ids, view.positions, metadata)
+
+    def _compute_unrecorded(self, views: Sequence[BatchView], given: GivenRows | None) -> None:
+        """The same for what no recording knows: tails of trees, and embeddings that are given."""
+        model = self.model
+        if given is None:
+            self._compute(views)
+            return
+        assert isinstance(model, Decoder), "the configuration lets no other model take embeddings"
+        device = self.buffers.token_ids.tensor.device
+        model.tell_given(given.rows.to(device), given.values.to(device))
+        try:
+            self._compute(views)
+        finally:
+            model.tell_given(None, None)
+
+    def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: TakenTokens | None) -> None:
+        """The same on `size` rows, which a recording of that size may serve."""
+        view = views[0]
+        num_seqs = min(size, self._max_num_seqs)
+        self._pad(view, size, num_seqs)
+
+        def call() -> None:
+            fixed = self._fixed(kind, size, views)
+            self._compute(fixed)
+
+        self._send(size, taken)
+        live = view.num_tokens, view.num_seqs
+        self.recorder.run(kind, size, num_seqs, call, live)
+
+    def _pad(self, view: BatchView, num_tokens: int, num_seqs: int) -> None:
+        """Make rows and sequences behind those of the step harmless, as `BatchView` says."""
+        buffers = self.buffers
+        rows = slice(view.num_tokens, num_tokens)
+        sequences = slice(view.num_seqs, num_seqs)
+        ends = slice(view.num_seqs + 1, num_seqs + 1)
+        buffers.token_ids.array[rows] = 0
+        buffers.positions.array[rows] = 0
+        for slots in buffers.slot_mappings:
+            slots.array[rows] = -1
+            slots.changed(num_tokens)
+        buffers.seq_lens.array[sequences] = 0
+        buffers.cu_seqlens_q.array[ends] = view.num_tokens
+        buffers.positions.changed(num_tokens)
+        buffers.seq_lens.changed(num_seqs)
+        buffers.cu_seqlens_q.changed(num_seqs + 1)
+
+    def _fixed(self, kind: str, size: int, views: Sequence[BatchView]) -> list[BatchView]:
+        """Views of `size` rows that hold for every step of this size: nothing in them but places and limits."""
+        buffers = self.buffers
+        num_seqs = min(size, self._max_num_seqs)
+        first = views[0]
+        _, max_num_blocks = buffers.block_tables[0].array.shape
+        shared = replace(
+            first,
+            num_tokens=size,
+            num_seqs=num_seqs,
+            max_query_len=1 if kind == DECODE else size,
+            max_seq_len=max_num_blocks * first.block_size,
+            query_lens=[],
+            seq_lens_list=[],
+            cu_seqlens_q=buffers.cu_seqlens_q.tensor[: num_seqs + 1],
+            seq_lens=buffers.seq_lens.tensor[:num_seqs],
+            positions=buffers.positions.tensor[:size],
+        )
+        fixed: list[BatchView] = []
+        for tables, slots in zip(buffers.block_tables, buffers.slot_mappings, strict=True):
+            block_table = tables.tensor[:num_seqs]
+            slot_mapping = slots.tensor[:size]
+            fixed.append(replace(shared, block_table=block_table, slot_mapping=slot_mapping))
+        return fixed
+
+    def _metadata(self, views: Sequence[BatchView]) -> list[Any]:
+        """Attention metadata of each layer, built once for each backend and KV group."""
+        built: dict[tuple[int, int], Any] = {}
+        metadata: list[Any] = []
+        for mixer, group in zip(self.model.mixers, self.groups, strict=True):
+            key = id(mixer.backend), group
+            if key not in built:
+                built[key] = mixer.build(views[group])
+            metadata.append(built[key])
+        return metadata
+
+
+def _never() -> None:
+    raise AssertionError("a recording that was there has gone")

@@ -1,0 +1,255 @@
+"""One model, ready to run: its shape, weights, mixers with their part of the cache, and forward pass.
+
+Owns: how a checkpoint and a configuration become a model, and how models share one KV cache.
+Never does: choose plugins (the configuration did), run a step. Called by: the worker, once a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from core.api.config import CacheConfig, EngineConfig
+from core.kv.groups import single_group
+from core.plugin.table import PluginTable
+from core_runtime.contracts import AttentionParams, QuantizationMethod, Runtime
+from core_runtime.executor.checkpoint import Checkpoint
+from core_runtime.executor.device import Device
+from core_runtime.executor.kv_memory import KVMemory, num_blocks_of
+from core_runtime.executor.plugin_loading import attention_backends, quantization_method
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.decoder import Decoder, DecoderWeights, rotary_tables
+from core_runtime.models.embedding import lengthened
+from core_runtime.models.kv_scales import kv_scales
+from core_runtime.models.loading import WHOLE, WeightLoading
+from core_runtime.models.part_store import PartStore
+from core_runtime.models.prepared import Recorder
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.model_part import Part
+from core_runtime.specs.module_spec import ModelSpec, ModuleSpec
+
+if TYPE_CHECKING:
+    from core_runtime.models.fallback.model import ModuleModel, ModuleWeights
+
+Finish = Callable[[DecoderSpec, DecoderWeights], tuple[DecoderSpec, DecoderWeights]]
+
+
+@dataclass(slots=True)
+class ModelInstance:
+    """One model on one device.
+
+    spec: its shape.
+    model: its weights and its forward pass.
+    cache: how its layers keep what they have seen.
+    backends: of each layer, by its place in the model.
+    learned: scales of an 8-bit cache that the checkpoint brings, by the number of a mixer.
+    groups: the KV group of each layer; empty until a cache is bound.
+    store: of its parts, which a model of newer weights may take over; None where transformers' modules run.
+    """
+
+    spec: ModelSpec
+    model: Decoder | ModuleModel
+    cache: CacheConfig
+    backends: list[Any]
+    learned: dict[int, AttentionParams]
+    groups: list[int] = field(default_factory=list)
+    store: PartStore | None = None
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Bytes of the prepared weights."""
+        return self.model.weights.nbytes
+
+    @property
+    def attention_numerics(self) -> set[str]:
+        """Names of everything that the results of its attention backends depend on."""
+        return {backend.numerics for backend in self.backends}
+
+    def layer_bytes(self) -> list[int]:
+        """Bytes of one block of each layer, or of a sequence's state in it.
+
+        Raises PluginError when a backend wants more than planned.
+        """
+        sizes: list[int] = []
+        for mixer, backend in zip(self.model.mixers, self.backends, strict=True):
+            sizes.append(mixer.layer_bytes(backend, self.cache))
+        return sizes
+
+    def bind(self, memory: KVMemory, first_layer: int) -> None:
+        """Give each layer its buffer. first_layer: the number that this model's first layer has in the memory's groups."""
+        self.groups = []
+        layers = zip(self.model.mixers, self.backends, strict=True)
+        for index, (mixer, backend) in enumerate(layers):
+            layer = first_layer + index
+            buffer = memory.of_layer(layer)
+            scales = self.learned.get(index)
+            mixer.bind_cache(backend, self.cache, buffer, scales)
+            self.groups.append(memory.group_of_layer(layer))
+
+
+def build(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    device: Device,
+    plugins: PluginTable,
+    part: Part = WHOLE,
+    *,
+    reduce: Callable[[Tensor], None] | None = None,
+    recorder: Recorder | None = None,
+    finish: Finish | None = None,
+    store: PartStore | None = None,
+) -> ModelInstance:
+    """Read the weights and make the model; `share_cache` then gives it its part of a cache.
+
+    part: which part of the model is built.
+    reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
+    recorder: is told of the kernels of the engine's own layers; see `Packing`.
+    finish: makes shape and weights that run of those that were loaded; None: they are the same.
+    store: of the parts of a model that follows another; None: it is the first.
+    """
+    spec = checkpoint.spec.local(part)
+    runtime = device.runtime
+    dtype = runtime.activation_dtype(config.model.dtype)
+    backends = attention_backends(config, spec, runtime, plugins)
+    model: Decoder | ModuleModel
+    if isinstance(spec, ModuleSpec):
+        method = quantization_method(config, checkpoint.manifest, plugins)
+        model = _modules(config, checkpoint, device, method, _kernels(runtime))
+        no_scales: dict[int, AttentionParams] = {}  # a checkpoint that brings them was refused when it was read
+        return ModelInstance(spec, model, config.cache, backends, no_scales)
+    if store is None:
+        store = PartStore(device.weights_arena())
+    loading = weight_loading(config, checkpoint, device, plugins, store, part, recorder)
+    weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
+    if finish is not None:
+        spec, weights = finish(spec, weights)
+    length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
+    tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
+    embedding = weights.embedding
+    if embedding is not None and embedding.positions is not None:
+        embedding.positions = lengthened(embedding.positions, length)
+    model = Decoder(
+        spec,
+        weights,
+        _kernels(runtime),
+        tables,
+        Workspace(runtime.device),
+        dtype,
+        config.limits,
+        reduce,
+    )
+    scales = kv_scales(checkpoint.loader, checkpoint.manifest, config.cache.dtype)
+    learned = _by_mixer(spec, scales)
+    return ModelInstance(spec, model, config.cache, backends, learned, store=store)
+
+
+def weight_loading(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    device: Device,
+    plugins: PluginTable,
+    store: PartStore,
+    part: Part = WHOLE,
+    recorder: Recorder | None = None,
+) -> WeightLoading:
+    """What reads the weights of a model that the engine's own layers run. store, recorder: see `Packing`."""
+    assert isinstance(checkpoint.spec, DecoderSpec)
+    runtime = device.runtime
+    return WeightLoading(
+        checkpoint.spec,
+        checkpoint.manifest,
+        quantization_method(config, checkpoint.manifest, plugins),
+        _kernels(runtime),
+        config.model.dtype,
+        runtime.activation_dtype(config.model.dtype),
+        runtime.device,
+        part,
+        store=store,
+        prepared=checkpoint.prepared,
+        recorder=recorder,
+    )
+
+
+def _kernels(runtime: Runtime) -> KernelSet:
+    """Those of a runtime, as a set."""
+    kernels = runtime.kernels
+    return kernels if isinstance(kernels, KernelSet) else KernelSet([kernels])
+
+
+def _modules(
+    config: EngineConfig,
+    checkpoint: Checkpoint,
+    device: Device,
+    method: QuantizationMethod | None,
+    kernels: KernelSet,
+) -> ModuleModel:
+    """The model on transformers' modules, with its weights."""
+    from core_runtime.models.fallback.build import build_modules
+
+    assert checkpoint.shaped is not None, "the modules were built when the checkpoint was opened"
+    runtime = device.runtime
+    return build_modules(
+        checkpoint.shaped,
+        checkpoint.loader,
+        checkpoint.manifest,
+        method,
+        kernels,
+        config.model.dtype,
+        runtime.activation_dtype(config.model.dtype),
+        runtime.device,
+        config.limits,
+        store=PartStore(device.weights_arena()),
+        progress=config.use_tqdm_on_load,
+    )
+
+
+def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[int, AttentionParams]:
+    """Scales by the number of a mixer in this part, from scales by the number of a block in the whole model."""
+    found: dict[int, AttentionParams] = {}
+    place = 0
+    for index, block in enumerate(spec.blocks):
+        params = scales.get(spec.first_block + index)
+        if params is not None and block.mixers:
+            found[place] = params
+        place += len(block.mixers)
+    return found
+
+
+def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
+    """One KV memory for all layers of all models, numbered through in the order of `instances`.
+
+    cache.groups: of these numbers; without any, all layers share one block table.
+    Raises ConfigError when the planned bytes hold no block.
+    """
+    layer_bytes: list[int] = []
+    for instance in instances:
+        layer_bytes += instance.layer_bytes()
+    groups = cache.groups or single_group(len(layer_bytes))
+    num_blocks = num_blocks_of(cache, groups, layer_bytes)
+    memory = KVMemory(device, groups, layer_bytes, num_blocks)
+    bind_cache(instances, memory)
+    return memory
+
+
+def bind_cache(instances: Sequence[ModelInstance], memory: KVMemory) -> None:
+    """Give all layers of all models, numbered through in the order of `instances`, their places in a memory."""
+    first_layer = 0
+    for instance in instances:
+        instance.bind(memory, first_layer)
+        first_layer += len(instance.model.mixers)
+
+
+def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
+    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
+    way_in = weights.embedding
+    way_out = weights.head
+    norm = None if way_out is None else way_out.norm
+    return {
+        "embedding": None if way_in is None else way_in.tokens,
+        "head": None if way_out is None else way_out.tokens,
+        "norm": None if norm is None else norm.weight,
+    }

@@ -1,0 +1,148 @@
+"""Prepared kernels in memory that outlives the engine process, so that the next one need not load them again.
+
+Owns: `KeptWeights`: the file in memory, whose descriptor the processes inherit, when it is complete, and what it holds for.
+Never does: prepare a weight. Called by: the worker.
+
+The file is sealed when all is written: it then never changes again, whatever a dying process does, and one that is not sealed
+was left incomplete. Its last bytes are the index and the length of that.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.api.errors import UserError
+from core.version import __version__
+from core_runtime.contracts import SavedKernel
+from core_runtime.executor.checkpoint import Checkpoint, made_for
+from core_runtime.executor.prepared_writer import NotedKernel, written_kernels
+from core_runtime.models.prepared import PreparedIndex, PreparedWeights
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+logger = logging.getLogger(__name__)
+
+LENGTH_BYTES = 8
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What the file holds. key: of the configuration and the checkpoint that the kernels were made of."""
+
+    key: str
+    index: PreparedIndex
+
+
+class KeptWeights:
+    """The weights of one engine and of those after it.
+
+    descriptor: of the file, which may be empty.
+    manifest:   of the checkpoint.
+    """
+
+    def __init__(self, config: EngineConfig, descriptor: int, manifest: CheckpointManifest) -> None:
+        self._config = config
+        self._descriptor = descriptor
+        self._manifest = manifest
+        self._kernels: list[NotedKernel] = []
+        self._thread: threading.Thread | None = None
+
+    def find(self) -> PreparedWeights | None:
+        """The kernels that an engine before has kept; None when there are none for this configuration and checkpoint."""
+        if not self._is_sealed():
+            return None
+        size = os.fstat(self._descriptor).st_size
+        length = int.from_bytes(os.pread(self._descriptor, LENGTH_BYTES, size - LENGTH_BYTES), "little")
+        raw = os.pread(self._descriptor, length, size - LENGTH_BYTES - length)
+        kept = msgspec.msgpack.decode(raw, type=Kept)
+        if kept.key != self._key():
+            logger.warning("The checkpoint has changed since its weights were kept; it is loaded again.")
+            return None
+        mapped = self._config.keep_weights == "map"
+        return PreparedWeights(Path(f"/proc/self/fd/{self._descriptor}"), kept.index, mapped=mapped)
+
+    def note(self, name: str, reads: set[str], layout: str, saved: SavedKernel) -> None:
+        """A kernel was made; see `Recorder`."""
+        self._kernels.append((name, reads, layout, saved))
+
+    def keep(self) -> None:
+        """Write the kernels that were noted, beside whatever follows."""
+        if self._is_sealed():
+            self._kernels.clear()
+        elif self._kernels:
+            self._thread = threading.Thread(target=self._write, name="keep-weights")
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _write(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            with open(self._descriptor, "wb", closefd=False) as file:
+                self._write_all(file)
+            seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, seals)
+        except OSError as error:
+            logger.warning("The weights cannot be kept in memory (%s); each new engine loads them.", error.strerror)
+        finally:
+            self._kernels.clear()
+
+    def _write_all(self, file: BinaryIO) -> None:
+        index = written_kernels(file, self._kernels, made_for(self._config), self._manifest)
+        raw = msgspec.msgpack.encode(Kept(self._key(), index))
+        file.write(raw)
+        file.write(len(raw).to_bytes(LENGTH_BYTES, "little"))
+
+    def _is_sealed(self) -> bool:
+        try:
+            return bool(fcntl.fcntl(self._descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE)
+        except OSError:  # a file that cannot be sealed is never complete
+            return False
+
+    def _key(self) -> str:
+        """Equal when the same kernels would be made again."""
+        config = self._config
+        files = [_state(Path(name)) for name in self._manifest.files]
+        told = (__version__, config.model, config.plugins, config.device, files)
+        return hashlib.sha256(msgspec.msgpack.encode(told)).hexdigest()
+
+
+def check_keeping(config: EngineConfig, device_type: str) -> None:
+    """Raises UserError where weights cannot be kept."""
+    unfit = None
+    if config.model.implementation == "transformers":
+        unfit = "layers of transformers"
+    elif device_type != "cpu":
+        unfit = f"--device {config.device}"
+    if unfit is not None:
+        raise UserError(f"--keep-weights {config.keep_weights}: cannot be used with {unfit}; leave it out.")
+
+
+def kept_weights(config: EngineConfig, checkpoint: Checkpoint) -> KeptWeights | None:
+    """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none."""
+    if config.weights_file is None:
+        return None
+    if checkpoint.prepared is not None:
+        logger.warning("--keep-weights has no effect: a converted model is ready to be used.")
+        return None
+    return KeptWeights(config, config.weights_file, checkpoint.manifest)
+
+
+def _state(path: Path) -> tuple[str, int, int]:
+    """(name, bytes, time of the last change) of a file; zeros where it is none of this machine."""
+    try:
+        found = path.stat()
+    except OSError:
+        return str(path), 0, 0
+    return str(path), found.st_size, found.st_mtime_ns

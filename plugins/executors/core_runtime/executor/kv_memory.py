@@ -1,0 +1,150 @@
+"""The bytes of the KV cache.
+
+Owns: the buffers that all groups share, and copies of single blocks. Never does: know what a block holds.
+Called by: the worker, which runs transfers; `instance.share_cache`, which binds layers to it.
+
+The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for whichever group has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.api.config import CacheConfig
+from core.api.errors import ConfigError
+from core.api.kv_transfer import KVTransfers, Page
+from core.api.specs import KVGroup
+from core.api.step_plan import StateCopy
+from core.kv.groups import page_bytes, place_bytes
+from core_runtime.executor.device import Device
+
+
+def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
+    """Blocks of the pool. layer_bytes: see `KVMemory`. Raises ConfigError when the planned bytes hold none."""
+    block_bytes = page_bytes(groups, layer_bytes)
+    num_blocks = cache.num_blocks or cache.memory_bytes // block_bytes
+    if num_blocks < 2:
+        raise ConfigError(
+            [
+                f"The KV cache of {cache.memory_bytes:,} bytes holds no block of {block_bytes:,} bytes; "
+                "raise --kv-cache-memory-bytes or lower --block-size."
+            ]
+        )
+    return num_blocks
+
+
+class KVMemory:
+    """Equal blocks for all layers.
+
+    groups: layers that share a block table.
+    layer_bytes: one block of each layer; of those in a `state` group, a sequence's state.
+    num_blocks: blocks of the pool.
+
+    Raises ConfigError when layers with keys that share a buffer differ in bytes.
+    """
+
+    def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
+        self.groups = tuple(groups)
+        self.num_blocks = num_blocks
+        self._buffers: list[Tensor] = []
+        self._buffer_of: dict[int, int] = {}
+        for index, size in enumerate(place_bytes(groups, layer_bytes)):
+            layers: list[int] = []
+            sizes: set[int] = set()
+            for group in groups:
+                if index >= len(group.layers):
+                    continue
+                layer = group.layers[index]
+                layers.append(layer)
+                if group.kind != "state":
+                    sizes.add(layer_bytes[layer])
+            if len(sizes) > 1:
+                raise ConfigError(
+                    [
+                        f"Layers {layers} share a KV buffer but their blocks have {sorted(sizes)} bytes; "
+                        "give --disable-hybrid-kv-cache-manager."
+                    ]
+                )
+            memory = device.allocate(num_blocks * size, "kv")
+            self._buffers.append(memory.view(num_blocks, size))
+            for layer in layers:
+                self._buffer_of[layer] = index
+        block_sizes = [buffer.shape[1] for buffer in self._buffers]
+        self._ends: list[int] = np.cumsum(block_sizes).tolist()
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one block in all buffers."""
+        return self._ends[-1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all blocks."""
+        return self.num_blocks * self.page_bytes
+
+    def group_of_layer(self, layer: int) -> int:
+        """The index of the group that a layer is in."""
+        holders = [index for index, group in enumerate(self.groups) if layer in group.layers]
+        return holders[0]
+
+    def of_layer(self, layer: int) -> Tensor:
+        """uint8 [num_blocks, block bytes] of a layer."""
+        index = self._buffer_of[layer]
+        return self._buffers[index]
+
+    def transfer(self, transfers: KVTransfers) -> list[Page]:
+        """Copy blocks out, then pages in; returns the former."""
+        pages = [self._read(block_id) for block_id in transfers.saves]
+        for block_id, page in transfers.loads:
+            self._write(block_id, page)
+        return pages
+
+    def copy(self, copies: Sequence[StateCopy]) -> None:
+        """Copy blocks in all buffers, in the order of `copies`."""
+        for sources, targets in _together(copies):
+            for buffer in self._buffers:
+                # numbers of 8 bytes are moved several times as fast as single bytes
+                rows = buffer if buffer.shape[1] % 8 else buffer.view(torch.int64)
+                device = rows.device
+                read = rows.index_select(0, torch.tensor(sources, device=device))
+                rows.index_copy_(0, torch.tensor(targets, device=device), read)
+
+    def _read(self, block_id: int) -> Page:
+        page = np.empty(self.page_bytes, np.uint8)
+        target = torch.from_numpy(page)
+        start = 0
+        for buffer, end in zip(self._buffers, self._ends, strict=True):
+            target[start:end].copy_(buffer[block_id])
+            start = end
+        return page
+
+    def _write(self, block_id: int, page: Page) -> None:
+        if not page.flags.writeable:
+            page = page.copy()  # torch warns of arrays that it must not write to
+        source = torch.from_numpy(page)
+        start = 0
+        for buffer, end in zip(self._buffers, self._ends, strict=True):
+            buffer[block_id].copy_(source[start:end])
+            start = end
+
+
+def _together(copies: Sequence[StateCopy]) -> Iterator[StateCopy]:
+    """The same copies in few parts: one that reads or writes what another wrote is in a later part."""
+    sources: list[int] = []
+    targets: list[int] = []
+    written: set[int] = set()
+    for copy in copies:
+        if not written.isdisjoint(copy.sources) or not written.isdisjoint(copy.targets):
+            yield StateCopy(sources, targets)
+            sources = []
+            targets = []
+            written = set()
+        sources += copy.sources
+        targets += copy.targets
+        written.update(copy.targets)
+    if targets:
+        yield StateCopy(sources, targets)

@@ -1,0 +1,208 @@
+"""Hidden states of prompts, pooled.
+
+Owns: which rows of a step count, what is known of a sequence between its chunks, and the way through the model's head.
+Never does: sample, or compute a layer of the model.
+Called by: the model runner, in steps with a sequence to pool.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.api.pooling import PoolingConfig, Squash
+from core.api.step_plan import Slot, StepResult
+from core_runtime.executor.batch import PersistentBatch, StepInput
+from core_runtime.executor.forward import ForwardPass
+from core_runtime.executor.pooled_state import Pooled
+from core_runtime.models.decoder import Decoder
+from core_runtime.models.vector_head import VectorHead, dense_head
+
+LEAST_NORM = 1e-12
+"""Shorter vectors keep their direction and get no longer than this allows, as in torch's `normalize`."""
+
+
+def pooler_of(config: PoolingConfig, forward: ForwardPass) -> Pooler:
+    """The pooler of a model. Raises CheckpointError for a damaged file of its head."""
+    model = forward.model
+    head: VectorHead | None = None
+    if config.head == "dense":
+        head = dense_head(config.dense)
+    elif config.head == "classes" and isinstance(model, Decoder):
+        head = model.weights.pooling_head
+    return Pooler(forward, config, head)
+
+
+class Stretch(NamedTuple):
+    """Some tokens of a sequence.
+
+    row: of the step, where they begin.
+    begin: number of the first of them in its sequence.
+    """
+
+    state: Pooled
+    row: int
+    begin: int
+    length: int
+
+    def cut(self, most: int) -> tuple[Stretch, Stretch | None]:
+        """The first tokens, at most so many, and the others."""
+        if self.length <= most:
+            return self, None
+        left = self._replace(row=self.row + most, begin=self.begin + most, length=self.length - most)
+        return self._replace(length=most), left
+
+
+class Pooler:
+    """For one model. head: what vectors go through, where that is no head for the next token."""
+
+    def __init__(self, forward: ForwardPass, config: PoolingConfig, head: VectorHead | None) -> None:
+        self._forward = forward
+        self._head = head
+        self._token_ids = list(config.token_ids)
+        self._contrast = config.contrast
+        self._max_rows = forward.model.max_logits
+        self._told_segments = False
+
+    def begin(self, step: StepInput, batch: PersistentBatch) -> None:
+        """Before the forward pass: tell the model which tokens are of the second text of a pair."""
+        seconds = [state.pooling.second for state in batch.pooled.values()]
+        model = self._forward.model
+        if not isinstance(model, Decoder) or not (any(seconds) or self._told_segments):
+            return
+        self._told_segments = any(seconds) and model.spec.token_types > 1
+        segments: Tensor | None = None
+        if self._told_segments:
+            segments = _segments(step, batch).to(model.workspace.buffer("residual").device)
+        model.tell_segments(segments)
+
+    def run(self, step: StepInput, batch: PersistentBatch, result: StepResult) -> None:
+        """Take in the tokens of a step; sequences whose prompt ended get their result."""
+        stretches: list[Stretch] = []
+        ended: list[tuple[Slot, Pooled, int]] = []
+        for index, slot in enumerate(step.slots.tolist()):
+            state = batch.pooled.get(slot)
+            if state is None:
+                continue
+            begin = int(step.num_computed[index])
+            count = int(step.query_lens[index])
+            is_last = begin + count >= len(batch[slot].prompt_token_ids)
+            whole = Stretch(state, int(step.cu_seqlens[index]), begin, count)
+            stretches += _wanted(whole, is_last=is_last)
+            if is_last:
+                ended.append((slot, state, begin + count))
+        self._take(stretches)
+        for slot, state, num_tokens in ended:
+            vectors = self._finished(state, num_tokens)
+            if np.isfinite(vectors).all():
+                result.pooled[slot] = vectors.tobytes()
+            else:
+                result.errors[slot] = "The model's hidden states hold NaN or infinity."
+
+    def _take(self, stretches: list[Stretch]) -> None:
+        """Give all of these tokens to their sequences, as many at a time as there is room for."""
+        left: Stretch | None
+        waiting = deque(stretches)
+        while waiting:
+            together: list[Stretch] = []
+            room = self._max_rows
+            while waiting and room:
+                part, left = waiting.popleft().cut(room)
+                together.append(part)
+                room -= part.length
+                if left is not None:
+                    waiting.appendleft(left)
+            rows = np.concatenate([np.arange(part.row, part.row + part.length) for part in together])
+            states = self._states(rows)
+            start = 0
+            for part in together:
+                own = states[start : start + part.length]
+                start += part.length
+                if part.state.pooling.tokenwise and part.state.pooling.through_head and not self._token_ids:
+                    own = self._through_head(own)
+                part.state.take(own, part.begin)
+
+    def _states(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """What counts of some tokens of the step [R]: hidden states [R, H], or numbers of classes that are tokens."""
+        if self._token_ids:
+            return self._of_tokens(rows)
+        return _on_host(self._forward.hidden(rows))
+
+    def _of_tokens(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[R, classes]: the logits of the classes' tokens, or how much larger the second one is than the first."""
+        logit_rows = self._forward.buffers.logit_rows
+        logit_rows.array[: len(rows)] = rows
+        logits = _on_host(self._forward.logits(len(rows))[:, self._token_ids])
+        return logits[:, 1:] - logits[:, :1] if self._contrast else logits
+
+    def _through_head(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+        """[R, outputs] of [R, H]."""
+        assert self._head is not None, "a request asks for a head that was loaded"
+        with torch.inference_mode():
+            return _on_host(self._head(torch.from_numpy(np.ascontiguousarray(vectors, np.float32))))
+
+    def _finished(self, state: Pooled, num_tokens: int) -> NDArray[np.float32]:
+        """float32 [H] or [T, H]; of classes [N] or [T, N]."""
+        pooling = state.pooling
+        vectors = state.vector(num_tokens)
+        if pooling.through_head and not pooling.tokenwise and not self._token_ids:
+            vectors = self._through_head(vectors[None])[0]
+        if pooling.dimensions:
+            vectors = vectors[..., : pooling.dimensions]
+        if pooling.normalize:
+            lengths = np.linalg.norm(vectors.astype(np.float64), axis=-1, keepdims=True)
+            vectors = vectors / np.maximum(lengths, LEAST_NORM)
+        if pooling.logit_mean != 0.0 or pooling.logit_sigma != 1.0:
+            vectors = (vectors - pooling.logit_mean) / pooling.logit_sigma
+        return np.ascontiguousarray(_squashed(vectors, pooling.squash), np.float32)
+
+
+def _segments(step: StepInput, batch: PersistentBatch) -> Tensor:
+    """int64 [T]: 1 for tokens of the second text of a pair, 0 for all others."""
+    segments = np.zeros(step.num_tokens, np.int64)
+    for index, slot in enumerate(step.slots.tolist()):
+        state = batch.pooled.get(slot)
+        if state is None or not state.pooling.second:
+            continue
+        offset = int(step.cu_seqlens[index])
+        end = int(step.cu_seqlens[index + 1])
+        first = offset + max(state.pooling.second - int(step.num_computed[index]), 0)
+        segments[min(first, end) : end] = 1
+    return torch.from_numpy(segments)
+
+
+def _wanted(whole: Stretch, *, is_last: bool) -> list[Stretch]:
+    """The tokens of a sequence in this step that count. is_last: whether its prompt ends with them."""
+    kinds = set(whole.state.pooling.kinds)
+    if not kinds <= {"cls", "last"}:
+        return [whole]
+    found = []
+    if "cls" in kinds and whole.begin == 0:
+        found.append(whole._replace(length=1))
+    if "last" in kinds and is_last:
+        behind = whole.length - 1
+        found.append(whole._replace(row=whole.row + behind, begin=whole.begin + behind, length=1))
+    return found
+
+
+def _squashed(numbers: NDArray[Any], squash: Squash) -> NDArray[Any]:
+    """Numbers of classes, along the last axis, as the request wants them."""
+    if squash == "none":
+        return numbers
+    wide = numbers.astype(np.float64)
+    if squash == "sigmoid":
+        return 0.5 * (1.0 + np.tanh(0.5 * wide))  # the same as 1 / (1 + exp(-x)), which may overflow
+    shares = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    found: NDArray[Any] = shares / shares.sum(axis=-1, keepdims=True)
+    return found
+
+
+def _on_host(rows: Tensor) -> NDArray[np.float32]:
+    """The same numbers as an array."""
+    found: NDArray[np.float32] = rows.to("cpu", torch.float32).numpy()
+    return found

@@ -1,0 +1,128 @@
+"""Recordings of what the steps call, by kind of call and number of rows.
+
+Owns: what was recorded, for which sizes, and what can be recorded at all. Never does: know what a call computes.
+Called by: the forward pass and the sampling of a step.
+
+A call is recorded once and must then be right for every later step of its kind and size: it works on buffers whose
+addresses never change, and whatever it reads of a step it reads from them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from core_runtime.contracts import CapturedCalls, Captures, CapturesSizes, Runtime
+
+Call = Callable[[], None]
+EVERY_SIZE: Final = -1
+
+
+@dataclass(slots=True)
+class Recordings:
+    """The recordings of one kind of calls.
+
+    sizes: numbers of rows that are recorded, in order; None: one recording serves all.
+    padded: whether a step may have more rows than it needs.
+    calls: by number of rows (or EVERY_SIZE), and what was recorded, which keeps its memory alive.
+    """
+
+    sizes: list[int] | None
+    padded: bool
+    calls: dict[int, tuple[CapturedCalls, Call]] = field(default_factory=dict)
+
+    def fixed(self, num_rows: int) -> int | None:
+        """The recorded size that serves `num_rows` rows, None when there is none or no need of one."""
+        if self.sizes is None:
+            return None
+        index = bisect_left(self.sizes, num_rows)
+        if index == len(self.sizes):
+            return None
+        size = self.sizes[index]
+        if self.padded or size == num_rows:
+            return size
+        return None
+
+
+class Recorder:
+    """Runs calls: by themselves, recording them, or by replaying what was recorded.
+
+    sizes: numbers of rows in place of those that the runtime has for a kind, where it has any.
+
+    Only kinds that were added are recorded, and only when the runtime can. What it could not record is not tried again.
+    """
+
+    def __init__(self, runtime: Runtime | None = None, sizes: Sequence[int] | None = None) -> None:
+        self._runtime = runtime if isinstance(runtime, Captures) else None
+        self._sizes = sizes
+        self._kinds: dict[str, Recordings] = {}
+
+    def add(self, kind: str, max_rows: int, *, padded: bool = True, every_size: bool = False) -> None:
+        """Record calls of this kind, of at most `max_rows` rows.
+
+        padded: False when a call must not have more rows than its step.
+        every_size: record only if one recording serves all sizes.
+        """
+        if self._runtime is None:
+            return
+        sizes = None
+        if isinstance(self._runtime, CapturesSizes):
+            sizes = self._runtime.capture_sizes(kind, max_rows)
+        if sizes and self._sizes is not None:
+            sizes = self._sizes
+        if sizes is None:
+            self._kinds[kind] = Recordings(None, padded)
+        elif not every_size:
+            listed = sorted(size for size in sizes if 0 < size <= max_rows)
+            self._kinds[kind] = Recordings(listed, padded)
+
+    def size(self, kind: str, num_rows: int) -> int | None:
+        """The rows that a step of `num_rows` rows must be padded to; None when it is run as it is."""
+        recordings = self._kinds.get(kind)
+        if recordings is None:
+            return None
+        return recordings.fixed(num_rows)
+
+    def has(self, kind: str, num_rows: int) -> bool:
+        """Whether `num_rows` rows of this kind would be a replay."""
+        recordings = self._kinds.get(kind)
+        if recordings is None:
+            return False
+        size = EVERY_SIZE if recordings.sizes is None else recordings.fixed(num_rows)
+        return size in recordings.calls
+
+    def run(self, kind: str, num_rows: int, num_seqs: int, call: Call, live: tuple[int, int] | None = None) -> None:
+        """Do what `call` does, on `num_rows` rows and `num_seqs` sequences.
+
+        live: how many rows and sequences are not padding, where some are.
+        """
+        recordings = self._kinds.get(kind)
+        if recordings is None:
+            call()
+            return
+        size = EVERY_SIZE if recordings.sizes is None else num_rows
+        recorded = recordings.calls.get(size)
+        if recorded is not None:
+            replay, _ = recorded
+            live_rows, live_seqs = live or (num_rows, num_seqs)
+            replay(live_rows, live_seqs)
+        elif recordings.sizes is None or num_rows in recordings.sizes:
+            self._record(kind, size, num_rows, num_seqs, call)
+        else:
+            call()
+
+    def forget(self, kind: str) -> None:
+        """The memory that calls of this kind used is no longer theirs."""
+        recordings = self._kinds.get(kind)
+        if recordings is not None:
+            recordings.calls.clear()
+
+    def _record(self, kind: str, size: int, num_rows: int, num_seqs: int, call: Call) -> None:
+        assert self._runtime is not None
+        calls = self._runtime.capture(call, num_rows, num_seqs)
+        if calls is None:
+            del self._kinds[kind]
+        else:
+            self._kinds[kind].calls[size] = calls, call

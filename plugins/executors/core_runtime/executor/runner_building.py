@@ -1,0 +1,219 @@
+"""How the models of a worker become something that runs steps.
+
+Owns: which buffers, passes and proposer the configuration means, and their sizes. Never does: load a model, or run a step.
+Called by: the worker, at the start and whenever its models are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.api.config import EngineConfig
+from core.api.step_plan import MOST_FORCED
+from core.plugin.table import PluginTable
+from core_runtime.contracts import Downloads, Proposer, Uploads
+from core_runtime.executor.batch import PersistentBatch
+from core_runtime.executor.checked_proposer import CheckedProposer
+from core_runtime.executor.device import Device
+from core_runtime.executor.draft_instance import draft_pass, heads_pass
+from core_runtime.executor.draft_pass import DraftPass
+from core_runtime.executor.forward import ForwardPass, recorder_of
+from core_runtime.executor.grammars import Grammars
+from core_runtime.executor.heads_pass import HeadsPass
+from core_runtime.executor.instance import ModelInstance, shared_parts
+from core_runtime.executor.kv_memory import KVMemory
+from core_runtime.executor.logits_processors import LogitsProcessors
+from core_runtime.executor.model_runner import ModelRunner
+from core_runtime.executor.plugin_loading import load_plugin
+from core_runtime.executor.pooled import pooler_of
+from core_runtime.executor.step_buffers import StepBuffers
+from core_runtime.executor.steps_ahead import StepsAhead
+from core_runtime.sampling.acceptance import acceptance_rule
+from core_runtime.sampling.bitmask import num_words
+from core_runtime.sampling.sampler import Sampler
+from core_runtime.specs.draft_config import draft_of
+
+
+@dataclass(frozen=True, slots=True)
+class StepRunner:
+    """runner: runs steps.
+
+    ahead: the steps in flight of a device that computes in its own time; None: each step is waited for.
+    proposer: what guesses by itself, without a model of the core's; None: nothing does.
+    """
+
+    runner: ModelRunner
+    ahead: StepsAhead | None
+    proposer: CheckedProposer | None
+
+    def close(self) -> None:
+        """Give back what the proposer holds."""
+        if self.proposer is not None:
+            self.proposer.close()
+
+
+class RunnerBuilder:
+    """instances: the models, whose cache is bound; the first one is asked for tokens, another is its draft.
+
+    memory: that cache.
+    grammars, processors: see `Worker`.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        plugins: PluginTable,
+        device: Device,
+        instances: Sequence[ModelInstance],
+        memory: KVMemory,
+        grammars: Grammars,
+        processors: LogitsProcessors | None,
+    ) -> None:
+        self._config = config
+        self._plugins = plugins
+        self._device = device
+        self._runtime = device.runtime
+        self._instances = instances
+        self._target = instances[0]
+        self._model = instances[0].model
+        self._groups = memory.groups
+        self._grammars = grammars
+        self._processors = processors
+
+    def build(self) -> StepRunner:
+        """A runner that knows of no sequence yet."""
+        config = self._config
+        buffers = self._buffers()
+        forward = self._forward(buffers)
+        batch = PersistentBatch(buffers, config.cache.block_size, self._groups, self._grammars, self._processors)
+        sampler = self._sampler()
+        drafting = self._drafting(batch, sampler)
+        pooling = config.model.pooling
+        pooler = None if pooling is None else pooler_of(pooling, forward)
+        proposer = self._proposer()
+        tree = None if proposer is None else proposer.tree
+        runner = ModelRunner(
+            forward,
+            batch,
+            sampler,
+            proposer,
+            self._most_forced,
+            drafting,
+            tree=tree,
+            verifies_trees=self._verifies_trees,
+            pooler=pooler,
+        )
+        ahead = None
+        if isinstance(self._runtime, Downloads) and batch.rows.on_device is not None:
+            ahead = StepsAhead(runner, self._runtime)
+        return StepRunner(runner, ahead, proposer)
+
+    def _buffers(self) -> StepBuffers:
+        return StepBuffers(
+            self._config.limits,
+            self._max_table_length,
+            self._runtime.device,
+            len(self._groups),
+            self._runtime if isinstance(self._runtime, Uploads) else None,
+            self._num_sampled,
+            num_words(self._vocab_size),
+        )
+
+    def _forward(self, buffers: StepBuffers) -> ForwardPass:
+        eager = self._config.model.enforce_eager
+        sizes = self._config.compilation.sizes
+        recorder = recorder_of(self._model, self._runtime, buffers, padding=self._padding, eager=eager, sizes=sizes)
+        return ForwardPass(self._model, buffers, recorder, self._target.groups)
+
+    def _sampler(self) -> Sampler:
+        config = self._config
+        kernels = self._model.kernels
+        return Sampler(
+            self._vocab_size,
+            kernels.race,
+            kernels.logprobs,
+            kernels.masked_race,
+            acceptance_rule(config.acceptance),
+            mode=config.model.logprobs_mode,
+            custom=self._processors,
+            home=self._runtime.device.type,
+        )
+
+    def _drafting(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
+        """The passes of the draft or of draft heads; None without either."""
+        config = self._config
+        described = draft_of(config)
+        if described is None:
+            return None
+        if described.spec.decoder is None:
+            return heads_pass(config, self._target, self._plugins, batch, sampler)
+        _, draft = self._instances
+        return draft_pass(
+            config,
+            draft,
+            self._target,
+            self._device,
+            batch,
+            sampler,
+            padding=self._padding,
+            verifies_trees=self._verifies_trees,
+        )
+
+    def _proposer(self) -> CheckedProposer | None:
+        """What guesses by itself; None where the core runs a draft, or nothing guesses."""
+        config = self._config
+        name = config.plugins.speculative
+        if name is None or config.draft is not None:
+            return None
+        parts = shared_parts(self._model.weights)
+        proposer: Proposer = load_plugin(config, self._plugins, "speculative", name, options=parts)
+        row = self._plugins.row("speculative", name)
+        return CheckedProposer(proposer, row, self._target.spec.vocab_size, self._plugins.blamed)
+
+    @property
+    def _vocab_size(self) -> int:
+        """Tokens that rows of logits have a number for."""
+        return self._config.model.vocab_size or self._target.spec.vocab_size
+
+    @property
+    def _num_sampled(self) -> int:
+        """Rows that the device samples by itself, and whose tokens it brings back in its own time."""
+        if not isinstance(self._runtime, Downloads) or self._model.kernels.race is None:
+            return 0
+        return min(self._config.limits.logit_rows, self._config.limits.tokens)
+
+    @property
+    def _max_table_length(self) -> int:
+        """Blocks in the longest row of a block table."""
+        config = self._config
+        length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
+        num_blocks = -(-length // config.cache.block_size)
+        num_state_blocks = [group.num_state_blocks + group.num_spare_blocks for group in self._groups]
+        return max(num_blocks, *num_state_blocks)
+
+    @property
+    def _padding(self) -> bool:
+        """Whether all attention backends take steps with padded rows and sequences."""
+        names = set(self._config.plugins.attention.values())
+        draft = draft_of(self._config)
+        if draft is not None:
+            names |= set(draft.plugins.attention.values())
+        capabilities = [self._plugins.capabilities("attention", name) for name in names]
+        return all(declared.get("padding", False) for declared in capabilities)
+
+    @property
+    def _verifies_trees(self) -> bool:
+        """Whether all layers can see the drafts of a tree side by side, and a draft is judged by its token alone."""
+        names = set(self._config.plugins.attention.values())
+        able = all(self._plugins.capabilities("attention", name).get("tree", False) for name in names)
+        has_states = any(group.kind == "state" for group in self._groups)
+        return able and not has_states and self._config.acceptance is None
+
+    @property
+    def _most_forced(self) -> int:
+        """Tokens of forced text that a step may verify: as the scheduler sees it."""
+        has_way_back = all(group.num_spare_blocks for group in self._groups if group.kind == "state")
+        if not has_way_back:
+            return 0
+        return min(MOST_FORCED, self._config.scheduler.num_speculative_tokens or MOST_FORCED)

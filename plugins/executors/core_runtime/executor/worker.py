@@ -1,0 +1,328 @@
+"""The worker: one device, the models on it, their KV cache and the runner of steps.
+
+Owns: the order of start-up (device, checkpoint, weights, cache) and the time of each phase.
+Never does: choose plugins (the configuration did), build a model (`instance.build` does) or schedule.
+Called by: executors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+from core.api.config import EngineConfig
+from core.api.kv_transfer import Page
+from core.api.specs import KVGroup
+from core.api.step_plan import StepPlan, StepResult
+from core.api.weights import WeightsState
+from core.plugin.table import PluginTable
+from core_runtime.contracts import Loader
+from core_runtime.executor.canary import state_of
+from core_runtime.executor.checkpoint import Checkpoint, open_checkpoint
+from core_runtime.executor.device import Device
+from core_runtime.executor.draft_instance import build_draft
+from core_runtime.executor.forced_text import ForcedTexts
+from core_runtime.executor.grammar_backends import GrammarBackends
+from core_runtime.executor.grammars import Grammars
+from core_runtime.executor.host_memory import release_unused_memory
+from core_runtime.executor.instance import ModelInstance, bind_cache, build, share_cache
+from core_runtime.executor.kept_tensors import KeptTensors
+from core_runtime.executor.kept_weights import check_keeping, kept_weights
+from core_runtime.executor.logits_processors import LogitsProcessors
+from core_runtime.executor.overlay import overlaid
+from core_runtime.executor.plugin_loading import load_plugin, open_runtime
+from core_runtime.executor.processor_loading import load_processors
+from core_runtime.executor.runner_building import RunnerBuilder, StepRunner
+from core_runtime.executor.spilled_weights import SpilledWeights
+from core_runtime.executor.steps_ahead import Begun, StepsAhead
+from core_runtime.models.part_store import PartStore
+from core_runtime.models.prepared import Recorder
+from core_runtime.specs.draft_config import draft_of
+from core_runtime.specs.module_spec import ModelSpec
+
+logger = logging.getLogger(__name__)
+
+Stores = tuple[PartStore | None, PartStore | None]
+"""Of the parts of a model, and of its draft."""
+
+
+class Worker:
+    """Everything that runs on one device.
+
+    runtime, device: the opened device, and what is allocated on it.
+    instances: the models; the first one is asked for tokens.
+    kv_memory: the cache that they share; absent while it is given back.
+    runner: runs the steps.
+    base_files: of the checkpoint.
+    kept_tensors: those of updates that nobody could read again.
+    spilled: the weights in use, as a sleep of level 1 writes them; None: this engine never sleeps.
+    grammars: the grammars of sequences, which another thread may have prepared.
+    processors: what changes logits of requests; None: nothing does.
+    phases: (name, seconds) of the start.
+    state: weights and tables for the state canary; None without one.
+    ahead: the steps in flight of a device that computes in its own time; None: each step is waited for.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self.phases: list[tuple[str, float]] = []
+        draft = draft_of(config)
+        self.plugins = PluginTable(config.plugins.table + (() if draft is None else draft.plugins.table))
+        self.kept_tensors = KeptTensors(config.tensors_file)
+        self.spilled = SpilledWeights(config) if config.sleeps else None
+        self.ahead: StepsAhead | None = None
+        self._steps: StepRunner | None = None
+        with self._blaming(), contextlib.ExitStack() as undo:
+            with self._phase("open device"):
+                self.open_device()
+                undo.callback(self.runtime.close)
+            if config.weights_file is not None:
+                check_keeping(config, self.runtime.device.type)
+            self.processors = self._logits_processors()
+            with self._phase("read checkpoint"):
+                checkpoint = self.open_checkpoint(config.weights)
+                self.base_files = checkpoint.manifest.files
+                self._kept = kept_weights(config, checkpoint)
+                if self._kept is not None:
+                    checkpoint = dataclasses.replace(checkpoint, prepared=self._kept.find())
+            with self._phase("load weights"):
+                recorder = None if checkpoint.prepared is not None else self._recorder()
+                self.instances = self.build_models(checkpoint, recorder)
+                del checkpoint
+                weights = self.instances[0].model.weights
+                self.state = state_of({"weights": weights}) if config.state_canary else None
+                release_unused_memory()
+            with self._phase("allocate KV cache"):
+                self.kv_memory = share_cache(self.instances, config.cache, self.device)
+            self.grammars = self._grammars()
+            self._use_steps(self._step_runner(self.instances))
+            if self._kept is not None:
+                self._kept.keep()
+            undo.pop_all()  # nothing failed: the device stays open until `close`
+
+    def open_loader(self) -> Loader:
+        """The loader of the checkpoint."""
+        loader: Loader = load_plugin(self.config, self.plugins, "loader", self.config.plugins.loader)
+        return loader
+
+    def open_checkpoint(self, state: WeightsState, loader: Loader | None = None) -> Checkpoint:
+        """The configured checkpoint with what was laid over it; no tensor is read. Raises CheckpointError.
+
+        loader: in place of a new one.
+        """
+
+        def wrap(plain: Loader) -> Loader:
+            return overlaid(loader or plain, state, self.kept_tensors)
+
+        dtype = self.runtime.activation_dtype(self.config.model.dtype)
+        return open_checkpoint(self.config, self.plugins, dtype, wrap)
+
+    def build_models(
+        self, checkpoint: Checkpoint, recorder: Recorder | None, stores: Stores = (None, None)
+    ) -> list[ModelInstance]:
+        """The models without a cache: the one that is asked for tokens, and its draft.
+
+        recorder: see `Packing`. stores: see `build`; one for each of the two.
+        """
+        config = self.config
+        own, drafts = stores
+        model = build(config, checkpoint, self.device, self.plugins, recorder=recorder, store=own)
+        draft = draft_of(config)
+        if draft is None or draft.spec.decoder is None:
+            return [model]
+        return [model, build_draft(config, draft, model, self.device, self.plugins, drafts)]
+
+    def use_models(self, instances: list[ModelInstance]) -> None:
+        """Compute with other models of the same shapes from now on, on the cache that is there.
+
+        No sequence of an earlier plan is known afterwards. When this raises, nothing has changed.
+        """
+        bind_cache(instances, self.kv_memory)
+        steps = self._step_runner(instances)
+        self._end_steps()
+        self.instances = instances
+        self._use_steps(steps)
+
+    def drop_models(self) -> None:
+        """Give models, cache and device back; `open_device` and what follows it at the start bring them back."""
+        self._end_steps()
+        self.runtime.close()  # first: it may still touch pages of the cache
+        self.instances = []
+        self._drop_cache()
+
+    def open_device(self) -> None:
+        """Open the device, at the start or after `drop_models`."""
+        self.runtime = open_runtime(self.config, self.plugins)
+        self.device = Device(self.runtime)
+
+    def allocate_cache(self) -> None:
+        """The cache of the models, and what runs steps. When this raises, there is none of both."""
+        self._drop_cache()
+        try:
+            self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
+            self._use_steps(self._step_runner(self.instances))
+        except BaseException:
+            self._drop_cache()
+            raise
+
+    def _drop_cache(self) -> None:
+        """Give the cache back; there is none while only the weights are awake."""
+        if hasattr(self, "kv_memory"):
+            del self.kv_memory
+
+    def _step_runner(self, instances: Sequence[ModelInstance]) -> StepRunner:
+        """What runs the steps of models whose cache is bound."""
+        return RunnerBuilder(
+            self.config, self.plugins, self.device, instances, self.kv_memory, self.grammars, self.processors
+        ).build()
+
+    def _use_steps(self, steps: StepRunner) -> None:
+        self._steps = steps
+        self.runner = steps.runner
+        self.ahead = steps.ahead
+
+    def _end_steps(self) -> None:
+        """Give back what runs steps; there is nothing where the cache is not there."""
+        if self._steps is None:
+            return
+        self._steps.close()
+        self._steps = None
+        self.ahead = None
+        del self.runner
+
+    def _recorder(self) -> Recorder | None:
+        """Who wants to know of prepared kernels."""
+        if self._kept is not None:
+            return self._kept.note
+        return None if self.spilled is None else self.spilled.note
+
+    def _logits_processors(self) -> LogitsProcessors | None:
+        """Those that are configured; None without any."""
+        if not self.config.plugins.logits_processors:
+            return None
+        return LogitsProcessors(load_processors(self.config, self.plugins), self.config.processor_timeout_s)
+
+    @property
+    def _vocab_size(self) -> int:
+        return self.config.model.vocab_size or self.spec.vocab_size
+
+    def _grammars(self) -> Grammars:
+        backends = GrammarBackends(self.config, self.plugins, self._vocab_size)
+        texts = ForcedTexts(backends.encode, backends.token_bytes)
+        return Grammars(backends.load, texts, self._vocab_size)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the layers are those of transformers, which a checkpoint brings with it once."""
+        return self.config.model.implementation == "transformers"
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The shape of the model that is asked for tokens."""
+        return self.instances[0].spec
+
+    @property
+    def groups(self) -> Sequence[KVGroup]:
+        """Layers that share a block table."""
+        return self.kv_memory.groups
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks."""
+        return self.kv_memory.num_blocks
+
+    @property
+    def weights_nbytes(self) -> int:
+        """Bytes of prepared weights."""
+        return sum(instance.weights_nbytes for instance in self.instances)
+
+    @property
+    def kv_nbytes(self) -> int:
+        """Bytes of the cache."""
+        return self.kv_memory.nbytes
+
+    @property
+    def numerics(self) -> str:
+        """Names what results depend on: kernels, attention, dtypes."""
+        backends: set[str] = set()
+        for instance in self.instances:
+            backends |= instance.attention_numerics
+        attention = ",".join(sorted(backends))
+        kernels = self.runtime.kernels.numerics
+        return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
+        if self.ahead is not None:
+            return self.finish(self.begin(plan))
+        try:
+            pages = self._copy(plan)
+            result = self.runner.execute(plan)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        result.pages = pages
+        return result
+
+    def begin(self, plan: StepPlan) -> Begun:
+        """The same, as far as the device does it alone. Raises PluginError when a plugin's code fails."""
+        assert self.ahead is not None, "the device computes nothing alone"
+        try:
+            if plan.transfers is not None or plan.copies:
+                self.ahead.compute_held()  # the copies are of what the steps before have written
+            pages = self._copy(plan)
+            begun = self.ahead.begin(plan)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        begun.pages = pages
+        return begun
+
+    def finish(self, begun: Begun) -> StepResult:
+        """Wait for a step that was begun. Raises PluginError when a plugin's code fails."""
+        assert self.ahead is not None, "the device computes nothing alone"
+        try:
+            result = self.ahead.finish(begun)
+        except Exception as error:
+            self.plugins.blame(error)
+            raise
+        result.pages = begun.pages
+        return result
+
+    def _copy(self, plan: StepPlan) -> list[Page] | None:
+        """The copies of KV blocks in front of a step; returns the pages that it saves."""
+        pages: list[Page] | None = None
+        if plan.transfers is not None:
+            pages = self.kv_memory.transfer(plan.transfers)
+        if plan.copies:
+            self.kv_memory.copy(plan.copies)
+        return pages
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        if self._kept is not None:
+            self._kept.close()
+        if self._steps is not None:
+            self._steps.close()
+        if self.processors is not None:
+            self.processors.close()
+        if self.instances:
+            self.runtime.close()
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        yield
+        self.phases.append((name, time.perf_counter() - begin))
+
+    @contextlib.contextmanager
+    def _blaming(self) -> Iterator[None]:
+        """Raise PluginError in place of what a plugin's code raised."""
+        try:
+            yield
+        except Exception as error:
+            self.plugins.blame(error)
+            raise

@@ -1,0 +1,187 @@
+"""Mixture of experts: the router's choice and the layer of experts, in plain torch.
+
+Owns: the meaning of the operations `route` and `experts`; native kernels are tested against these. Never does: drop a token
+for capacity. Called by: `ReferenceKernels`, hence models where no provider's kernel supports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from core.api.specs import RoutingSpec
+from core_runtime.layers.linear import Linear
+
+COMBINE_RANGES = 8
+"""Ranges of experts with sums of their own, at most."""
+
+
+def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+    """Choose the experts of each token; see `RoutingSpec`. The lowest id wins a tie.
+
+    logits: [T, E].
+    bias: float32 [E], counts in the choice alone, or None.
+    ids: int64 [T, k], written.
+    weights: float32 [T, k], written.
+
+    Without a bias and paired groups the choice compares logits, else scores (plus bias); a not-a-number is least of all.
+    """
+    problem = routing.problem(bias is not None)
+    if problem is not None:
+        raise ValueError(problem)
+    wide = logits.float()
+    if routing.scores == "sparse_mixer":
+        return _mix_sparsely(wide, routing, ids, weights)
+    scores = torch.sigmoid(wide) if routing.scores == "sigmoid" else torch.softmax(wide, -1)
+    if bias is not None:
+        choice = scores + bias
+    elif routing.group_rank == "best_two":
+        choice = scores
+    else:
+        choice = wide  # scores rise with them, but rounding may make equal what was not
+    least = torch.finfo(torch.float32).min
+    choice = choice.nan_to_num(nan=least, neginf=least, posinf=-least)
+    if routing.groups > 1:
+        kept = _kept_groups(choice, routing)
+        choice = choice.masked_fill(~kept, -torch.inf)
+    order = _falling(choice)
+    ids.copy_(order[:, : routing.top_k])
+    chosen = scores.gather(-1, ids)
+    if routing.renormalize:
+        total = chosen.sum(-1, keepdim=True)
+        chosen = chosen / (total + routing.epsilon)
+    weights.copy_(chosen * routing.factor)
+
+
+def _mix_sparsely(logits: Tensor, routing: RoutingSpec, ids: Tensor, weights: Tensor) -> None:
+    """The scores `sparse_mixer`, float32 [T, E]; see `RoutingSpec`."""
+    least = torch.finfo(torch.float32).min
+    left = logits.nan_to_num(nan=least, neginf=least, posinf=-least)
+    for column in range(routing.top_k):
+        best = _falling(left)[:, :1]
+        top = logits.gather(-1, best)
+        size = logits.abs().maximum(top)
+        far = (top - logits) / size > 2 * routing.jitter
+        excluded = far | (left == -torch.inf)
+        near = logits.masked_fill(excluded, -torch.inf)
+        shares = torch.softmax(near, -1)
+        ids[:, column : column + 1] = best
+        weights[:, column : column + 1] = shares.gather(-1, best) * routing.factor
+        left = left.scatter(-1, best, -torch.inf)
+
+
+def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
+    """Which experts belong to the best groups, bool [T, E]."""
+    grouped = choice.unflatten(-1, (routing.groups, -1))
+    size = grouped.shape[-1]
+    counting = 2 if routing.group_rank == "best_two" else 1
+    best_scores = grouped.topk(min(counting, size), -1).values
+    rank = best_scores.sum(-1)
+    best = _falling(rank)[:, : routing.top_groups]
+    kept = torch.zeros_like(rank, dtype=torch.bool)
+    kept = kept.scatter(-1, best, True)
+    return kept.repeat_interleave(size, -1)
+
+
+def _falling(values: Tensor) -> Tensor:
+    """The places of the values of each row, the largest first and the lower place first on ties: int64 [T, n]."""
+    return torch.sort(values, dim=-1, descending=True, stable=True).indices
+
+
+def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Tensor:
+    """float32 [T, H]: the weighted sum of each token's experts, parts float32 [T, k, H].
+
+    A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a sum of its own, and
+    these are added as a binary tree. A rank with half of the experts thus has a whole subtree, and the sum of two halves
+    has the bits of the whole.
+    """
+    ranges = 1
+    while 2 * ranges <= COMBINE_RANGES and num_experts % (2 * ranges) == 0:
+        ranges *= 2
+    range_size = num_experts // ranges
+    tokens, top_k = ids.shape
+    hidden = parts.shape[2]
+    sums = torch.zeros(tokens, ranges, hidden, dtype=torch.float32, device=parts.device)
+    every = torch.arange(tokens, device=ids.device)
+    order = ids.argsort(dim=1)
+    for column in range(top_k):
+        chosen = order[:, column]
+        where = ids[every, chosen] // range_size
+        weighted = weights[every, chosen, None] * parts[every, chosen]
+        sums[every, where] += weighted
+    while sums.shape[1] > 1:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    return sums[:, 0]
+
+
+class ReferenceExperts:
+    """The experts of one layer.
+
+    gate_up: gate_up[e] maps H to 2 * I, or to I where the experts have no gate.
+    down: down[e] maps I to H.
+    activation: of the gate, or of the first product.
+    between: the operation between the two: `Kernels.gated`, or `activate` where the experts have no gate.
+    weight_inputs: a choice's weight multiplies what its expert takes, not what it gives.
+    nbytes: of all their weights.
+    """
+
+    def __init__(
+        self,
+        gate_up: Sequence[Linear],
+        down: Sequence[Linear],
+        activation: str,
+        between: Callable[[Tensor, str, Tensor], None],
+        *,
+        weight_inputs: bool = False,
+    ) -> None:
+        if not 0 < len(gate_up) == len(down):
+            raise ValueError(
+                f"{len(gate_up)} gate-and-up layers and {len(down)} down layers, expected one each an expert"
+            )
+        self.gate_up = tuple(gate_up)
+        self.down = tuple(down)
+        self.activation = activation
+        self.between = between
+        self.weight_inputs = weight_inputs
+        self.nbytes = sum(linear.nbytes for linear in (*gate_up, *down))
+
+    def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, H] = the sum over j of weights[t, j] * expert ids[t, j] of x[T, H], or += with `accumulate`.
+
+        With `weight_inputs`: of expert ids[t, j] of weights[t, j] * x.
+
+        A token sums its experts in float32, in the order that `combine` describes.
+        """
+        tokens, top_k = ids.shape
+        hidden = x.shape[1]
+        pairs = ids.flatten()  # (token, choice) in order
+        parts = torch.zeros(len(pairs), hidden, dtype=torch.float32, device=x.device)
+        for expert in pairs.unique().tolist():
+            places = (pairs == expert).nonzero().squeeze(1)
+            inputs = x[places // top_k]
+            if self.weight_inputs:
+                inputs = inputs * weights.flatten()[places, None]
+            parts[places] = self._expert(expert, inputs).float()
+        outputs = parts.view(tokens, top_k, hidden)
+        if self.weight_inputs:
+            weights = torch.ones_like(weights)
+        total = combine(outputs, ids, weights, len(self.down))
+        if accumulate:
+            out += total.to(out.dtype)
+        else:
+            out.copy_(total)
+
+    def _expert(self, expert: int, x: Tensor) -> Tensor:
+        """What one expert makes of x [n, H]: [n, H]."""
+        rows = x.shape[0]
+        gate_up = self.gate_up[expert]
+        down = self.down[expert]
+        both = x.new_empty(rows, gate_up.out_features)
+        gate_up(x, both)
+        inner = x.new_empty(rows, down.in_features)
+        self.between(both, self.activation, inner)
+        out = x.new_empty(rows, down.out_features)
+        down(inner, out)
+        return out

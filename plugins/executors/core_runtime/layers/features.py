@@ -1,0 +1,74 @@
+"""What single calls of operations need beyond what every provider's operations do.
+
+Owns: the features that a call needs, and the choice of a provider by them. Never does: compute.
+Called by: `KernelSet`, for operations whose best provider lacks a feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from core.api.specs import RoutingSpec
+from core_runtime.contracts import HasFeatures, Kernels
+from core_runtime.layers import activations
+
+
+def features_of(provider: Any) -> Collection[str]:
+    """What a provider (or a kernel of one) declares, and the activations that every one serves."""
+    declared = provider.features if isinstance(provider, HasFeatures) else ()
+    return {*activations.BASIC, *declared}
+
+
+def routing_feature(routing: RoutingSpec) -> str | None:
+    """What the choice of experts needs."""
+    if routing.scores == "sparse_mixer":
+        return "sparse_mixer"
+    return "routing_epsilon" if routing.epsilon else None
+
+
+class ByFeature:
+    """An operation of several providers: each call goes to the first that has the feature which it needs."""
+
+    def __init__(self, op: str, providers: Sequence[Kernels]) -> None:
+        able = [provider for provider in providers if hasattr(provider, op)]
+        self._feature = FEATURE_OF[op]
+        self._providers = [(getattr(provider, op), features_of(provider)) for provider in able]
+
+    def __call__(self, *args: Any) -> None:
+        """See the operation's contract."""
+        feature = self._feature(*args)
+        for operation, features in self._providers:
+            if feature is None or feature in features:
+                operation(*args)
+                return
+
+
+def _norm_feature(x: Tensor, weight: Tensor, eps: float) -> str | None:
+    return "norms_by_head" if weight.dim() > 1 else None
+
+
+def _rotary_feature(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> str | None:
+    return "partial_rotary" if 2 * cos.shape[1] < q.shape[-1] else None
+
+
+def _activation_feature(x: Tensor, activation: str, out: Tensor) -> str:
+    return activations.parse(activation).kind
+
+
+def _routing_feature(
+    logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor
+) -> str | None:
+    return routing_feature(routing)
+
+
+FEATURE_OF: dict[str, Callable[..., str | None]] = {
+    "rms_norm_heads": _norm_feature,
+    "rotary": _rotary_feature,
+    "gated": _activation_feature,
+    "activate": _activation_feature,
+    "route": _routing_feature,
+}
+"""What a call of each operation needs, or None."""

@@ -1,0 +1,363 @@
+"""The kernels of one device: for each operation the best provider that supports it.
+
+Owns: the choice among providers, once, when a device is opened. Never does: compute.
+Called by: platforms (they build one for their runtime), models and layers (they call its operations).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeGuard
+
+from torch import Tensor
+
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery
+from core_runtime.contracts import (
+    ActivatedLinear,
+    AddNorm,
+    BeginsSteps,
+    ExpertsKernel,
+    HasActivate,
+    HasActivated,
+    HasAddNorm,
+    HasExperts,
+    HasGated,
+    HasGroupedExperts,
+    HasHeads,
+    HasLayerNorm,
+    HasLogprobs,
+    HasMaskedRace,
+    HasOpenGate,
+    HasRace,
+    HasRoute,
+    HasSoftCap,
+    HasTakeRows,
+    HeadsKernel,
+    Kernels,
+    LinearKernel,
+    LogprobsKernel,
+    MaskedRaceKernel,
+    PreparesInto,
+    RaceKernel,
+    RouteKernel,
+    SavedKernel,
+    SavesKernels,
+    SumsInSegments,
+    is_recordable,
+)
+from core_runtime.layers.activations import parse
+from core_runtime.layers.experts import ReferenceExperts
+from core_runtime.layers.features import ByFeature, features_of
+from core_runtime.layers.heads import LinearHeads
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.reference import FEATURES, ReferenceKernels
+from core_runtime.layers.rows import RowKernels
+from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups
+
+OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
+"""The operations that the blocks and the head of every model call besides their matrices."""
+
+SPECIAL_OPERATIONS = ("layer_norm", "layer_norm_heads", "activate", "open_gate", "route")
+"""The operations that some models call."""
+
+Room = Callable[[int], Tensor]
+"""Gives uint8 memory of so many bytes."""
+
+
+class KernelSet:
+    """Providers in order of preference, the reference kernels last (or those by rows).
+
+    Operations are bound once and cost no extra call.
+
+    numerics: names everything that results depend on here.
+    native: whether torch's own threads are of no use.
+    race: the sampling kernel of the best provider that has one, or None.
+    masked_race: the same for rows with token masks.
+    logprobs: the kernel for log-probabilities of the best provider that has one, or None.
+    route: the choice of experts.
+    add_rms_norm: norm, addition and norm in one call, where the provider of both operations has that; else None.
+    step_hooks: called in front of each step.
+    capturable: whether every operation that each model calls can be recorded by the runtime's `capture`.
+    recorded: the operations, and the features of operations, that can be recorded; `capturable` leaves open what only
+        some models call (`layer_norm`, `layer_norm_heads`, `activate`, `route` and all features).
+    """
+
+    name = "kernel_set"
+    rms_norm: Callable[[Tensor, Tensor, float, Tensor], None]
+    rms_norm_heads: Callable[[Tensor, Tensor, float], None]
+    layer_norm: Callable[[Tensor, Tensor, Tensor | None, float, Tensor], None]
+    layer_norm_heads: Callable[[Tensor, Tensor, Tensor | None, float], None]
+    rotary: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
+    gated: Callable[[Tensor, str, Tensor], None]
+    activate: Callable[[Tensor, str, Tensor], None]
+    open_gate: Callable[[Tensor, Tensor], None]
+    add: Callable[[Tensor, Tensor], None]
+    scale: Callable[[Tensor, float], None]
+    soft_cap: Callable[[Tensor, float], None]
+    take_rows: Callable[[Tensor, Tensor, Tensor], None]
+    add_rms_norm: AddNorm | None
+
+    def __init__(self, providers: Sequence[Kernels], device: str = "cpu") -> None:
+        self.providers: tuple[Kernels, ...] = tuple(providers)
+        by_rows = len(providers) > 0 and isinstance(providers[-1], RowKernels)
+        if not by_rows:
+            self.providers += (ReferenceKernels(),)
+        self.device = device
+        self.numerics = "+".join(provider.numerics for provider in self.providers)
+        self.native = len(providers) > 0
+        self._bind_operations()
+        races = (p.race for p in self._serving("race") if isinstance(p, HasRace))
+        self.race: RaceKernel | None = next(races, None)
+        masked = (p.masked_race for p in self._serving("race") if isinstance(p, HasMaskedRace))
+        self.masked_race: MaskedRaceKernel | None = next(masked, None)
+        telling = (p.logprobs for p in self._serving("logprobs") if isinstance(p, HasLogprobs))
+        self.logprobs: LogprobsKernel | None = next(telling, None)
+        router = next(p for p in self._serving("route") if isinstance(p, HasRoute))
+        self.route: RouteKernel = self._with_features("route", router.route)
+        self._apart: set[tuple[type, str]] = set()  # kernels, and operations that another provider does for them
+        self.step_hooks = [provider.begin_step for provider in self.providers if isinstance(provider, BeginsSteps)]
+        self._saving = [provider for provider in self.providers if isinstance(provider, SavesKernels)]
+
+    def _bind_operations(self) -> None:
+        """Take each operation of a forward pass from the best provider that serves it."""
+        norm = next(self._serving("rms_norm"))
+        heads_norm = next(self._serving("rms_norm_heads"))
+        rotary = next(self._serving("rotary"))
+        gate = next(self._serving("gated"))
+        add = next(self._serving("add"))
+        scale = next(self._serving("scale"))
+        cap = next(p for p in self._serving("soft_cap") if isinstance(p, HasSoftCap))
+        take = next(p for p in self._serving("take_rows") if isinstance(p, HasTakeRows))
+        self.rms_norm = norm.rms_norm
+        self.rms_norm_heads = self._with_features("rms_norm_heads", heads_norm.rms_norm_heads)
+        self.rotary = self._with_features("rotary", rotary.rotary)
+        self.gated = self._with_features("gated", gate.gated)
+        self.add = add.add
+        self.scale = scale.scale
+        self.soft_cap = cap.soft_cap
+        self.take_rows = take.take_rows
+        centring = next(p for p in self._serving("layer_norm") if isinstance(p, HasLayerNorm))
+        by_head = next(p for p in self._serving("layer_norm_heads") if isinstance(p, HasLayerNorm))
+        active = next(p for p in self._serving("activate") if isinstance(p, HasActivate))
+        self.layer_norm = centring.layer_norm
+        self.layer_norm_heads = by_head.layer_norm_heads
+        self.activate = self._with_features("activate", active.activate)
+        opening = next(p for p in self._serving("open_gate") if isinstance(p, HasOpenGate))
+        self.open_gate = opening.open_gate
+        self._ranks = {"gated": self.providers.index(gate), "activate": self.providers.index(active)}
+        joining = next((p for p in self._serving("add_rms_norm") if isinstance(p, HasAddNorm)), None)
+        self.add_rms_norm = None
+        if joining is norm and joining is add and isinstance(joining, HasAddNorm):
+            self.add_rms_norm = joining.add_rms_norm
+        chosen = (norm, heads_norm, rotary, gate, add, scale, cap, take)
+        self.capturable = all(is_recordable(provider) for provider in chosen)
+
+    def _with_features(self, op: str, best: Callable[..., None]) -> Callable[..., None]:
+        """The operation of the best provider, or of the first that can do what a call needs, if that one cannot."""
+        serving = list(self._serving(op))
+        if FEATURES.issubset(features_of(serving[0])):
+            return best
+        return ByFeature(op, serving)
+
+    @property
+    def recorded(self) -> frozenset[str]:
+        """See the class."""
+        found = set()
+        for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
+            first = next(p for p in self._serving(op) if hasattr(p, op))
+            if is_recordable(first):
+                found.add(op)
+        for feature in FEATURES:
+            able = [p for p in self.providers if feature in features_of(p)]
+            if is_recordable(able[0]):
+                found.add(feature)
+        return frozenset(found)
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """The reference supports everything."""
+        return []
+
+    def linear(
+        self,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None = None,
+        room: Room | None = None,
+        segments: int = 1,
+    ) -> LinearKernel:
+        """Prepare a weight with the best provider for its format, shape and activation.
+
+        room: gives memory for so many bytes to providers that can prepare into it; None: all allocate for themselves.
+        segments: of K that have sums of their own, where the provider can do that (see `SumsInSegments`).
+        """
+        attributes: dict[str, int] = {}
+        if isinstance(weight, HasGroups):
+            attributes["group_size"] = weight.group_size
+        form = weight_format(weight)
+        query = KernelQuery("linear", self.device, form, activation, weight.shape, attributes)
+        needed = weight.features if isinstance(weight, IntGroups | SuperGroups) else frozenset()
+        provider = self._best_linear(query, needed)
+        kernel = self._prepared(provider, weight, activation, bias, room, segments)
+        rank = self.providers.index(provider)
+        for operation, best in self._ranks.items():
+            if rank > best:
+                self._apart.add((type(kernel), operation))
+        return kernel
+
+    def save(
+        self,
+        kernel: LinearKernel,
+        weight: CanonicalWeight,
+        *,
+        activation: Activation,
+        bias: Tensor | None,
+        segments: int,
+    ) -> tuple[str, SavedKernel] | None:
+        """The layout and the saved form of a kernel that `linear` has just made of these; None where nobody can save it."""
+        for provider in self._saving:
+            saved = provider.save(kernel, weight, activation=activation, bias=bias, segments=segments)
+            if saved is not None:
+                return provider.layout, saved
+        return None
+
+    def restore(self, layout: str, saved: SavedKernel) -> LinearKernel:
+        """A saved kernel, by the provider of its layout. Raises ValueError when there is none, or for wrong facts."""
+        for provider in self._saving:
+            if provider.layout == layout:
+                return provider.restore(saved)
+        known = ", ".join(provider.layout for provider in self._saving)
+        raise ValueError(f"no kernels here have the layout '{layout}'; there is {known or 'none'}")
+
+    def gate_within(self, linear: Linear, activation: str) -> ActivatedLinear | None:
+        """A layer's product with the gated activation behind it, where its kernel has that.
+
+        None, too, where `gated` comes from a provider that was preferred to the kernel's own: that one's gate is meant.
+        """
+        kernel = linear.single
+        if not isinstance(kernel, HasGated) or not self._goes_with(kernel, "gated", activation):
+            return None
+        return kernel.gated
+
+    def activate_within(self, linear: Linear, activation: str) -> ActivatedLinear | None:
+        """The same for an activation without a gate."""
+        kernel = linear.single
+        if not isinstance(kernel, HasActivated) or not self._goes_with(kernel, "activate", activation):
+            return None
+        return kernel.activated
+
+    def _goes_with(self, kernel: LinearKernel, operation: str, activation: str) -> bool:
+        """Whether a kernel's own form of an operation is the one that is meant, and knows the activation."""
+        return (type(kernel), operation) not in self._apart and parse(activation).kind in features_of(kernel)
+
+    def experts(
+        self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str, *, weight_inputs: bool = False
+    ) -> ExpertsKernel:
+        """The experts of a layer, from two linear layers each; run together where their provider can.
+
+        Their sizes tell whether there is a gate: the first layer has as many outputs as the second has inputs, or twice as
+        many. weight_inputs: see `ReferenceExperts`.
+        """
+        plain = all(up.out_features == back.in_features for up, back in zip(gate_up, down, strict=False))
+        kind = parse(activation).kind
+        first = [expert.single for expert in gate_up if expert.single is not None]
+        second = [expert.single for expert in down if expert.single is not None]
+        if len(first) == len(second) == len(gate_up):
+            unusual = weight_inputs or plain
+            options = {"weight_inputs": weight_inputs} if unusual else {}
+            for provider in self._serving("experts"):
+                if not isinstance(provider, HasExperts) or kind not in features_of(provider):
+                    continue
+                if unusual and not _weighs_inputs(provider):
+                    continue
+                layer = provider.experts(first, second, activation, **options)
+                if layer is not None:
+                    return layer
+        between = self.activate if plain else self.gated
+        return ReferenceExperts(gate_up, down, activation, between, weight_inputs=weight_inputs)
+
+    def experts_query(self, form: str, activation: Activation, shape: tuple[int, int, int]) -> KernelQuery:
+        """What providers are asked about the experts of a layer as one weight of `shape` (E, N, K)."""
+        return KernelQuery("grouped_experts", self.device, form, activation, shape)
+
+    def grouping(self, sides: Sequence[KernelQuery]) -> HasGroupedExperts | None:
+        """The provider that takes both sides of a layer of experts whole, or None.
+
+        It is the one that would be the best for each expert alone.
+        """
+        best: list[Kernels] = []
+        for side in sides:
+            alone = KernelQuery("linear", side.device, side.format, side.activation, side.shape[1:])
+            best.append(self._best_linear(alone))
+        provider = best[0]
+        if any(other is not provider for other in best) or not isinstance(provider, HasGroupedExperts):
+            return None
+        if any(provider.supports(query) for query in sides):  # reasons against it
+            return None
+        return provider
+
+    def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
+        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can.
+
+        room: see `linear`.
+        """
+        format_name = str(weight.dtype).removeprefix("torch.")
+        query = KernelQuery("linear", self.device, format_name, activation, weight.shape[1:])
+        provider = self._best_linear(query)
+        together = KernelQuery("heads", self.device)
+        if isinstance(provider, HasHeads) and not provider.supports(together):
+            return provider.heads(weight, activation)
+        kernels = []
+        for one in weight:
+            plain = Dense(one.contiguous())
+            kernels.append(self._prepared(provider, plain, activation, None, room))
+        return LinearHeads(kernels)
+
+    def _prepared(
+        self,
+        provider: Kernels,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None,
+        room: Room | None,
+        segments: int = 1,
+    ) -> LinearKernel:
+        options: dict[str, Any] = {}
+        if segments > 1 and isinstance(provider, SumsInSegments):
+            options["segments"] = min(segments, provider.max_segments)
+        if room is not None and isinstance(weight, CanonicalWeight) and _prepares_into(provider):
+            options["into"] = room(provider.prepared_nbytes(weight, activation=activation))
+        return provider.linear(weight, activation=activation, bias=bias, **options)
+
+    def provider_of(self, op: str) -> str:
+        """The name of the provider that serves an operation."""
+        return next(self._serving(op)).name
+
+    def _serving(self, op: str) -> Iterator[Kernels]:
+        """The providers without a reason against the operation `op` here, best first."""
+        query = KernelQuery(op, self.device)
+        return (provider for provider in self.providers if not provider.supports(query))
+
+    def _best_linear(self, query: KernelQuery, needed: frozenset[str] = frozenset()) -> Kernels:
+        """The first provider that supports it and knows all that is needed beyond the weight's format."""
+        able = (provider for provider in self.providers if needed.issubset(features_of(provider)))
+        return next(provider for provider in able if not provider.supports(query))
+
+
+def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
+    """Whether it has both `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
+    return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
+
+
+def _weighs_inputs(provider: HasExperts) -> bool:
+    """Whether its `experts` is of the contract that knows weighted inputs, and experts without a gate."""
+    return "weight_inputs" in inspect.signature(provider.experts).parameters
+
+
+def weight_format(weight: CanonicalWeight) -> str:
+    """The format name that kernels are asked about: `float32`, `bfloat16`, `int4_groups`, ..."""
+    if isinstance(weight, Dense):
+        return str(weight.weight.dtype).removeprefix("torch.")
+    return weight.name

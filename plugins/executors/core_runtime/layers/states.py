@@ -1,0 +1,68 @@
+"""States of sequences in blocks of the KV cache, as tensors.
+
+Owns: their place in the bytes of a layer, reading and writing them for a whole batch. Never does: know what they mean.
+Called by: attention backends in torch that serve layers with a state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from core_runtime.contracts import BatchView
+
+
+class StateStore:
+    """One layer's states.
+
+    raw: uint8 [num_blocks, block_bytes]; a state takes the first blocks of its row of the block table, one after another.
+    shape: of one state.
+    dtype: of its numbers.
+    """
+
+    def __init__(self, raw: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
+        self.raw = raw
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.nbytes = math.prod(self.shape) * dtype.itemsize
+        block_bytes = raw.shape[1]
+        self.num_blocks = max(-(-self.nbytes // block_bytes), 1)
+        self._words = _in_words(raw)
+
+    def read(self, view: BatchView) -> Tensor:
+        """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
+        blocks = self.raw.index_select(0, self._blocks(view))
+        pages = blocks.view(view.num_seqs, -1)[:, : self.nbytes].contiguous()
+        states = pages.view(self.dtype).view(-1, *self.shape)
+        lengths = zip(view.seq_lens_list, view.query_lens, strict=True)
+        begins = [seq_len == query_len for seq_len, query_len in lengths]
+        if any(begins):
+            states[torch.tensor(begins, device=states.device)] = 0
+        return states
+
+    def write(self, view: BatchView, states: Tensor) -> None:
+        """Put [B, *shape] back where it came from."""
+        flat = states.to(self.dtype).contiguous().flatten(1)
+        pages = flat.view(torch.uint8)
+        block_bytes = self.raw.shape[1]
+        unused = self.num_blocks * block_bytes - self.nbytes
+        padded = F.pad(pages, (0, unused)) if unused else pages
+        words = padded.view(-1, block_bytes).view(self._words.dtype)
+        self._words.index_copy_(0, self._blocks(view), words)
+
+    def _blocks(self, view: BatchView) -> Tensor:
+        """The blocks of the sequences' states, one sequence after the other, int64 [B * num_blocks]."""
+        return view.block_table[:, : self.num_blocks].flatten().long()
+
+
+def _in_words(raw: Tensor) -> Tensor:
+    """The same bytes as the largest numbers that fit: torch writes chosen rows number by number."""
+    for dtype in (torch.int64, torch.int32):
+        places = (raw.shape[1], raw.stride(0), raw.storage_offset())
+        if all(place % dtype.itemsize == 0 for place in places):
+            return raw.view(dtype)
+    return raw

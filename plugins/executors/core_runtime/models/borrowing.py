@@ -1,0 +1,41 @@
+"""What a draft takes of its target's weights.
+
+Owns: which kernels both use. Never does: read or prepare a weight. Called by: the draft's instance, once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from core_runtime.contracts import LinearKernel
+from core_runtime.models.decoder import DecoderWeights
+from core_runtime.models.head import HeadWeights
+from core_runtime.specs.decoder_spec import DecoderSpec
+from core_runtime.specs.draft_spec import DraftSpec
+
+
+def borrow(weights: DecoderWeights, target: DecoderWeights, draft: DraftSpec) -> DecoderWeights:
+    """The weights of a draft with what it shares with its target, which holds its whole vocabulary."""
+    borrowed: list[LinearKernel | None] = []
+    embedding = weights.embedding
+    head = weights.head
+    if draft.shares_embedding and target.embedding is not None:
+        embedding = target.embedding
+        borrowed += [embedding.tokens, embedding.project]
+    if draft.shares_head and target.head is not None:
+        norm = None if head is None else head.norm
+        head = HeadWeights(norm, target.head.project, target.head.tokens, target.head.bias)
+        borrowed += [head.project, head.tokens]
+    kernels = tuple(kernel for kernel in borrowed if kernel is not None)
+    return dataclasses.replace(weights, embedding=embedding, head=head, borrowed=kernels)
+
+
+def borrowing_spec(spec: DecoderSpec, target: DecoderSpec, draft: DraftSpec) -> DecoderSpec:
+    """The shape with which such weights run. spec: of `draft_decoder`."""
+    if draft.shares_embedding:
+        spec = msgspec.structs.replace(spec, holds_embedding=True, embed_size=target.embed_size)
+    if draft.shares_head:
+        spec = msgspec.structs.replace(spec, causal_lm=True, vocab_size=target.vocab_size)
+    return spec

@@ -1,0 +1,346 @@
+"""The generic decoder: one class for every row of the family table.
+
+Owns: the order of blocks, and of norms, mixer and MLP in a block. Never does: read checkpoints, choose kernels, sample.
+Called by: the model runner, once a step, on one flat token array.
+
+Every operation writes to a buffer of the step workspace, so the sequence of kernel calls for a step depends on nothing
+but the number of tokens and rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.api.specs import RopeSpec
+from core.api.step_limits import StepLimits
+from core_runtime.contracts import HeadsKernel, LinearKernel, is_recordable, recordable_steps
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.rotary import tables
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.draft_input import DraftEntry, DraftInputWeights
+from core_runtime.models.embedding import Embedding, EmbeddingWeights
+from core_runtime.models.halves import Half, halves_of
+from core_runtime.models.head import Head, HeadWeights
+from core_runtime.models.mixers import Mixer
+from core_runtime.models.mlp import BlockMLP
+from core_runtime.models.needs import needs
+from core_runtime.models.norm import Norm
+from core_runtime.models.step_views import StepViews
+from core_runtime.models.taps import Taps
+from core_runtime.models.vector_head import VectorHead
+from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
+
+
+@dataclass(slots=True)
+class BlockWeights:
+    """The prepared weights of one block.
+
+    mixers: none, one or two of the same input.
+    mlp: its second half, or None.
+    norms: by role, see `DecoderSpec.block_norms`.
+    """
+
+    mixers: tuple[Mixer, ...]
+    mlp: BlockMLP | None
+    norms: dict[str, Norm]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its matrices."""
+        total = sum(mixer.nbytes for mixer in self.mixers)
+        return total if self.mlp is None else total + self.mlp.nbytes
+
+
+@dataclass(slots=True)
+class DecoderWeights:
+    """The prepared weights of a decoder; a tied head is the embedding's kernel.
+
+    embedding: None where this part of the model does not hold it.
+    head: None where this part of the model does not hold it.
+    blocks: the ones that this part of the model holds, in order.
+    draft_input: of a draft that takes in hidden states of its target, or None.
+    pooling_head: makes classes of pooled vectors, or None.
+    borrowed: kernels among these that another model holds.
+    """
+
+    embedding: EmbeddingWeights | None
+    head: HeadWeights | None
+    blocks: list[BlockWeights]
+    draft_input: DraftInputWeights | None = None
+    pooling_head: VectorHead | None = None
+    borrowed: tuple[LinearKernel, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all matrices, a tied one counted once, a borrowed one not at all."""
+        total = sum(block.nbytes for block in self.blocks)
+        kernels: list[LinearKernel | None] = []
+        if self.embedding is not None:
+            kernels += (self.embedding.tokens, self.embedding.project)
+        if self.head is not None:
+            kernels += (self.head.tokens, self.head.project)
+        if self.draft_input is not None:
+            kernels += self.draft_input.linears.values()
+        counted = list(self.borrowed)
+        for kernel in kernels:
+            if kernel is None or any(kernel is other for other in counted):
+                continue
+            counted.append(kernel)
+            total += kernel.nbytes
+        if self.pooling_head is not None:
+            total += self.pooling_head.nbytes
+        return total
+
+
+def rotary_tables(
+    spec: DecoderSpec, length: int, device: torch.device, longest: int | None = None
+) -> list[tuple[Tensor, Tensor] | None]:
+    """(cos, sin) of `length` positions for each block, None for layers without; equal ones are shared.
+
+    longest: tokens of the longest sequence, which some types of rotary embedding depend on; None: `length`.
+    """
+    shared: dict[tuple[RopeSpec, int], tuple[Tensor, Tensor]] = {}
+    found: list[tuple[Tensor, Tensor] | None] = []
+    for block in spec.blocks:
+        rope = block.rope
+        if rope is None or not block.rotary_size:
+            found.append(None)
+            continue
+        key = rope, block.rotary_size
+        if key not in shared:
+            shared[key] = tables(rope, block.rotary_size, length, device, longest or length)
+        found.append(shared[key])
+    return found
+
+
+class Decoder:
+    """A decoder ready to run, once a backend is bound to each of its `mixers`.
+
+    tables: (cos, sin) for each block.
+    dtype: of the tensors between layers.
+    limits: of one step.
+    reduce: adds up, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
+        branches are added to the residual stream as they are computed.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: DecoderWeights,
+        kernels: KernelSet,
+        tables: list[tuple[Tensor, Tensor] | None],
+        workspace: Workspace,
+        dtype: torch.dtype,
+        limits: StepLimits,
+        reduce: Callable[[Tensor], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.weights = weights
+        self.kernels = kernels
+        self.workspace = workspace
+        self._reduce = reduce
+        self.max_logits = limits.logit_rows
+        max_tokens = limits.tokens
+        self.mixers: list[Mixer] = []
+        for name, width in spec.buffers().items():
+            workspace.reserve(name, max_tokens, width, dtype)
+        _, top_k = spec.router_widths()
+        workspace.reserve("expert_ids", max_tokens, top_k, torch.int64)
+        workspace.reserve("expert_weights", max_tokens, top_k, torch.float32)
+        norms = [block.norms for block in weights.blocks]
+        self._halves = halves_of(spec, kernels, norms, reduces=reduce is not None)
+        self._views = workspace.cached("step", lambda rows: StepViews(workspace, rows, spec))
+        for block, cos_sin in zip(weights.blocks, tables, strict=True):
+            for mixer in block.mixers:
+                mixer.attach(workspace, cos_sin)
+                self.mixers.append(mixer)
+        self._embedding: Embedding | None = None
+        if weights.embedding is not None and spec.holds_embedding:
+            self._embedding = Embedding(spec, weights.embedding, kernels, max_tokens, reduce)
+        self._head: Head | None = None
+        if weights.head is not None:
+            self._head = Head(spec, weights.head, kernels, workspace, dtype, limits.logit_rows)
+        self.draft_entry: DraftEntry | None = None
+        if weights.draft_input is not None:
+            self.draft_entry = DraftEntry(spec, weights.draft_input, kernels, workspace, max_tokens)
+        self._taps: Taps | None = None
+        if spec.taps:
+            norm = None if weights.head is None else weights.head.norm
+            self._taps = Taps(spec, kernels, workspace, max_tokens, norm)
+
+    def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
+        """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each mixer.
+
+        A part of the model without the embedding goes on with what is in the residual stream.
+
+        Returns the residual stream [T, H], a view of the workspace that holds until the next step.
+        Nothing is called but kernels and attention backends, on buffers that depend on T alone.
+        """
+        if self._embedding is not None:
+            self.embed(token_ids, positions)
+        return self.run_blocks(positions, metadata)
+
+    def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """The residual stream [T, H] as it enters the first block, from token_ids and positions, int64 [T].
+
+        A draft that takes in hidden states finds them in the first T rows of the workspace's buffer `hidden`.
+        """
+        assert self._embedding is not None, "this part of the model has no embedding"
+        views = self._views(token_ids.shape[0])
+        if self.draft_entry is None:
+            self._embedding(token_ids, positions, views.embedded, views.normed, views.residual)
+            return views.residual
+        taken = self.draft_entry.views(token_ids.shape[0])
+        self._embedding(token_ids, positions, views.embedded, views.normed, taken.embedded)
+        self.draft_entry(taken, views.residual)
+        return views.residual
+
+    def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
+        """The residual stream [T, H] as it leaves the last block; the workspace holds it as it entered the first."""
+        views = self._views(positions.shape[0])
+        steps = iter(metadata)
+        blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
+        for index, (spec, block, halves) in enumerate(blocks):
+            if self.spec.order == "parallel_two":
+                block.norms["pre_mlp"](views.residual, views.normed_mlp)
+            if block.mixers:
+                self._mix(spec, block, halves.mixer, views, positions, steps)
+            if block.mlp is not None:
+                self._mlp(block.mlp, halves.mlp, views)
+            if self._taps is not None:
+                self._taps.behind_block(index, views.residual)
+        if self._taps is not None:
+            self._taps.behind_blocks(views.residual)
+        return views.residual
+
+    def tell_segments(self, segments: Tensor | None) -> None:
+        """The segment of each token of the next steps, int64 [T]; None: all are of the first one."""
+        assert self._embedding is not None, "this part of the model has no embedding"
+        self._embedding.tell_segments(segments)
+
+    def tell_given(self, rows: Tensor | None, values: Tensor | None) -> None:
+        """The embeddings, float32 [R, H], that stand in the place of those of some tokens of the next steps: rows int64 [R].
+
+        None: there are none.
+        """
+        assert self._embedding is not None, "this part of the model has no embedding"
+        self._embedding.given = None if rows is None or values is None else (rows, values)
+
+    def logits(self, rows: Tensor) -> Tensor:
+        """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream.
+
+        V: the tokens whose rows of the head are held, from `spec.vocab_start` on.
+        """
+        assert self._head is not None, "this part of the model has no head"
+        return self._head(rows)
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """The last hidden state [R, H] of rows (int64 [R], at most `max_logits`), behind the final norm; valid until the
+        next call."""
+        assert self._head is not None, "this part of the model has no head"
+        return self._head.hidden(rows)
+
+    def logits_view(self, count: int) -> Tensor:
+        """Where `logits` puts its result, [count, V]: a view of the workspace, valid until the next call."""
+        assert self._head is not None, "this part of the model has no head"
+        return self._head.view(count)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
+        if self._reduce is not None or not self.kernels.capturable:
+            return False
+        if not needs(self.spec) <= self.kernels.recorded:
+            return False
+        if not all(mixer.is_plain for mixer in self.mixers):
+            return False
+        if self._head is not None and not self._head.is_plain:
+            return False
+        mlps = [block.mlp for block in self.weights.blocks if block.mlp is not None]
+        if not all(mlp.capturable for mlp in mlps):
+            return False
+        parts = (self._embedding, self._head, self.draft_entry, *self.mixers)
+        linears: list[LinearKernel | HeadsKernel] = []
+        for part in parts:
+            if part is not None:
+                linears += part.linears
+        return all(is_recordable(linear) for linear in linears)
+
+    @property
+    def capture(self) -> str:
+        """Of which steps a runtime can record attention, by the weakest backend: `never`, `uniform` or `any`."""
+        levels = {recordable_steps(mixer.backend) for mixer in self.mixers}
+        if levels == {"any"}:
+            return "any"
+        return "uniform" if levels <= {"any", "uniform"} else "never"
+
+    def _mix(
+        self,
+        spec: BlockSpec,
+        block: BlockWeights,
+        half: Half,
+        views: StepViews,
+        positions: Tensor,
+        steps: Iterator[Any],
+    ) -> None:
+        """The first half of a block. steps: metadata of the mixers that are left, of which this block takes its own."""
+        x = views.pair if spec.wide else self._input(half, views)
+        out = views.residual if half.direct else views.branch
+        first = block.mixers[0]
+        first(x, positions, next(steps), out, accumulate=half.direct)
+        if not half.direct:
+            self._scale(views.branch, spec.mixer_scale)
+        for second in block.mixers[1:]:
+            if half.direct:
+                second(x, positions, next(steps), out, accumulate=True)
+                continue
+            second(x, positions, next(steps), views.beside, accumulate=False)
+            self._scale(views.beside, spec.beside_scale)
+            self.kernels.add(views.beside, views.branch)
+        self._join(half, views)
+
+    def _mlp(self, mlp: BlockMLP, half: Half, views: StepViews) -> None:
+        """The second half of a block."""
+        if self.spec.order == "parallel":
+            x = views.normed
+        elif self.spec.order == "parallel_two":
+            x = views.normed_mlp
+        else:
+            x = self._input(half, views)
+        mlp(x, views, views.residual if half.direct else views.branch, accumulate=half.direct)
+        self._join(half, views)
+
+    def _input(self, half: Half, views: StepViews) -> Tensor:
+        """What a half of a block starts from: the residual stream, normed where there is a norm in front."""
+        if half.norm is None:
+            return views.residual
+        if not half.is_ready:
+            half.norm(views.residual, views.normed)
+        return views.normed
+
+    def _join(self, half: Half, views: StepViews) -> None:
+        """residual += branch, unless it was added directly: summed over ranks, and normed where the family does so."""
+        if half.direct:
+            return
+        if self._reduce is not None:
+            self._reduce(views.branch)
+        if half.joint is not None:
+            half.joint(views.branch, views.residual, views.normed)
+            return
+        norm = half.behind
+        on_stream = self.spec.order == "residual_post"
+        if norm is not None and not on_stream:
+            norm(views.branch, views.branch)
+        self._scale(views.branch, self.spec.residual_scale)
+        self.kernels.add(views.branch, views.residual)
+        if norm is not None and on_stream:
+            norm(views.residual, views.residual)
+
+    def _scale(self, x: Tensor, factor: float) -> None:
+        if factor != 1.0:
+            self.kernels.scale(x, factor)

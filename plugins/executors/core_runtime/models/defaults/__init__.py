@@ -1,0 +1,63 @@
+"""What transformers' configuration classes fill in for absent keys, as data. Torch-free, and without transformers.
+
+Owns: reading that data. Never does: compute a default that depends on other keys (rows do).
+Called by: `core_runtime.models.configuration`. `python -m core_runtime.models.defaults` writes the data again, from the installed
+transformers; `transformers_version` of each file says which release it is from.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+DIRECTORY = Path(__file__).parent
+
+
+class Defaults(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults of one model type.
+
+    transformers_version: the release that they are from.
+    attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
+    defaults: the value of each key that the class has a value for by itself.
+    keys: every key that the class or its model asks for, older spellings included.
+    unused: those of them that neither does anything with.
+    theta: of rotary embeddings without one, by layer type where the class tells them apart; None: without rotary.
+    """
+
+    transformers_version: str
+    attribute_map: dict[str, str]
+    defaults: dict[str, Any]
+    keys: tuple[str, ...]
+    unused: tuple[str, ...] = ()
+    theta: float | dict[str, float] | None = None
+
+    @property
+    def readable(self) -> frozenset[str]:
+        """The keys that mean something to the family."""
+        return frozenset(self.keys).difference(self.unused)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The values of absent keys, the bases of rotary embeddings included."""
+        found = dict(self.defaults)
+        if isinstance(self.theta, dict):
+            found["rope_theta"] = self.theta["global"]
+            found["rope_local_base_freq"] = self.theta["local"]
+        elif self.theta is not None:
+            found.setdefault("rope_theta", self.theta)
+        return found
+
+
+@lru_cache(maxsize=64)
+def family_defaults(model_type: str) -> Defaults | None:
+    """The defaults of a model type; None: transformers had no such class."""
+    name = f"{model_type}.json"
+    if not model_type or Path(name).name != name:
+        return None
+    path = DIRECTORY / name
+    if not path.is_file():
+        return None
+    return msgspec.json.decode(path.read_bytes(), type=Defaults)

@@ -1,0 +1,143 @@
+"""Writes the defaults of transformers' configuration classes as data: `python -m core_runtime.models.defaults`.
+
+Owns: which classes, and what of each. Never does: run at serving time. Called by: a developer, after an update of
+transformers; `read_class` also by the test that compares data and classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import transformers
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
+
+from core_runtime.models.defaults import DIRECTORY, Defaults
+
+ENCODERS: Final = ("bert", "roberta", "xlm-roberta", "modernbert", "nomic_bert", "distilbert")
+KEYWORD: Final = re.compile(r"""kwargs\.(?:get|pop|setdefault)\(\s*["'](\w+)["']""")
+FILLED_IN: Final = re.compile(r"""kwargs\.setdefault\(\s*["'](\w+)["'],\s*([\d.]+)\s*\)""")
+ASKED_FOR: Final = re.compile(r"""getattr\(\s*(?:self\.)?(?:text_)?config,\s*["'](\w+)["']""")
+MENTIONED: Final = re.compile(r"""\.(\w+)|["'](\w+)["']""")
+ELSEWHERE: Final = frozenset(
+    (
+        *("max_position_embeddings", "original_max_position_embeddings", "partial_rotary_factor", "rope_parameters"),
+        *("rope_scaling", "rope_theta", "tie_word_embeddings", "num_hidden_layers", "layer_types"),
+    )
+)
+"""Keys that the library reads for every model."""
+COMMON: Final = frozenset(field.name for field in dataclasses.fields(PreTrainedConfig))
+
+
+def config_classes() -> dict[str, type[PreTrainedConfig]]:
+    """Model type → class: of text models, of the text part of wrappers, and of encoders."""
+    found: dict[str, type[PreTrainedConfig]] = {}
+    for model_type in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ENCODERS):
+        if model_type in CONFIG_MAPPING:
+            found[model_type] = CONFIG_MAPPING[model_type]
+    for wrapper in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES):
+        text = CONFIG_MAPPING[wrapper].sub_configs.get("text_config")
+        model_type = getattr(text, "model_type", "")
+        if model_type:
+            found[model_type] = text
+    return found
+
+
+def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
+    """What a class says of its keys, without an instance: an instance has computed values besides."""
+    defaults: dict[str, Any] = {}
+    attribute_map = dict(config_class.attribute_map)
+    keys = {*attribute_map, *attribute_map.values()}
+    for field in dataclasses.fields(config_class):
+        if field.name in COMMON:
+            continue
+        keys.add(field.name)
+        value = _default(field)
+        if value is not None:
+            defaults[field.name] = value
+    source = _own_source(config_class)
+    model_source = _model_source(config_class)
+    keys.update(KEYWORD.findall(source))
+    keys.update(ASKED_FOR.findall(model_source))
+    keys.difference_update(COMMON)
+    for name, number in FILLED_IN.findall(source):
+        defaults.setdefault(name, float(number))
+    theta = None
+    if "rope_parameters" in keys:
+        keys.update(("rope_scaling", "rope_theta"))
+        theta = config_class.default_theta
+    return Defaults(
+        transformers_version=transformers.__version__,
+        attribute_map=attribute_map,
+        defaults=dict(sorted(defaults.items())),
+        keys=tuple(sorted(keys)),
+        unused=tuple(sorted(keys - ELSEWHERE - _mentioned(source + model_source))),
+        theta=theta,
+    )
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field as JSON has it; None where there is none or it is another configuration."""
+    value = field.default
+    if field.default_factory is not dataclasses.MISSING:
+        value = field.default_factory()
+    if value is dataclasses.MISSING:
+        return None
+    try:
+        return msgspec.json.decode(msgspec.json.encode(value))
+    except TypeError:
+        return None
+
+
+def _own_source(config_class: type) -> str:
+    """The source of a class and of those that it extends, up to what all configurations share."""
+    sources: list[str] = []
+    for one in config_class.__mro__:
+        if one is PreTrainedConfig:
+            break
+        sources.append(inspect.getsource(one))
+    return "\n".join(sources)
+
+
+def _model_source(config_class: type) -> str:
+    """The source of the models beside a configuration."""
+    path = Path(inspect.getfile(config_class))
+    models = sorted(path.parent.glob("modeling_*.py"))
+    if not models:  # a configuration for another family's model
+        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(getattr(config_class, "model_type", ""))
+        if name is not None:
+            models.append(Path(inspect.getfile(getattr(transformers, name))))
+    return "\n".join(model.read_text(encoding="utf-8") for model in models)
+
+
+def _mentioned(source: str) -> set[str]:
+    """The names that a source may ask a configuration for: all attributes and quoted words."""
+    found: set[str] = set()
+    for attribute, quoted in MENTIONED.findall(source):
+        found.add(attribute or quoted)
+    return found
+
+
+def main() -> None:
+    """Write one file a model type, and remove those of types that are gone."""
+    classes = config_classes()
+    for path in DIRECTORY.glob("*.json"):
+        if path.stem not in classes:
+            path.unlink()
+    for model_type, config_class in sorted(classes.items()):
+        encoded = msgspec.json.encode(read_class(config_class))
+        readable = msgspec.json.format(encoded, indent=1)
+        (DIRECTORY / f"{model_type}.json").write_bytes(readable + b"\n")
+    print(f"{len(classes)} model types of transformers {transformers.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The way into a decoder: from tokens and positions to the residual stream.
+
+Owns: the order of its operations, and the segments of a step. Never does: allocate during a step.
+Called by: the decoder, once a step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core_runtime.contracts import LinearKernel
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.norm import Norm
+from core_runtime.specs.block_spec import PositionsSpec
+from core_runtime.specs.decoder_spec import DecoderSpec
+
+
+@dataclass(slots=True)
+class EmbeddingWeights:
+    """What an embedding is made of.
+
+    tokens: the matrix, a row a token.
+    project: from the embeddings' size to the hidden size, or None.
+    positions: [positions, H] in the dtype of activations, whose row p is added at position p, or None.
+    segments: [segments, H], of which the row of its segment is added to every token, or None.
+    norm: behind everything, or None.
+    """
+
+    tokens: LinearKernel
+    project: LinearKernel | None = None
+    positions: Tensor | None = None
+    segments: Tensor | None = None
+    norm: Norm | None = None
+
+
+def lengthened(table: Tensor, count: int) -> Tensor:
+    """A table of positions with at least `count` rows: the last one again, for drafts behind the longest context, whose tokens
+    nobody gets."""
+    missing = count - len(table)
+    return table if missing <= 0 else torch.cat([table, table[-1:].expand(missing, -1)])
+
+
+def sinusoids(spec: PositionsSpec, size: int) -> Tensor:
+    """float32 [rows, size]: the computed table of positions, see `PositionsSpec`; of an odd size, the last column is 0."""
+    half = size // 2
+    steps = torch.arange(half, dtype=torch.float32) / max(half - 1, 1)
+    frequencies = torch.exp(-math.log(10000) * steps)
+    rows = torch.arange(spec.count + spec.offset, dtype=torch.float32)
+    angles = rows.unsqueeze(1) * frequencies
+    table = torch.zeros(len(rows), size)
+    table[:, :half] = angles.sin()
+    table[:, half : 2 * half] = angles.cos()
+    return table
+
+
+class Embedding:
+    """The embedding of a model, or of the part of its vocabulary that a rank holds.
+
+    max_tokens: most tokens of one step.
+    reduce: adds up, in place, what every rank has computed a part of; None: this is the whole vocabulary.
+    given: embeddings of rows of the next step, int64 [R] and [R, H], in the place of their tokens'; None: there are none. Only
+        for models that neither scale nor project what their matrix has.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: EmbeddingWeights,
+        kernels: KernelSet,
+        max_tokens: int,
+        reduce: Callable[[Tensor], None] | None,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._kernels = kernels
+        self._reduce = reduce
+        self.given: tuple[Tensor, Tensor] | None = None
+        self._segments: Tensor | None = None
+        if weights.segments is not None:
+            self._segments = torch.zeros(max_tokens, dtype=torch.int64, device=weights.segments.device)
+
+    def tell_segments(self, segments: Tensor | None) -> None:
+        """Of each token of the next steps, int64 [T]; None: all are of the first one."""
+        if self._segments is None:
+            return
+        if segments is None:
+            self._segments.zero_()
+        else:
+            self._segments[: len(segments)] = segments
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record."""
+        project = self._weights.project
+        return [self._weights.tokens] if project is None else [self._weights.tokens, project]
+
+    def __call__(self, token_ids: Tensor, positions: Tensor, embedded: Tensor, added: Tensor, out: Tensor) -> None:
+        """out[T, H] of token_ids and positions, int64 [T].
+
+        embedded: [T, E], between, where sizes differ.
+        added: [T, H], for what is added.
+        """
+        weights = self._weights
+        if weights.project is None:
+            self._tokens(token_ids, out)
+        else:
+            self._tokens(token_ids, embedded)
+            weights.project(embedded, out)
+        if self.given is not None:
+            rows, values = self.given
+            out[rows] = values.to(out.dtype)
+        if self._spec.embed_scale != 1.0:
+            self._kernels.scale(out, self._spec.embed_scale)
+        if weights.positions is not None:
+            self._add(weights.positions, positions, added, out)
+        if weights.segments is not None and self._segments is not None:
+            self._add(weights.segments, self._segments[: len(token_ids)], added, out)
+        if weights.norm is not None:
+            weights.norm(out, out)
+
+    def _add(self, table: Tensor, rows: Tensor, added: Tensor, out: Tensor) -> None:
+        """out += table[rows]."""
+        self._kernels.take_rows(table, rows, added)
+        self._kernels.add(added, out)
+
+    def _tokens(self, token_ids: Tensor, out: Tensor) -> None:
+        """The tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""
+        if self._reduce is None:
+            self._weights.tokens.rows(token_ids, out)
+            return
+        local = token_ids - self._spec.vocab_start
+        foreign = (local < 0) | (local >= self._spec.vocab_size)
+        self._weights.tokens.rows(local.masked_fill(foreign, 0), out)
+        out.masked_fill_(foreign.unsqueeze(1), 0.0)
+        self._reduce(out)

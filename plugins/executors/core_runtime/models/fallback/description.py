@@ -1,0 +1,131 @@
+"""The shape of a model of transformers, asked of a process of its own. Torch-free.
+
+Owns: the question and its answer. Never does: import torch or transformers where the question is asked; use the network.
+Called by: the configuration; the helper process runs this module.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from core.api.errors import UserError
+from core.processes import python_command
+from core_runtime.models.fallback.kept import KeptSpecs, usual_folder
+from core_runtime.specs.module_spec import ModuleSpec
+
+MODULE: Final = "core_runtime.models.fallback.description"
+PATIENCE_S: Final = 600.0
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What the helper is told.
+
+    hf_config: of the model.
+    names: of the checkpoint's tensors.
+    directory: of the checkpoint when its own code may be run.
+    """
+
+    hf_config: dict[str, Any]
+    names: list[str]
+    directory: str | None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What the helper says: a shape, or a sentence about what is wrong."""
+
+    spec: ModuleSpec | None = None
+    refusal: str = ""
+
+
+def builds(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
+    """Whether transformers may have a causal language model for this configuration.
+
+    It is looked up in the text of transformers' table, which costs milliseconds where importing it costs seconds.
+    """
+    if trust_remote_code and "auto_map" in hf_config:
+        return True
+    package = importlib.util.find_spec("transformers")
+    if package is None or package.origin is None:
+        return False
+    table = Path(package.origin).parent / "models" / "auto" / "modeling_auto.py"
+    try:
+        text = table.read_text(encoding="utf-8")
+    except OSError:
+        return False
+    _, _, after = text.partition("\nMODEL_FOR_CAUSAL_LM_MAPPING_NAMES =")
+    rows, _, _ = after.partition("\n)")
+    return f'("{hf_config.get("model_type")}",' in rows
+
+
+def describe(
+    hf_config: Mapping[str, Any], names: Sequence[str], directory: str | None, kept: KeptSpecs | None = None
+) -> ModuleSpec:
+    """The shape of a model.
+
+    names, directory: see `Question`.
+    kept: answers to earlier questions, which cost no process; None: those in the usual folder.
+    Raises UserError with the reason against it.
+    """
+    question = Question(dict(hf_config), list(names), directory)
+    text = msgspec.json.encode(question, order="deterministic")
+    if directory is not None:  # the checkpoint's own code answers, which may change at any time
+        return _ask(text)
+    kept = kept or KeptSpecs(usual_folder())
+    found = kept.find(text)
+    if found is None:
+        found = _ask(text)
+        kept.keep(text, found)
+    return found
+
+
+def _ask(question: bytes) -> ModuleSpec:
+    """The answer of the helper process. Raises UserError."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    try:
+        done = subprocess.run(
+            python_command(MODULE),
+            input=question,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"transformers did not build this model's modules within {PATIENCE_S:.0f} s.") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise UserError(f"transformers could not be asked about this model ({last}).")
+    answer = msgspec.json.decode(done.stdout, type=Answer)
+    if answer.spec is None:
+        raise UserError(answer.refusal)
+    return answer.spec
+
+
+def main() -> None:
+    """Answer the question on standard input; all that libraries print goes to standard error."""
+    reply = os.dup(1)
+    os.dup2(2, 1)
+    question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    import torch
+
+    from core_runtime.models.fallback.shape import shaped_model
+
+    try:
+        shaped = shaped_model(question.hf_config, question.names, torch.float32, question.directory)
+        answer = Answer(shaped.spec)
+    except UserError as refusal:
+        answer = Answer(refusal=str(refusal))
+    with os.fdopen(reply, "wb") as out:
+        out.write(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""The table of model families. Torch-free.
+
+Owns: which row serves a configuration, which of its keys are read, and tensor names. Never does: hold weights or run anything.
+Called by: config (facts, selection, memory plan), models, the dummy loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from fnmatch import translate
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+from importlib_metadata import entry_points
+
+from core.api.errors import UserError
+from core.api.specs import LayerSpec
+from core_runtime.models.configuration import Configuration, configuration
+from core_runtime.models.families.build import class_defaults, configuration_of, spec_of
+from core_runtime.models.families.class_heads import class_head
+from core_runtime.models.families.row import Family
+from core_runtime.models.families.wrappers import OTHER, WRAPPED, is_wrapper, outer_config, text_config
+from core_runtime.models.tensor_check import OWN_HEAD
+from core_runtime.models.unread import Unread, refuse, unread, unread_outside
+from core_runtime.models.weight_map import WeightMap
+from core_runtime.models.weight_rules import Ignored, Rename, WeightRule, modules
+from core_runtime.specs.checkpoint import CheckpointManifest
+from core_runtime.specs.decoder_spec import DecoderSpec
+
+BODY_ALONE = Rename(r"^(?=(embed_tokens|layers|norm)\.)", "model.")
+"""Of a checkpoint that was saved without its head, as those for embeddings are."""
+
+ROWS_GROUP = "core.model_rows"
+"""Entry points of tuples of `Family`. A plugin of the kind `model` is asked about one checkpoint; these rows are all known."""
+IGNORED_TENSORS = "ignored_tensors"
+
+
+@cache
+def families() -> tuple[Family, ...]:
+    """The rows of every distribution that is installed, in the order of their entry points' names.
+
+    They are looked up on first use: a module of rows imports this package while it is itself being imported.
+    """
+    rows: list[Family] = []
+    for entry in sorted(entry_points(group=ROWS_GROUP), key=lambda entry: entry.name):
+        rows += entry.load()
+    return tuple(rows)
+
+
+class UnknownArchitecture(UserError):
+    """No row serves a configuration; a plugin or transformers may."""
+
+
+class Reading(NamedTuple):
+    """A configuration, read by a row.
+
+    row: the row.
+    spec: the model's shape.
+    read: the keys that it was made of, those of nested mappings with their path.
+    unread: all others.
+    """
+
+    row: Family
+    spec: DecoderSpec
+    read: frozenset[str]
+    unread: Unread
+
+
+def family_for(hf_config: Mapping[str, Any]) -> Family:
+    """The row that serves a configuration.
+
+    Raises UnknownArchitecture naming the nearest ones, UserError when several rows claim it.
+    """
+    text = text_config(hf_config)
+    model_type = str(text.get("model_type") or "")
+    architectures = [str(name) for name in text.get("architectures") or ()]
+    by_type = [family for family in families() if model_type in family.model_types]
+    by_name = [family for family in families() if any(name in family.architectures for name in architectures)]
+    claims = by_type or by_name
+    if len(claims) > 1:
+        rows = " and ".join(f"'{family.name}'" for family in claims)
+        raise UserError(
+            f"The configuration's model_type '{model_type}' and architectures {architectures} mean {rows}, of which only one "
+            "can serve it; say which with --hf-overrides.model_type."
+        )
+    if claims:
+        return claims[0]
+    if not families():
+        raise UnknownArchitecture(
+            "No model families are installed; `pip install core-models` brings those of the engine."
+        )
+    what = architectures[0] if architectures else model_type or "(none given)"
+    whose = ""
+    if text is not hf_config:
+        whose = f" of the text in a model of type '{hf_config.get('model_type')}'"
+    raise UnknownArchitecture(
+        f"Unknown model architecture '{what}'{whose}; of {len(families())} known families, the nearest names are "
+        f"{', '.join(_nearest(what))}. `core models` lists all."
+    )
+
+
+def _nearest(what: str) -> list[str]:
+    """The names in the table that look most like an architecture."""
+    known: list[str] = []
+    for family in families():
+        known.extend(family.model_types)
+        known.extend(family.architectures)
+    return get_close_matches(what, known, n=3, cutoff=0.5) or [family.name for family in families()[:1]]
+
+
+def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
+    """The way from a checkpoint to its tensors under canonical names. row: None: the table's for its configuration."""
+    family = row or family_for(manifest.config)
+    num_experts, _ = spec.router_widths()
+    rules = _rules_of(family, manifest.config, spec)
+    rules.extend(_drafting(manifest.config, len(spec.blocks)))
+    rules.extend(told_to_ignore(manifest.config))
+    if is_wrapper(manifest.config):
+        rules = [*WRAPPED, *rules]
+    shapes = spec.tensor_shapes()
+    if "embed_tokens.weight" in manifest.tensors and "model.embed_tokens.weight" in shapes:
+        rules = [BODY_ALONE, *rules]
+    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
+        rules = [rule for rule in rules if isinstance(rule, Ignored)]
+    settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
+    return WeightMap(manifest, rules, num_experts, shapes, settled=settled)
+
+
+def without_head(spec: DecoderSpec, manifest: CheckpointManifest) -> DecoderSpec:
+    """The shape of a model whose hidden states are the answer: a head that the checkpoint lacks is not missed.
+
+    manifest: under canonical names.
+    """
+    if spec.tied or OWN_HEAD in manifest.tensors:
+        return spec
+    return msgspec.structs.replace(spec, causal_lm=False)
+
+
+def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
+    """Tensors of the layers behind the last one, which draft tokens (as in DeepSeek-V3)."""
+    config = configuration(text_config(hf_config))
+    count = config.count("num_nextn_predict_layers", 0) or config.count("num_mtp_layers", 0)
+    rules = []
+    for index in range(num_layers, num_layers + count):
+        rules.append(
+            Ignored(rf"(model\.)?(language_model\.)?(model\.)?layers\.{index}\..*", "a layer that drafts tokens")
+        )
+    return rules
+
+
+def family_rules(spec: DecoderSpec, hf_config: Mapping[str, Any]) -> list[WeightRule]:
+    """How the family of a model names and lays out its tensors; none for a family that is not in the table."""
+    for family in families():
+        if family.name == spec.family:
+            return _rules_of(family, hf_config, spec)
+    return []
+
+
+def _rules_of(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -> list[WeightRule]:
+    rules: list[WeightRule] = []
+    for own, usual in family.names:
+        rules.extend(modules((own, usual)))
+    if isinstance(family.weights, tuple):
+        rules.extend(family.weights)
+    else:
+        config = configuration_of(text_config(hf_config), family, strict=True)
+        rules.extend(family.weights(config, spec))
+    return rules
+
+
+def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
+    """Tensors that the user told to leave unread: patterns in `ignored_tensors`, by `--hf-overrides`."""
+    patterns = hf_config.get(IGNORED_TENSORS) or ()
+    if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UserError(f'{IGNORED_TENSORS} is {patterns!r}; expected a list of patterns such as "v_head.*".')
+    return [Ignored(translate(pattern), "told to by --hf-overrides", renamed=True) for pattern in patterns]
+
+
+def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
+    """Resolve a configuration. Raises UserError for missing or impossible values.
+
+    family: a row that the table need not have; None: the table's row for the configuration, which must read every key that
+        some row knows.
+    """
+    if family is not None:
+        return _whole(configuration_of(text_config(hf_config), family, strict=False), family)
+    return row_spec(hf_config, family_for(hf_config))
+
+
+def row_spec(hf_config: Mapping[str, Any], row: Family) -> DecoderSpec:
+    """The model's shape as a row reads it. Raises UserError also for a key that some row knows and this one does not read."""
+    reading = read_configuration(hf_config, row)
+    refuse(reading.unread, row.name)
+    return reading.spec
+
+
+def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
+    """The model's shape, and which keys say it. Raises UserError for missing or impossible values."""
+    config = configuration_of(text_config(hf_config), row, strict=True)
+    spec = _whole(config, row)
+    known = class_defaults(config, row)
+    defaults = {} if known is None else known.defaults
+    model_types: list[str] = []
+    for other in families():
+        model_types.extend(other.model_types)
+    neutral_here = {**row.neutral, **_kinds_that_are_not_there(spec)}
+    inside = unread(config, model_types, neutral_here, defaults)
+    outer = outer_config(hf_config)
+    if outer:
+        outside = unread_outside(outer, config, OTHER, model_types, row.name)
+        neutral = {**outside.neutral, **inside.neutral}
+        inside = Unread(inside.known, [*inside.unknown, *outside.unknown], neutral)
+    return Reading(row, spec, frozenset(config.reads), inside)
+
+
+def _whole(config: Configuration, row: Family) -> DecoderSpec:
+    """The model's shape with the head for classes that its architecture has."""
+    spec = spec_of(config, row)
+    head = class_head(config.values_given, row.class_heads, spec)
+    return spec if head is None else msgspec.structs.replace(spec, pooling_head=head)
+
+
+def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:
+    """Keys about layers of a kind that the model has none of, as neutral ones."""
+    kinds = {mixer.kind for mixer in spec.mixers}
+    found = {}
+    for kind, name in (("full", "full_attention"), ("sliding", "sliding_attention")):
+        if kind not in kinds:
+            found[f"rope_parameters.{name}.*"] = "no layer is of this kind"
+    return found
+
+
+def unknown_keys(hf_config: Mapping[str, Any]) -> list[str]:
+    """The keys of a configuration that no family has, nor any list of neutral keys."""
+    return read_configuration(hf_config, family_for(hf_config)).unread.unknown
+
+
+def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:
+    """Every matrix of the model, once (a tied head is the embedding)."""
+    return list(decoder_spec(hf_config).linears())
+
+
+def tensor_shapes(hf_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Every tensor of a checkpoint of this model, by canonical name."""
+    return decoder_spec(hf_config).tensor_shapes()

@@ -1,0 +1,115 @@
+"""The halves of blocks, mixers and MLPs, as they stand in the residual stream.
+
+Owns: which norm each reads, what happens to what it gives, and which of these steps a provider does in one call.
+Never does: compute a half. Called by: the decoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import Tensor
+
+from core_runtime.contracts import AddNorm
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.models.norm import Norm
+from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
+
+Norms = Mapping[str, Norm]
+
+
+@dataclass(slots=True)
+class Half:
+    """One half of a block.
+
+    norm: of the residual stream, which it reads; None: it reads the stream itself, or what another half has read.
+    behind: the norm of what it gives; None: there is none.
+    direct: whether it adds to the stream as it computes.
+    joint: what it gives is added to the stream by this, which leaves the stream normed for the next half; None: by itself.
+    is_ready: whether the half before has left the stream normed for it.
+    """
+
+    norm: Norm | None
+    behind: Norm | None
+    direct: bool
+    joint: Joint | None = None
+    is_ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """The norm of a branch, its addition to the residual stream, and the norm of the next half, in one call.
+
+    behind: the first of these norms; None: there is none.
+    following: the last one.
+    """
+
+    add_norm: AddNorm
+    behind: Norm | None
+    following: Norm
+
+    def __call__(self, branch: Tensor, residual: Tensor, normed: Tensor) -> None:
+        """All [T, H]: residual += branch, and normed becomes the norm of that. What branch holds then means nothing."""
+        before = None if self.behind is None else self.behind.weight
+        self.add_norm(branch, before, residual, self.following.weight, self.following.eps, normed)
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Of one block. mixer: the first one. mlp: the second one."""
+
+    mixer: Half
+    mlp: Half
+
+
+def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms], *, reduces: bool) -> list[Halves]:
+    """Those of each block. norms: of each block, by role. reduces: whether branches are summed over ranks."""
+    adds_as_is = not reduces and spec.residual_scale == 1.0
+    found = []
+    for block, own in zip(spec.blocks, norms, strict=True):
+        side_by_side = spec.order in ("parallel", "parallel_two")
+        mixes_directly = adds_as_is and _is_plain(own, "input", "post_attention")
+        mixes_directly &= block.mixer_scale == 1.0 and block.beside_scale == 1.0
+        thinks_directly = adds_as_is and _is_plain(own, "input" if side_by_side else "pre_mlp", "post_mlp")
+        mixer = Half(None if block.wide else own.get("input"), own.get("post_attention"), mixes_directly)
+        mlp = Half(None if side_by_side else own.get("pre_mlp"), own.get("post_mlp"), thinks_directly)
+        found.append(Halves(mixer, mlp))
+    _join(spec, kernels, _in_order(spec.blocks, found))
+    return found
+
+
+def _is_plain(norms: Norms, before: str, behind: str) -> bool:
+    return before in norms and behind not in norms
+
+
+def _in_order(blocks: Sequence[BlockSpec], halves: Sequence[Halves]) -> list[Half]:
+    """The halves that there are."""
+    found = []
+    for block, both in zip(blocks, halves, strict=True):
+        if block.mixers:
+            found.append(both.mixer)
+        if block.has_mlp:
+            found.append(both.mlp)
+    return found
+
+
+def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None:
+    """Give those halves a joint for which a provider has one."""
+    add_norm = kernels.add_rms_norm
+    if add_norm is None or spec.residual_scale != 1.0 or spec.order == "residual_post":
+        return
+    for half, following in pairwise(halves):
+        norm = following.norm
+        if half.direct or norm is None or not _fits(norm, half.behind):
+            continue
+        half.joint = Joint(add_norm, half.behind, norm)
+        following.is_ready = True
+
+
+def _fits(following: Norm, behind: Norm | None) -> bool:
+    """Whether both norms are of the kind that one call does."""
+    if following.is_centred:
+        return False
+    return behind is None or (behind.eps == following.eps and not behind.is_centred)

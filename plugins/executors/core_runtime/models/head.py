@@ -1,0 +1,103 @@
+"""The way out of a decoder: from rows of the residual stream to logits.
+
+Owns: the order of its operations and its buffers. Never does: sample. Called by: the decoder, once a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core_runtime.contracts import LinearKernel
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.norm import Norm
+from core_runtime.specs.decoder_spec import DecoderSpec
+
+
+@dataclass(slots=True)
+class HeadWeights:
+    """What a head is made of.
+
+    norm: in front of it, or None.
+    project: from the hidden size to the embeddings' size, or None.
+    tokens: the matrix, a row a token; None for a model whose result is the hidden state.
+    bias: float32 [V], added to the logits of a tied head, or None; a head of its own has its bias in `tokens`.
+    token_ids: int64 [rows of `tokens`], the token of each row of a smaller head; None: row i is token i.
+    """
+
+    norm: Norm | None
+    project: LinearKernel | None
+    tokens: LinearKernel | None
+    bias: Tensor | None = None
+    token_ids: Tensor | None = None
+
+
+class Head:
+    """The output head of a model, or of the part of its vocabulary that a rank holds.
+
+    max_rows: most rows of one call.
+    """
+
+    def __init__(
+        self,
+        spec: DecoderSpec,
+        weights: HeadWeights,
+        kernels: KernelSet,
+        workspace: Workspace,
+        dtype: torch.dtype,
+        max_rows: int,
+    ) -> None:
+        self._spec = spec
+        self._weights = weights
+        self._kernels = kernels
+        self._workspace = workspace
+        workspace.reserve("last", max_rows, spec.hidden_size, dtype)
+        if weights.project is not None:
+            workspace.reserve("projected", max_rows, weights.project.shape[0], dtype)
+        if weights.tokens is not None:
+            workspace.reserve("logits", max_rows, spec.head_size or spec.vocab_size, torch.float32)
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record."""
+        kernels = (self._weights.project, self._weights.tokens)
+        return [kernel for kernel in kernels if kernel is not None]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but kernels computes."""
+        return self._weights.bias is None
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """The normed rows `rows` (int64 [R]) of the latest residual stream, [R, H], valid until the next call."""
+        last = self._workspace.view("last", rows.shape[0])
+        self._kernels.take_rows(self._workspace.buffer("residual"), rows, last)
+        if self._weights.norm is not None:
+            self._weights.norm(last, last)
+        return last
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """float32 logits [R, V] of these rows, valid until the next call."""
+        assert self._weights.tokens is not None, "this model has no output head"
+        last = self.hidden(rows)
+        count = rows.shape[0]
+        if self._weights.project is not None:
+            projected = self._workspace.view("projected", count)
+            self._weights.project(last, projected)
+            last = projected
+        out = self.view(count)
+        self._weights.tokens(last, out)
+        if self._weights.bias is not None:
+            out += self._weights.bias
+        if self._spec.logit_scale != 1.0:
+            self._kernels.scale(out, self._spec.logit_scale)
+        if self._spec.logit_cap is not None:
+            self._kernels.soft_cap(out, self._spec.logit_cap)
+        return out
+
+    def view(self, count: int) -> Tensor:
+        """Where logits are put, [count, V]: a view of the workspace, valid until the next call."""
+        return self._workspace.view("logits", count)

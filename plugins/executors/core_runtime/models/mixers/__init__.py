@@ -1,0 +1,49 @@
+"""The first half of a block: what lets a token see the tokens before it, one mixer or two side by side.
+
+Owns: which class serves which spec. Never does: compute. Called by: the weight loading, once a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from core.api.specs import LatentSpec, StateSpec
+from core_runtime.contracts import HeadsKernel
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.models.mixers.attention import AttentionMixer
+from core_runtime.models.mixers.latent import LatentMixer
+from core_runtime.models.mixers.state import StateMixer
+from core_runtime.models.norm import Norm
+from core_runtime.specs.decoder_spec import DecoderSpec
+
+Mixer = AttentionMixer | LatentMixer | StateMixer
+"""Everything that may be the first half of a block."""
+
+
+def build_mixers(
+    spec: DecoderSpec,
+    index: int,
+    kernels: KernelSet,
+    linears: Mapping[str, Linear],
+    heads: tuple[HeadsKernel, HeadsKernel] | None,
+    norms: Mapping[str, Norm],
+    params: Mapping[str, Tensor],
+) -> tuple[Mixer, ...]:
+    """The mixers of block `index` from their prepared linears, norms and other tensors, by role (see `MixerParts`).
+
+    heads: both halves of the absorbed matrix where one has it.
+    """
+    found: list[Mixer] = []
+    for mixer in spec.blocks[index].mixers:
+        if isinstance(mixer, StateSpec):
+            found.append(StateMixer(mixer, linears, params))
+        elif isinstance(mixer, LatentSpec):
+            assert heads is not None
+            found.append(LatentMixer(mixer, kernels, linears, heads, norms))
+        else:
+            around = spec.block_heads(index)
+            found.append(AttentionMixer(mixer, around, kernels, linears, norms, params.get("sinks")))
+    return tuple(found)

@@ -1,0 +1,206 @@
+"""Attention over keys and values: project, norm, rotate, store, attend, project.
+
+Owns: the order of these operations and the views that they work on. Never does: know how a backend stores anything.
+Called by: the decoder, once a block and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from core.api.config import CacheConfig
+from core.api.specs import AttentionSpec
+from core_runtime.contracts import AttentionParams, HeadTurn, LinearKernel, TurnsHeads
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.workspace import Workspace, by_heads
+from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.norm import Norm
+from core_runtime.specs.block_spec import HeadsSpec, TemperatureSpec
+
+OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
+"""What gates of the output do; see `HeadsSpec.opening`."""
+
+
+class AttentionViews:
+    """The buffers of one step.
+
+    qkv: [T, Hq * D + gate + Hkv * (D + Dv)], queries, the gate of the output if there is one, keys and values.
+    q: [T, Hq, D], a part of qkv.
+    k: [T, Hkv, D], a part of qkv.
+    v: [T, Hkv, Dv], a part of qkv.
+    gate: [T, Hq * Dv or Hq], a part of qkv; None without one.
+    q_all: [T, Hq * D], all queries of a token.
+    k_all: [T, Hkv * D], all keys of a token.
+    attention: [T, Hq * Dv], the output of the heads.
+    heads_out: [T, Hq, Dv], the same by heads.
+    """
+
+    __slots__ = ("attention", "gate", "heads_out", "k", "k_all", "q", "q_all", "qkv", "v")
+
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: AttentionSpec, heads: HeadsSpec) -> None:
+        queries = spec.num_heads * spec.head_size
+        keys = spec.num_kv_heads * spec.head_size
+        values = spec.num_kv_heads * spec.head_size_v
+        width_out = spec.num_heads * spec.head_size_v
+        gate_size = {"": 0, "own_heads": 1}.get(heads.gate, spec.head_size_v)
+        first_k = queries + spec.num_heads * gate_size
+        first_v = first_k + keys
+        self.qkv = workspace.view("qkv", num_tokens, first_v + values)
+        self.attention = workspace.view("attention", num_tokens, width_out)
+        self.q_all = self.qkv[:, :queries]
+        self.k_all = self.qkv[:, first_k:first_v]
+        self.q = by_heads(self.q_all, spec.num_heads)
+        self.k = by_heads(self.k_all, spec.num_kv_heads)
+        self.v = by_heads(self.qkv[:, first_v:], spec.num_kv_heads)
+        self.gate: Tensor | None = None
+        if gate_size:
+            self.gate = self.qkv[:, queries:first_k]
+        self.heads_out = by_heads(self.attention, spec.num_heads)
+
+
+class AttentionMixer(KeyedMixer):
+    """One block's attention.
+
+    heads: what happens to queries, keys and values around the backend.
+    linears: `qkv` and `o`.
+    norms: `q`, `k` and `heads_out` where the family has them.
+    sinks: float32 [Hq] or None.
+
+    `attach` and `bind_cache` must be called before the first step.
+    """
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        heads: HeadsSpec,
+        kernels: KernelSet,
+        linears: Mapping[str, Linear],
+        norms: Mapping[str, Norm],
+        sinks: Tensor | None = None,
+    ) -> None:
+        super().__init__(spec)
+        self.spec = spec
+        self.heads = heads
+        self.kernels = kernels
+        self.qkv = linears["qkv"]
+        self.o = linears["o"]
+        self.q_norm = norms.get("q")
+        self.k_norm = norms.get("k")
+        self.out_norm = norms.get("heads_out")
+        self.nbytes = self.qkv.nbytes + self.o.nbytes
+        self._sinks = sinks
+        self._clip = heads.clip
+        self._temperature = heads.temperature
+        self._opening = OPENINGS[heads.opening]
+        self._norms_late = heads.norm is not None and heads.norm.after_rope
+        self._norms_all = heads.norm is not None and heads.norm.over == "all"
+        self._tables: tuple[Tensor, Tensor] | None = None
+        self._turn: HeadTurn | None = None
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record."""
+        return [*self.qkv.kernels, *self.o.kernels]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing but kernels and the backend computes."""
+        return self.heads.is_plain
+
+    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions do not turn anything."""
+        self._tables = tables
+        key = self.spec, self.heads
+        self.views = workspace.cached(key, lambda rows: AttentionViews(workspace, rows, self.spec, self.heads))
+
+    def bind_cache(self, backend: Any, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None) -> None:
+        """As of every layer with keys; sinks and slopes join the layer's scales."""
+        slopes = None
+        if self.heads.slopes:
+            slopes = torch.tensor(self.heads.slopes, dtype=torch.float32, device=raw.device)
+        if self._sinks is not None or slopes is not None:
+            scales = learned or AttentionParams()
+            learned = AttentionParams(scales.k_scale, scales.v_scale, self._sinks, slopes)
+        super().bind_cache(backend, cache, raw, learned)
+
+    def bind(self, backend: Any, handle: Any) -> None:
+        """As above; a backend that turns heads itself is told how."""
+        super().bind(backend, handle)
+        self._turn = self._turn_of(backend)
+
+    def _turn_of(self, backend: Any) -> HeadTurn | None:
+        """What a backend does with heads as it stores the keys; None: kernels do it before."""
+        if self._tables is None or self._norms_late or self._clip is not None or not isinstance(backend, TurnsHeads):
+            return None
+        turn = HeadTurn(*self._tables)
+        operations = ["rotary"]
+        if self.q_norm is not None and self.k_norm is not None and not self._norms_all:
+            if self.q_norm.is_centred:
+                return None
+            operations.append("rms_norm_heads")
+            turn = HeadTurn(*self._tables, self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        if any(self.kernels.provider_of(op) != backend.turns_as for op in operations):
+            return None
+        return turn
+
+    def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
+        views = self.views(x.shape[0])
+        self.qkv(x, views.qkv)
+        if self._turn is None:
+            self._turn_heads(views, positions)
+            self.backend.write(self.handle, views.k, views.v, metadata)
+        else:
+            if self._norms_all:
+                self._norm(views)
+            self.backend.turn_and_write(self.handle, views.q, views.k, views.v, self._turn, positions, metadata)
+        if self._temperature is not None:
+            views.q.mul_(temperatures(self._temperature, positions).to(views.q.dtype))
+        self.backend.forward(self.handle, views.q, metadata, views.heads_out)
+        if views.gate is not None:
+            self._open(views.gate, views)
+        if self.out_norm is not None:
+            self.out_norm(views.attention, views.attention)
+        self.o(views.attention, out, accumulate=accumulate)
+
+    def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
+        """Norms, bounds and the rotary embedding of queries and keys."""
+        if not self._norms_late:
+            self._norm(views)
+        if self._clip is not None:
+            views.qkv.clamp_(-self._clip, self._clip)
+        if self._tables is not None:
+            cos, sin = self._tables
+            self.kernels.rotary(views.q, views.k, cos, sin, positions)
+        if self._norms_late:
+            self._norm(views)
+
+    def _open(self, gate: Tensor, views: AttentionViews) -> None:
+        """Let through what the gate opens of the heads' outputs."""
+        if self.heads.opening == "sigmoid":
+            self.kernels.open_gate(gate, views.attention)
+        else:
+            views.heads_out.mul_(self._opening(by_heads(gate, self.spec.num_heads)))
+
+    def _norm(self, views: AttentionViews) -> None:
+        if self.q_norm is None or self.k_norm is None:
+            return
+        if self._norms_all:
+            self.q_norm(views.q_all, views.q_all)
+            self.k_norm(views.k_all, views.k_all)
+        else:
+            self.q_norm.heads(views.q)
+            self.k_norm.heads(views.k)
+
+
+def temperatures(spec: TemperatureSpec, positions: Tensor) -> Tensor:
+    """float32 [T, 1, 1]: the factors of queries at positions int64 [T]."""
+    intervals = torch.div(positions + spec.shift, spec.interval, rounding_mode="floor")
+    factors = 1.0 + spec.scale * torch.log1p(intervals.float())
+    return factors.view(-1, 1, 1)

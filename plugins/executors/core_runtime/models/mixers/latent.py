@@ -1,0 +1,147 @@
+"""Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434), absorbed: queries meet the cached latents themselves.
+
+Owns: the order of its operations, and the products with the two halves of the up-projection around the backend. Never
+does: expand a latent into keys and values. Called by: the decoder, once a block and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from core.api.specs import LatentSpec
+from core_runtime.contracts import HeadsKernel, LinearKernel
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.workspace import Workspace, by_heads
+from core_runtime.models.mixers.cached import KeyedMixer
+from core_runtime.models.norm import Norm
+
+
+class LatentViews:
+    """The buffers of one step.
+
+    a: queries (or their latent) and, behind them, c and k_pe.
+    c: [T, R], the latents of keys and values.
+    k_pe: [T, Dr], the rotary part of the keys.
+    k_pe_head: [T, 1, Dr], the same as one head.
+    q_a: the queries (or their latent) in a.
+    q: [T, H * (Dn + Dr)], the queries.
+    q_nope: [T, H, Dn], part of the queries.
+    q_pe: [T, H, Dr], part of the queries.
+    q_latent: [T, H, R], what the backend is given.
+    latents: [T, H, R], what the backend gives.
+    attention: [T, H * Dv], the output of the heads.
+    heads: [T, H, Dv], the same by heads.
+    """
+
+    __slots__ = (
+        "a",
+        "attention",
+        "c",
+        "heads",
+        "k_pe",
+        "k_pe_head",
+        "latents",
+        "q",
+        "q_a",
+        "q_latent",
+        "q_nope",
+        "q_pe",
+    )
+
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: LatentSpec) -> None:
+        heads = spec.num_heads
+        head = spec.head_size_nope + spec.rope_size
+        first_c = heads * head if spec.q_rank is None else spec.q_rank
+        first_k_pe = first_c + spec.rank
+        self.a = workspace.view("latent_a", num_tokens, first_k_pe + spec.rope_size)
+        self.q_a = self.a[:, :first_c]
+        self.c = self.a[:, first_c:first_k_pe]
+        self.k_pe = self.a[:, first_k_pe:]
+        self.k_pe_head = by_heads(self.k_pe, 1)
+        if spec.q_rank is None:
+            self.q = self.q_a
+        else:
+            self.q = workspace.view("latent_q_b", num_tokens, heads * head)
+        queries = by_heads(self.q, heads)
+        self.q_nope = queries[..., : spec.head_size_nope]
+        self.q_pe = queries[..., spec.head_size_nope :]
+        given = workspace.view("latent_q", num_tokens, heads * spec.rank)
+        answered = workspace.view("latent_out", num_tokens, heads * spec.rank)
+        self.q_latent = by_heads(given, heads)
+        self.latents = by_heads(answered, heads)
+        self.attention = workspace.view("attention", num_tokens, heads * spec.head_size_v)
+        self.heads = by_heads(self.attention, heads)
+
+
+class LatentMixer(KeyedMixer):
+    """One block's latent attention.
+
+    linears: `a`, `o` and with a query latent `q_b`.
+    norms: `kv_a` and with a query latent `q_a`.
+    to_latent: of each head, from Dn to R numbers.
+    from_latent: of each head, from R to Dv numbers.
+
+    `attach` and `bind_cache` must be called before the first step.
+    """
+
+    def __init__(
+        self,
+        spec: LatentSpec,
+        kernels: KernelSet,
+        linears: Mapping[str, Linear],
+        heads: tuple[HeadsKernel, HeadsKernel],
+        norms: Mapping[str, Norm],
+    ) -> None:
+        super().__init__(spec)
+        self.spec = spec
+        self.kernels = kernels
+        self.a = linears["a"]
+        self.o = linears["o"]
+        self.q_b = linears.get("q_b")
+        self.to_latent, self.from_latent = heads
+        self.kv_norm = norms["kv_a"]
+        self.q_norm = norms.get("q_a")
+        self.nbytes = self.a.nbytes + self.o.nbytes
+        self.nbytes += self.to_latent.nbytes + self.from_latent.nbytes
+        if self.q_b is not None:
+            self.nbytes += self.q_b.nbytes
+        self.tables: tuple[Tensor, Tensor] | None = None
+
+    is_plain = True
+    """Nothing but kernels and the backend computes."""
+
+    @property
+    def linears(self) -> list[LinearKernel | HeadsKernel]:
+        """Everything that a runtime must be able to record."""
+        found: list[LinearKernel | HeadsKernel] = [*self.a.kernels]
+        if self.q_b is not None:
+            found += self.q_b.kernels
+        found += (self.to_latent, self.from_latent)
+        found += self.o.kernels
+        return found
+
+    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
+        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions turn nothing."""
+        self.tables = tables
+        self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
+
+    def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
+        views = self.views(x.shape[0])
+        self.a(x, views.a)
+        if self.q_b is not None and self.q_norm is not None:
+            self.q_norm(views.q_a, views.q_a)
+            self.q_b(views.q_a, views.q)
+        self.kv_norm(views.c, views.c)
+        if self.tables is not None:
+            cos, sin = self.tables
+            self.kernels.rotary(views.q_pe, views.k_pe_head, cos, sin, positions)
+        self.backend.write_latent(self.handle, views.c, views.k_pe, metadata)
+        self.to_latent(views.q_nope, views.q_latent)
+        self.backend.forward_latent(self.handle, views.q_latent, views.q_pe, metadata, views.latents)
+        self.from_latent(views.latents, views.heads)
+        self.o(views.attention, out, accumulate=accumulate)

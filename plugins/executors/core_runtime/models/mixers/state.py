@@ -1,0 +1,90 @@
+"""A layer with a state: project, let the backend's recurrence run, project.
+
+Owns: the order of these operations and the buffers that they work on. Never does: know an op, or keep a state.
+Called by: the decoder, once a block and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from core.api.config import CacheConfig
+from core.api.errors import PluginError
+from core.api.specs import STATE_DTYPE, StateSpec
+from core_runtime.contracts import AttentionParams, BatchView, LinearKernel, StateBackend
+from core_runtime.layers.linear import Linear
+from core_runtime.layers.workspace import Workspace
+from core_runtime.models.mixers.cached import CachedMixer
+
+
+class StateViews:
+    """The buffers of one step: inputs [T, W], outputs [T, W']."""
+
+    __slots__ = ("inputs", "outputs")
+
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: StateSpec) -> None:
+        self.inputs = workspace.view("state_in", num_tokens, spec.input_size)
+        self.outputs = workspace.view("state_out", num_tokens, spec.output_size)
+
+
+class StateMixer(CachedMixer):
+    """One block's layer with a state.
+
+    linears: `in` and `out`.
+    params: of the op, by name in the layer.
+
+    `attach` and `bind_cache` must be called before the first step.
+    """
+
+    def __init__(self, spec: StateSpec, linears: Mapping[str, Linear], params: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.spec = spec
+        self.params = dict(params)
+        self.in_proj = linears["in"]
+        self.out_proj = linears["out"]
+        self.nbytes = self.in_proj.nbytes + self.out_proj.nbytes
+
+    is_plain = True
+    """Nothing but kernels and the backend computes."""
+
+    @property
+    def linears(self) -> list[LinearKernel]:
+        """Everything that a runtime must be able to record."""
+        return [*self.in_proj.kernels, *self.out_proj.kernels]
+
+    def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
+        """Take the step's buffers; positions are the state's own affair, so there are no rotary tables."""
+        key = StateViews, self.spec.input_size, self.spec.output_size
+        self.views = workspace.cached(key, lambda rows: StateViews(workspace, rows, self.spec))
+
+    def layer_bytes(self, backend: StateBackend, cache: CacheConfig) -> int:
+        """Bytes of a sequence's state, as planned. Raises PluginError when the backend wants more."""
+        planned = self.spec.state_bytes
+        told = backend.state_layout(self.spec, STATE_DTYPE)
+        if not 0 < told <= planned:
+            raise PluginError(
+                f"attention backend '{backend.name}' wants {told} bytes for a state of {self.spec.op}; expected at most "
+                f"{planned}, which is what the model's family plans."
+            )
+        return planned
+
+    def bind_cache(
+        self, backend: StateBackend, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None
+    ) -> None:
+        """Take the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
+        handle = backend.bind_state(self.spec, STATE_DTYPE, raw, self.params)
+        self.bind(backend, handle)
+
+    def build(self, view: BatchView) -> Any:
+        """The backend's metadata of a step."""
+        return self.backend.build_state(view)
+
+    def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the layer of x [T, H]; the states move on. metadata: what `build` answered for this step."""
+        views = self.views(x.shape[0])
+        self.in_proj(x, views.inputs)
+        self.backend.forward_state(self.handle, views.inputs, metadata, views.outputs)
+        self.out_proj(views.outputs, out, accumulate=accumulate)

@@ -1,0 +1,148 @@
+"""The second half of a block: one MLP, or a router and its experts.
+
+Owns: the order of their operations on a step's views. Never does: allocate, norm, touch the residual stream by itself.
+Called by: the decoder, once a block.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from core_runtime.contracts import ActivatedLinear, ExpertsKernel, is_recordable
+from core_runtime.layers.kernels import KernelSet
+from core_runtime.layers.linear import Linear
+from core_runtime.models.norm import Norm
+from core_runtime.models.step_views import StepViews
+from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
+
+
+class DenseMLP:
+    """down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate.
+
+    spec: with all numbers in the activation's name.
+    gate_up: gate and up side by side, or up alone.
+    inner_norm: in front of down, or None.
+    """
+
+    def __init__(
+        self, kernels: KernelSet, spec: MLPSpec, gate_up: Linear, down: Linear, inner_norm: Norm | None = None
+    ) -> None:
+        self.kernels = kernels
+        self.spec = spec
+        self.gate_up = gate_up
+        self.down = down
+        self.inner_norm = inner_norm
+        self.nbytes = gate_up.nbytes + down.nbytes
+        self._activated_gate_up: ActivatedLinear | None = None
+        if not spec.gated:
+            self._activated_gate_up = kernels.activate_within(gate_up, spec.activation)
+        elif spec.gate_scale == 1.0:
+            self._activated_gate_up = kernels.gate_within(gate_up, spec.activation)
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        linears = [*self.gate_up.kernels, *self.down.kernels]
+        return all(is_recordable(linear) for linear in linears)
+
+    def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the MLP of x [T, H]."""
+        spec = self.spec
+        first, inner = views.mlp_views(spec)
+        if self._activated_gate_up is not None:
+            self._activated_gate_up(x, spec.activation, inner)
+        else:
+            self.gate_up(x, first)
+            self._activate(first, inner)
+        if self.inner_norm is not None:
+            self.inner_norm(inner, inner)
+        if spec.out_scale != 1.0:
+            self.kernels.scale(inner, spec.out_scale)
+        self.down(inner, out, accumulate=accumulate)
+
+    def _activate(self, first: Tensor, inner: Tensor) -> None:
+        spec = self.spec
+        if not spec.gated:
+            self.kernels.activate(first, spec.activation, inner)
+            return
+        if spec.gate_scale != 1.0:
+            self.kernels.scale(first[:, : spec.size], spec.gate_scale)
+        self.kernels.gated(first, spec.activation, inner)
+
+
+class ExpertsMLP:
+    """The weighted sum of the experts that a router chooses for each token, and of one that all share (or None).
+
+    spec: how the router chooses, and which experts are held.
+    correction: float32 [E], counts in the choice alone, or None.
+    shared_gate: to one number a token, whose sigmoid multiplies the shared expert, or None.
+    """
+
+    def __init__(
+        self,
+        kernels: KernelSet,
+        router: Linear,
+        experts: ExpertsKernel,
+        spec: ExpertsSpec,
+        correction: Tensor | None = None,
+        shared: DenseMLP | None = None,
+        shared_gate: Linear | None = None,
+    ) -> None:
+        self.kernels = kernels
+        self.router = router
+        self.experts = experts
+        self.routing = spec.routing
+        self.held = spec.held
+        self.correction = correction
+        self.shared = shared
+        self.shared_gate = shared_gate
+        self.nbytes = router.nbytes + experts.nbytes
+        if shared is not None:
+            self.nbytes += shared.nbytes
+
+    @property
+    def capturable(self) -> bool:
+        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        if self.held is not None:  # choices of other ranks' experts are dropped by torch
+            return False
+        if self.shared is not None and not self.shared.capturable:
+            return False
+        parts = [*self.router.kernels, self.experts]
+        if self.shared_gate is not None:
+            parts += self.shared_gate.kernels
+        return all(is_recordable(part) for part in parts)
+
+    def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
+        """out[T, H] (+)= the chosen experts of x [T, H]."""
+        ids = views.expert_ids
+        weights = views.expert_weights
+        self.router(x, views.router)
+        self.kernels.route(views.router, self.routing, self.correction, ids, weights)
+        if self.held is not None:
+            start, stop = self.held
+            _drop_foreign(ids, weights, start, stop)
+        self.experts(x, ids, weights, out, accumulate=accumulate)
+        if self.shared is not None:
+            self._add_shared(self.shared, x, views, out)
+
+    def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
+        """out += the expert that all tokens take."""
+        if self.shared_gate is None:
+            shared(x, views, out, accumulate=True)
+            return
+        self.shared_gate(x, views.shared_gate)
+        shared(x, views, views.shared_out, accumulate=False)
+        self.kernels.open_gate(views.shared_gate, views.shared_out)
+        self.kernels.add(views.shared_out, out)
+
+
+BlockMLP = DenseMLP | ExpertsMLP
+"""Everything that may be the second half of a block."""
+
+
+def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
+    """Number the experts from `start` on; a choice of an expert that another rank has counts nothing here."""
+    foreign = (ids < start) | (ids >= stop)
+    ids.sub_(start)
+    ids.masked_fill_(foreign, 0)
+    weights.masked_fill_(foreign, 0.0)

@@ -1,0 +1,62 @@
+"""A directory with a model that is written here: complete, or not there.
+
+Owns: its place, and the files beside the weights. Never does: write weights. Called by: what saves models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from core.api.errors import UserError
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+WEIGHTS = (".weights", ".safetensors", ".bin", ".pt", ".pth", ".gguf", ".npy", ".npz", ".index.json")
+"""Endings of files that are weights, or about files of weights."""
+DESCRIBED = ("config.json", "generation_config.json", "params.json")
+
+
+@contextlib.contextmanager
+def new_directory(out: Path) -> Iterator[Path]:
+    """A directory to write to, which becomes `out` when the context ends well, and is removed when it does not.
+
+    Raises UserError when `out` is in use, or cannot be written.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out}: is there already, and is not empty; name a new directory.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise UserError(f"{out}: cannot be made ({error.strerror}).") from None
+    try:
+        yield part
+        part.chmod(0o755)
+        os.replace(part, out)
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror}).") from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)  # there only when it did not take its place
+
+
+def describe(directory: Path, manifest: CheckpointManifest) -> None:
+    """Write the configuration as it was read, and copy what else lies beside the weights: tokenizer, templates, code."""
+    _write_json(directory / "config.json", manifest.config)
+    if manifest.generation:
+        _write_json(directory / "generation_config.json", manifest.generation)
+    source = Path(manifest.ref).expanduser()
+    if not source.is_dir():
+        return
+    for path in sorted(source.iterdir()):
+        is_other = not path.name.endswith(WEIGHTS) and path.name not in DESCRIBED and not path.name.startswith(".")
+        if is_other and path.is_file():
+            shutil.copyfile(path, directory / path.name)
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

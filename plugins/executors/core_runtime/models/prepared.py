@@ -1,0 +1,249 @@
+"""A model's prepared kernels on disk: one file of page-aligned bytes, and an index of what lies there.
+
+Owns: the layout of the directory, writing and reading it. Never does: prepare a weight, or understand one (providers do).
+Called by: the conversion (writes), the packed loader (the index, without torch), weight loading (reads kernels).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import msgspec
+
+from core.api.decoding import UNREADABLE
+from core.api.errors import CheckpointError
+from core.api.specs import LayerSpec
+from core.checkpoint_files import MAX_INDEX, inside, read_file
+from core_runtime.contracts import LinearKernel, SavedKernel
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core_runtime.layers.kernels import KernelSet, Room
+
+Recorder = Callable[[str, set[str], str, SavedKernel], None]
+"""Is told of a kernel: its layer's name, the tensors that the layer is made of, its layout, its saved form."""
+
+INDEX = "prepared.json"
+DATA = "prepared.weights"
+VERSION = 1
+"""Of the index."""
+PAGE = 4096
+READ_BYTES = 16 << 20
+READERS = 4
+
+
+class Block(msgspec.Struct, frozen=True):
+    """A place in the data file. dtype, shape: of a tensor that lies there."""
+
+    offset: int
+    nbytes: int
+    dtype: str = "U8"
+    shape: tuple[int, ...] = ()
+
+
+class PreparedKernel(msgspec.Struct, frozen=True):
+    """One kernel. facts: its provider's own."""
+
+    layout: str
+    facts: dict[str, Any]
+    memory: Block
+    tables: dict[str, Block] = {}
+
+
+class MadeFor(msgspec.Struct, frozen=True):
+    """The settings that prepared kernels depend on, by their arguments' names."""
+
+    dtype: str
+    numerics: str
+    quantization: str | None = None
+    quantization_config: dict[str, Any] = {}
+
+
+class Source(msgspec.Struct, frozen=True):
+    """What the directory was made of. files: sizes by name. sha256: of names, types, shapes and places of its tensors."""
+
+    ref: str
+    files: dict[str, int]
+    sha256: str
+
+
+class PreparedIndex(msgspec.Struct, frozen=True):
+    """Everything but bytes.
+
+    kernels: of each layer, by name.
+    stored: names in the manifest of tensors that lie in the data file as they are; the others are in kernels.
+    data_nbytes: of the data file.
+    """
+
+    version: int
+    engine: str
+    made_for: MadeFor
+    source: Source
+    manifest: CheckpointManifest
+    kernels: dict[str, list[PreparedKernel]]
+    stored: list[str]
+    data_nbytes: int
+
+
+def kernel_name(parts: Sequence[LayerSpec]) -> str:
+    """The name of a layer that is made of `parts`."""
+    return "+".join(part.name for part in parts)
+
+
+def read_index(directory: Path) -> PreparedIndex:
+    """The index of a directory whose data file is complete. Raises CheckpointError."""
+    path = directory / INDEX
+    again = "convert the model again with core convert"
+    try:
+        raw = read_file(path, MAX_INDEX)
+        version = msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).get("version", msgspec.Raw(b"null"))
+        if bytes(version) != str(VERSION).encode():
+            raise CheckpointError(f"{path}: is of version {bytes(version).decode()}, expected {VERSION}; {again}.")
+        index = msgspec.json.decode(raw, type=PreparedIndex)
+        size = inside(directory, DATA).stat().st_size
+    except OSError as error:
+        raise CheckpointError(f"{error.filename}: cannot be read ({error.strerror}); {again}.") from None
+    except UNREADABLE as error:
+        raise CheckpointError(f"{path}: is not understood ({error}); {again}.") from None
+    if size != index.data_nbytes:
+        raise CheckpointError(
+            f"{directory / DATA}: has {size} bytes, expected {index.data_nbytes}. Is the download complete?"
+        )
+    for name, kernels in index.kernels.items():
+        for kernel in kernels:
+            for block in (kernel.memory, *kernel.tables.values()):
+                end = block.offset + block.nbytes
+                if min(block.offset, block.nbytes) < 0 or end > size or block.offset % PAGE:
+                    raise CheckpointError(f"{path}: a kernel of '{name}' does not lie in {DATA}. The file is damaged.")
+    return index
+
+
+@runtime_checkable
+class HasPrepared(Protocol):
+    """A loader whose checkpoints have kernels beside tensors."""
+
+    def prepared(self, manifest: CheckpointManifest) -> PreparedWeights:
+        """The kernels of a manifest that it has resolved. Raises CheckpointError."""
+        ...
+
+
+class RestoredKernel(NamedTuple):
+    """A kernel, and what it was made of again."""
+
+    layout: str
+    saved: SavedKernel
+    kernel: LinearKernel
+
+
+class PreparedWeights:
+    """The kernels in a data file, read into memory as they are asked for; `finish` is called before one computes.
+
+    mapped: the file's own pages are the memory. They need not be read at the start, and processes share them, but they
+        are small, which costs speed where huge pages are to be had.
+    """
+
+    def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
+        self._path = data
+        self._index = index
+        self._mapped = mapped
+        self._map: Tensor | None = None
+        self._pool = ThreadPoolExecutor(READERS, thread_name_prefix="read-weights")
+        self._reads: list[Future[None]] = []
+
+    def check(self, wanted: MadeFor) -> None:
+        """Whether the kernels were made for these settings. Raises CheckpointError."""
+        made_for = self._index.made_for
+        for field in msgspec.structs.fields(MadeFor):
+            mine = getattr(made_for, field.name)
+            theirs = getattr(wanted, field.name)
+            if mine != theirs:
+                flag = f"--{field.name.replace('_', '-')}"
+                raise CheckpointError(
+                    f"{self._path}: was made with {flag} {mine}, here it is {theirs}; start it with the same, or convert "
+                    f"{self._index.source.ref} again with core convert."
+                )
+
+    def kernels(self, name: str, providers: KernelSet, room: Room | None) -> list[RestoredKernel] | None:
+        """The kernels of a layer, whose bytes are on their way; None for one that is made of tensors.
+
+        Raises CheckpointError when they cannot be used here.
+        """
+        saved = self._index.kernels.get(name)
+        if saved is None:
+            return None
+        kernels: list[RestoredKernel] = []
+        for entry in saved:
+            try:
+                form = self._form(entry, room)
+                kernel = providers.restore(entry.layout, form)
+            except (ValueError, TypeError, KeyError) as error:
+                raise CheckpointError(
+                    f"{self._path}: the kernel of '{name}' cannot be used here: {error}. Convert "
+                    f"{self._index.source.ref} again with core convert."
+                ) from None
+            kernels.append(RestoredKernel(entry.layout, form, kernel))
+        return kernels
+
+    def finish(self) -> None:
+        """Wait until all bytes have come. Raises CheckpointError."""
+        try:
+            for read in self._reads:
+                read.result()
+        except OSError as error:
+            raise CheckpointError(f"{self._path}: cannot be read ({error.strerror}).") from None
+        finally:
+            self._reads.clear()
+            self._pool.shutdown(cancel_futures=True)
+
+    def _form(self, entry: PreparedKernel, room: Room | None) -> SavedKernel:
+        """A kernel as its provider takes it."""
+        import torch
+
+        memory = self._memory(entry.memory, room)
+        torch_types = {"F32": torch.float32, "I32": torch.int32}
+        tables: dict[str, Tensor] = {}
+        for name, place in entry.tables.items():
+            table = torch.empty(place.nbytes, dtype=torch.uint8)
+            self._read(table, place.offset)
+            tables[name] = table.view(torch_types[place.dtype]).view(place.shape)
+        return SavedKernel(entry.facts, tables, memory)
+
+    def _memory(self, block: Block, room: Room | None) -> Tensor:
+        """The bytes of a block, or memory that they are on their way to."""
+        if self._mapped:
+            whole = self._whole()
+            return whole[block.offset : block.offset + block.nbytes]
+        if room is None:
+            raise ValueError("this device gives no memory for prepared weights")
+        memory = room(block.nbytes)
+        for start in range(0, block.nbytes, READ_BYTES):
+            piece = memory[start : start + READ_BYTES]
+            self._reads.append(self._pool.submit(self._read, piece, block.offset + start))
+        return memory
+
+    def _whole(self) -> Tensor:
+        """The file, mapped."""
+        import torch
+
+        if self._map is None:
+            with open(self._path, "rb") as file:
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants memory that may be written
+            self._map = torch.frombuffer(data, dtype=torch.uint8)
+        return self._map
+
+    def _read(self, into: Tensor, offset: int) -> None:
+        """Fill `into` from the file. Raises OSError."""
+        view = memoryview(into.numpy())
+        with open(self._path, "rb", buffering=0) as file:
+            file.seek(offset)
+            while view:
+                count = file.readinto(view)
+                if not count:
+                    raise OSError(0, "it became shorter while it was read")
+                view = view[count:]

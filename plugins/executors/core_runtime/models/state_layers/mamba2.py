@@ -1,0 +1,146 @@
+"""Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1, Zamba2.
+
+Owns: the names of its sizes in each. Never does: see `core_runtime.models.state_layers`. Called by: rows of these families.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+from core.api.errors import UserError
+from core.api.specs import StateSpec
+from core_runtime.models.configuration import configuration, positive
+from core_runtime.models.state_layers import values
+from core_runtime.models.state_ops.mamba2 import SCALES
+from core_runtime.models.state_ops.mamba2 import mamba2 as layer
+
+UNLIMITED: Final = (0.0, math.inf)
+NEMOTRON_LETTERS: Final = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+FALCON_NORMS: Final = {True: "before_gate", False: "after_gate"}
+
+
+def mamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
+    """Every layer."""
+    values.demand(hf_config, "hidden_act", "silu")
+    groups = positive(hf_config, "n_groups", 8)
+    least, greatest = values.numbers(hf_config, "time_step_limit", UNLIMITED)
+    return layer(
+        heads=positive(hf_config, "num_heads", 128),
+        head_size=positive(hf_config, "head_dim", 64),
+        state=positive(hf_config, "state_size", 128),
+        groups=groups,
+        kernel=positive(hf_config, "conv_kernel", 4),
+        norm_groups=groups,
+        norm_eps=values.number(hf_config, "layer_norm_epsilon", 1e-5),
+        dt_limits=(least, greatest),
+        conv_bias=values.flag(hf_config, "use_conv_bias", True),
+        bias=values.flag(hf_config, "use_bias", False),
+    )
+
+
+def bamba(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
+    """All but `attn_layer_indices`."""
+    if index in (hf_config.get("attn_layer_indices") or ()):
+        return None
+    return _with_prefix(hf_config, _expanded(hf_config), eps=1e-5)
+
+
+def granitemoehybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
+    """Where `layer_types` says so, else everywhere."""
+    if values.kind(hf_config, index, "mamba") not in values.LINEAR:
+        return None
+    return _with_prefix(hf_config, _expanded(hf_config), eps=1e-6)
+
+
+def falcon_h1(hf_config: Mapping[str, Any], index: int) -> StateSpec:
+    """Every layer, beside its attention. `ssm_in_multiplier` goes into the scales; `ssm_out_multiplier` does not."""
+    bias = values.flag(hf_config, "mamba_proj_bias", False)
+    before = values.number(hf_config, "ssm_in_multiplier", 1.0)
+    if bias and before != 1:
+        raise UserError(
+            f"ssm_in_multiplier is {before} and mamba_proj_bias is true in the model's configuration; expected a multiplier "
+            "of 1, or projections without a bias."
+        )
+    multipliers = values.numbers(hf_config, "ssm_multipliers", (1.0, 1.0, 1.0, 1.0, 1.0))
+    scales = {name: before * multiplier for name, multiplier in zip(SCALES, multipliers, strict=True)}
+    normed = values.flag(hf_config, "mamba_rms_norm", False)
+    norm = FALCON_NORMS[values.flag(hf_config, "mamba_norm_before_gate", True)] if normed else "none"
+    told = hf_config.get("mamba_d_ssm", 1024)
+    inner = _expanded(hf_config) if told is None else positive(hf_config, "mamba_d_ssm", 1024)
+    return _with_prefix(
+        hf_config,
+        inner,
+        eps=1e-5,
+        norm=norm,
+        scales=scales,
+        output_bias=values.flag(hf_config, "projectors_bias", False),
+    )
+
+
+def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
+    """Where `layers_block_type` or the letters of `hybrid_override_pattern` say so."""
+    letters = configuration(hf_config).text("hybrid_override_pattern", "")
+    kinds = [NEMOTRON_LETTERS.get(letter, letter) for letter in letters]
+    default = kinds[index] if index < len(kinds) else "mamba"
+    if values.kind(hf_config, index, default) not in values.LINEAR:
+        return None
+    values.demand(hf_config, "mamba_hidden_act", "silu")
+    groups = positive(hf_config, "mamba_n_groups", hf_config.get("n_groups", 8))
+    return layer(
+        heads=positive(hf_config, "mamba_num_heads", 128),
+        head_size=positive(hf_config, "mamba_head_dim", 64),
+        state=positive(hf_config, "ssm_state_size", 128),
+        groups=groups,
+        kernel=positive(hf_config, "mamba_d_conv", hf_config.get("conv_kernel", 4)),
+        norm_groups=groups,
+        norm_eps=values.number(hf_config, "layer_norm_epsilon", 1e-5),
+        dt_limits=(values.number(hf_config, "mamba_dt_min", hf_config.get("time_step_min", 0.001)), math.inf),
+        conv_bias=values.flag(hf_config, "mamba_conv_bias", hf_config.get("use_conv_bias", True)),
+        bias=values.flag(hf_config, "use_bias", False),
+    )
+
+
+def zamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
+    """Every layer; `hybrid` ones have a shared transformer block in front of it."""
+    heads = positive(hf_config, "n_mamba_heads", 8)
+    inner = positive(hf_config, "mamba_expand", 2) * positive(hf_config, "hidden_size", 2560)
+    groups = positive(hf_config, "mamba_ngroups", 1)
+    return layer(
+        heads=heads,
+        head_size=values.automatic(hf_config, "mamba_headdim", inner // heads),
+        state=positive(hf_config, "mamba_d_state", 64),
+        groups=groups,
+        kernel=positive(hf_config, "mamba_d_conv", 4),
+        norm_groups=groups,
+        norm_eps=1e-5,
+        dt_limits=(values.number(hf_config, "time_step_min", 0.001), math.inf),
+        bias=values.flag(hf_config, "add_bias_linear", False),
+    )
+
+
+def _expanded(hf_config: Mapping[str, Any]) -> int:
+    """Numbers of all heads, where no key of its own tells."""
+    return positive(hf_config, "mamba_expand", 2) * positive(hf_config, "hidden_size", 4096)
+
+
+def _with_prefix(hf_config: Mapping[str, Any], inner: int, *, eps: float, **more: Any) -> StateSpec:
+    """Of a family whose keys begin with `mamba_`. inner: numbers of all heads. eps: the family's own."""
+    values.demand(hf_config, "hidden_act", "silu")
+    heads = positive(hf_config, "mamba_n_heads", 128)
+    groups = positive(hf_config, "mamba_n_groups", 1)
+    least, greatest = values.numbers(hf_config, "time_step_limit", UNLIMITED)
+    return layer(
+        heads=heads,
+        head_size=values.automatic(hf_config, "mamba_d_head", inner // heads),
+        state=positive(hf_config, "mamba_d_state", 256),
+        groups=groups,
+        kernel=positive(hf_config, "mamba_d_conv", 4),
+        norm_groups=groups,
+        norm_eps=values.number(hf_config, "rms_norm_eps", eps),
+        dt_limits=(least, greatest),
+        conv_bias=values.flag(hf_config, "mamba_conv_bias", True),
+        bias=values.flag(hf_config, "mamba_proj_bias", False),
+        **more,
+    )

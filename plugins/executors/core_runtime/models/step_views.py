@@ -1,0 +1,68 @@
+"""The buffers of a step, as the blocks see them.
+
+Owns: `StepViews`. Never does: allocate or compute. Called by: the decoder (makes them), MLPs (read and write them).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from core_runtime.layers.workspace import Workspace
+from core_runtime.specs.decoder_spec import DecoderSpec, MLPSpec
+
+
+class StepViews:
+    """The workspace's buffers for one number of tokens; those of one MLP see `mlp_views`."""
+
+    __slots__ = (
+        "_mlps",
+        "_num_tokens",
+        "_workspace",
+        "beside",
+        "branch",
+        "embedded",
+        "expert_ids",
+        "expert_weights",
+        "normed",
+        "normed_mlp",
+        "pair",
+        "residual",
+        "router",
+        "shared_gate",
+        "shared_out",
+    )
+
+    def __init__(self, workspace: Workspace, num_tokens: int, spec: DecoderSpec) -> None:
+        self._workspace = workspace
+        self._num_tokens = num_tokens
+        self._mlps: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
+        widths = spec.buffers()
+
+        def view(name: str, usual: str) -> Tensor:
+            """A buffer that some models lack; the other is never used then."""
+            return workspace.view(name if name in widths else usual, num_tokens)
+
+        self.residual = workspace.view("residual", num_tokens)
+        self.normed = workspace.view("normed", num_tokens)
+        self.branch = workspace.view("branch", num_tokens)
+        self.router = workspace.view("router", num_tokens)
+        self.expert_ids = workspace.view("expert_ids", num_tokens)
+        self.expert_weights = workspace.view("expert_weights", num_tokens)
+        self.embedded = view("embedded", "residual")
+        self.normed_mlp = view("normed_mlp", "normed")
+        self.beside = view("beside", "branch")
+        self.pair = view("pair", "residual")
+        self.shared_gate = view("shared_gate", "branch")
+        self.shared_out = view("shared_out", "branch")
+
+    def mlp_views(self, mlp: MLPSpec) -> tuple[Tensor, Tensor]:
+        """What an MLP works on: its first product [T, 2 * I or I], and its inner numbers [T, I]."""
+        key = mlp.size, mlp.gated
+        found = self._mlps.get(key)
+        if found is None:
+            width = 2 * mlp.size if mlp.gated else mlp.size
+            first = self._workspace.view("gate_up", self._num_tokens, width)
+            inner = self._workspace.view("mlp", self._num_tokens, mlp.size)
+            found = first, inner
+            self._mlps[key] = found
+        return found

@@ -1,0 +1,278 @@
+"""A checkpoint's tensors under canonical names, in canonical layouts.
+
+Owns: the way from a row's rules to names and views, and reading through them. Never does: know a family or a file format.
+Called by: the configuration (names and shapes), the model's instance (reading).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from core.api.errors import CheckpointError
+from core_runtime.contracts import Loader
+from core_runtime.models.weight_rules import (
+    USUALLY_IGNORED,
+    Ignored,
+    Joined,
+    Rename,
+    Stacked,
+    Turned,
+    UnitRows,
+    WeightRule,
+)
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FLOATS = ("F64", "F32", "F16", "BF16")
+
+
+class TensorView(msgspec.Struct, frozen=True):
+    """A part of a checkpoint's tensor.
+
+    source: its name in the manifest before the map.
+    expert: of the stack, and how many there are; None: it is no stack.
+    piece: which of how many parts of the rows.
+    """
+
+    source: str
+    expert: tuple[int, int] | None = None
+    piece: tuple[int, int] = (0, 1)
+    alternating: bool = False
+    transposed: bool = False
+    flat: bool = False
+    unit_rows: bool = False
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part, a view where that can be."""
+        if self.unit_rows:
+            lengths = tensor.float().norm(dim=-1, keepdim=True)
+            return (tensor / lengths.clamp(min=1e-12)).to(tensor.dtype)
+        if self.expert is not None:
+            index, count = self.expert
+            tensor = tensor.unflatten(0, (count, -1))[index] if self.flat else tensor[index]
+        if self.transposed:
+            tensor = tensor.transpose(-1, -2)
+        number, pieces = self.piece
+        if pieces == 1:
+            return tensor
+        if self.alternating:
+            return tensor[number::pieces]
+        return tensor.chunk(pieces)[number]
+
+
+class WeightMap:
+    """The map of one checkpoint.
+
+    manifest: its tensors under canonical names; what is ignored is not there.
+    ignored: name → reason.
+    """
+
+    def __init__(
+        self,
+        manifest: CheckpointManifest,
+        rules: Sequence[WeightRule],
+        num_experts: int,
+        shapes: Mapping[str, Sequence[int]] | None = None,
+        canonical_name: Callable[[str], str] | None = None,
+        settled: Mapping[str, str] | None = None,
+    ) -> None:
+        """num_experts: in flat stacks, where no shape tells it. shapes: of canonical tensors, for stacks of either layout.
+        canonical_name: in place of rules that rename. settled: names in the checkpoint that no rule is about, and their
+        canonical ones."""
+        self._original = manifest
+        self._views: dict[str, TensorView] = {}
+        self._rows: dict[str, dict[int, str]] = {}
+        self._num_experts = num_experts
+        self._shapes = shapes or {}
+        self._canonical_name = canonical_name
+        self._renames = [(re.compile(rule.pattern), rule.to) for rule in rules if isinstance(rule, Rename)]
+        self._joining = [rule for rule in rules if isinstance(rule, Joined)]
+        self._shaping = [rule for rule in rules if isinstance(rule, Stacked | Turned | UnitRows)]
+        self._ignoring = [rule for rule in (*rules, *USUALLY_IGNORED) if isinstance(rule, Ignored)]
+        self.ignored: dict[str, str] = {}
+        tensors: dict[str, TensorInfo] = {}
+        known = settled or {}
+        for source, info in manifest.tensors.items():
+            if source in known:
+                self._put(tensors, known[source], TensorView(source), info)
+            else:
+                self._take(tensors, source, info)
+        for joined, sources in self._rows.items():
+            tensors[joined] = self._joined(joined, sources)
+        self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
+
+    def _take(self, tensors: dict[str, TensorInfo], source: str, info: TensorInfo) -> None:
+        """Put a tensor of the checkpoint where the rules say, or note why it is left out."""
+        name = source if self._canonical_name is None else self._canonical_name(source)
+        for pattern, to in self._renames:
+            name = pattern.sub(to, name)
+        why = _why_ignored(self._ignoring, source, name)
+        if why is not None:
+            self.ignored[source] = why
+        elif not self._join(name, source):
+            for part, view in self._views_of(source, name, info):
+                self._put(tensors, part, view, info)
+
+    def loader(self, inner: Loader) -> Loader:
+        """Reads canonical tensors with the checkpoint's own loader."""
+        unchanged = all(view == TensorView(name) for name, view in self._views.items())
+        if unchanged and not self._rows:
+            return inner
+        return MappedLoader(inner, self._original, self.manifest, self._views, self._rows)
+
+    def made_of(self, sources: Set[str]) -> set[str]:
+        """The canonical tensors that these tensors of the checkpoint have a part in."""
+        found = {name for name, view in self._views.items() if view.source in sources}
+        for joined, numbered in self._rows.items():
+            if not sources.isdisjoint(numbered.values()):
+                found.add(joined)
+        return found
+
+    def _join(self, name: str, source: str) -> bool:
+        """Whether a tensor is one of several that become one; notes it."""
+        for rule in self._joining:
+            found = re.fullmatch(rule.pattern, name)
+            if found is not None:
+                self._rows.setdefault(found.expand(rule.to), {})[int(found["number"])] = source
+                return True
+        return False
+
+    def _joined(self, name: str, sources: dict[int, str]) -> TensorInfo:
+        """The one tensor that others become. sources: by number."""
+        infos = [self._original.tensors[sources[number]] for number in sorted(sources)]
+        first = infos[0]
+        alike = all(info.shape == first.shape and info.dtype == first.dtype for info in infos)
+        if not alike or sorted(sources) != list(range(len(sources))):
+            shown = ", ".join(sources[number] for number in sorted(sources))
+            raise CheckpointError(
+                f"{self._original.ref}: {shown} are to be one tensor, '{name}'; expected tensors of one shape and type "
+                "whose numbers have no gap. The checkpoint is damaged."
+            )
+        count = len(infos)
+        return msgspec.structs.replace(first, name=name, shape=(count, *first.shape), nbytes=count * first.nbytes)
+
+    def _put(self, tensors: dict[str, TensorInfo], name: str, view: TensorView, info: TensorInfo) -> None:
+        if name in tensors:
+            raise CheckpointError(
+                f"{self._original.ref}: both '{self._views[name].source}' and '{view.source}' are '{name}' to its family; "
+                "the checkpoint is damaged."
+            )
+        self._views[name] = view
+        shape = _shape(view, info.shape)
+        nbytes = info.nbytes * math.prod(shape) // max(math.prod(info.shape), 1)
+        tensors[name] = msgspec.structs.replace(info, name=name, shape=shape, nbytes=nbytes)
+
+    def _views_of(self, source: str, name: str, info: TensorInfo) -> Iterator[tuple[str, TensorView]]:
+        """The canonical tensors that one tensor of the checkpoint has in it."""
+        for rule in self._shaping:
+            found = re.fullmatch(rule.pattern, name)
+            packed = isinstance(rule, Stacked) and rule.packed
+            if found is None or (info.dtype in FLOATS) is packed:
+                continue
+            if isinstance(rule, Turned):
+                yield name, TensorView(source, transposed=True)
+            elif isinstance(rule, UnitRows):
+                yield name, TensorView(source, unit_rows=True)
+            else:
+                yield from self._stack(source, found, info, rule)
+            return
+        yield name, TensorView(source)
+
+    def _stack(
+        self, source: str, found: re.Match[str], info: TensorInfo, rule: Stacked
+    ) -> Iterator[tuple[str, TensorView]]:
+        count = self._num_experts if rule.flat else info.shape[0]
+        template = found.expand(rule.to)
+        transposed = rule.transposed
+        if transposed is None:
+            first = template.replace("{expert}", "0").replace("{piece}", rule.pieces[0])
+            transposed = first in self._shapes and info.shape[-1] != self._shapes[first][-1]
+        transposed = transposed and (rule.flat or len(info.shape) > 2)
+        num_pieces = len(rule.pieces)
+        for expert in range(count):
+            for number, piece in enumerate(rule.pieces):
+                name = template.replace("{expert}", str(expert)).replace("{piece}", piece)
+                place = (number, num_pieces)
+                yield name, TensorView(source, (expert, count), place, rule.alternating, transposed, rule.flat)
+
+
+class MappedLoader:
+    """A loader whose tensors pass through the views of a map; each tensor of the checkpoint is read once."""
+
+    def __init__(
+        self,
+        inner: Loader,
+        original: CheckpointManifest,
+        manifest: CheckpointManifest,
+        views: dict[str, TensorView],
+        rows: dict[str, dict[int, str]],
+    ) -> None:
+        """rows: of a tensor that several become, the sources by number."""
+        self._inner = inner
+        self._original = original
+        self._manifest = manifest
+        self._views = views
+        self._rows = rows
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """The manifest under canonical names."""
+        return self._manifest
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """As of every loader; parts of one tensor follow one another."""
+        wanted: dict[str, list[str]] = {}
+        places: dict[str, tuple[str, int]] = {}
+        for name in reads:
+            if name not in self._rows:
+                wanted.setdefault(self._views[name].source, []).append(name)
+                continue
+            for number, source in self._rows[name].items():
+                places[source] = name, number
+        begun: dict[str, Tensor] = {}
+        left = {name: len(sources) for name, sources in self._rows.items()}
+        for source, tensor in self._inner.iter(self._original, [*wanted, *places]):
+            for name in wanted.get(source, ()):
+                yield name, self._views[name].of(tensor)
+            if source not in places:
+                continue
+            name, number = places[source]
+            if name not in begun:
+                begun[name] = tensor.new_empty((left[name], *tensor.shape))
+            begun[name][number] = tensor
+            left[name] -= 1
+            if not left[name]:
+                yield name, begun.pop(name)
+
+
+def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None:
+    """The reason for which a tensor is not read, None when it is. name: after renames."""
+    for rule in rules:
+        if re.fullmatch(rule.pattern, source):
+            return rule.reason
+        if rule.renamed and re.fullmatch(rule.pattern, name):
+            return rule.reason
+    return None
+
+
+def _shape(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
+    """Of a part, from the shape of its tensor."""
+    sizes = list(shape)
+    if view.expert is not None:
+        _, count = view.expert
+        if view.flat:
+            sizes[0] //= count
+        else:
+            sizes = sizes[1:]
+    if view.transposed:
+        sizes[-1], sizes[-2] = sizes[-2], sizes[-1]
+    _, pieces = view.piece
+    if pieces > 1:
+        sizes[0] //= pieces
+    return tuple(sizes)

@@ -1,0 +1,124 @@
+"""How a family's checkpoints name and lay out their tensors, as data. Torch-free.
+
+Owns: the vocabulary of these rules. Never does: apply them (`core_runtime.models.weight_map` does). Called by: rows.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Rename(msgspec.Struct, frozen=True, tag=True):
+    """Replaces every match of a pattern in a tensor's name. Renames come first, one after another, on all names.
+
+    pattern: a regular expression.
+    to: what replaces it, with `\\1` for its groups.
+    """
+
+    pattern: str
+    to: str
+
+
+class Stacked(msgspec.Struct, frozen=True, tag=True):
+    """A tensor with all experts of a layer, [E, N, K], or [E, N] of biases; it becomes a tensor for each expert and piece.
+
+    pattern: the whole name, after renames.
+    to: name of an expert's tensor, with `\\1` for groups of the pattern, `{expert}` and `{piece}`.
+    pieces: things whose rows lie one after another in N, in equal numbers.
+    alternating: rows of the pieces alternate instead.
+    transposed: it is [E, K, N]; None: where its shape says so.
+    flat: experts are not an axis of their own: it is [E * N, K], or [E * K, N] when transposed.
+    packed: it holds no floats but codes or their scales, whose first axes are those of the matrix.
+    """
+
+    pattern: str
+    to: str
+    pieces: tuple[str, ...]
+    alternating: bool = False
+    transposed: bool | None = False
+    flat: bool = False
+    packed: bool = False
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """Tensors of one shape that become one with an axis more, its first.
+
+    pattern: the whole name, after renames, with a group `number` that says which one of them it is, from 0.
+    to: name of the one tensor.
+    """
+
+    pattern: str
+    to: str
+
+
+class Turned(msgspec.Struct, frozen=True, tag=True):
+    """A matrix that is stored as [K, N]. pattern: the whole name, after renames."""
+
+    pattern: str
+
+
+class UnitRows(msgspec.Struct, frozen=True, tag=True):
+    """A matrix that is computed with rows of length 1. pattern: the whole name, after renames."""
+
+    pattern: str
+
+
+class Ignored(msgspec.Struct, frozen=True, tag=True):
+    """Tensors that are not read.
+
+    pattern: the whole name, as the checkpoint has it.
+    reason: why that changes nothing.
+    renamed: the pattern is also held against names after renames, as errors show them.
+    """
+
+    pattern: str
+    reason: str
+    renamed: bool = False
+
+
+WeightRule = Rename | Stacked | Joined | Turned | UnitRows | Ignored
+
+USUALLY_IGNORED: tuple[Ignored, ...] = (
+    Ignored(r".*rotary_emb\.inv_freq", "computed from the configuration"),
+    Ignored(r".*rotary_emb\.(cos|sin)_cached", "computed from the configuration"),
+    Ignored(r".*\.masked_bias", "the causal mask"),
+    Ignored(r".*\.position_ids", "counted"),
+)
+"""What older programs left in checkpoints of any family."""
+
+
+def modules(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
+    """Renames of modules: a dotted name anywhere between dots, or at either end, and its canonical form."""
+    rules = []
+    for own, usual in pairs:
+        escaped = own.replace(".", r"\.")
+        rules.append(Rename(rf"(?<![^.]){escaped}(?![^.])", usual))
+    return tuple(rules)
+
+
+def experts(
+    module: str, gate_up: str, down: str, *, alternating: bool = False, transposed: bool | None = False
+) -> tuple[WeightRule, ...]:
+    """The rules for stacked experts of `module` in a block: one tensor of gates and ups, one of downs, and their biases."""
+    rules: list[WeightRule] = []
+    prefix = rf"(model\.layers\.\d+\.{module})\."
+    to = r"\1.experts.{expert}.{piece}"
+    both = ("gate_proj", "up_proj")
+    rules.append(Stacked(prefix + gate_up, to + ".weight", both, alternating, transposed))
+    rules.append(Stacked(prefix + down, to + ".weight", ("down_proj",), transposed=transposed))
+    rules.append(Stacked(prefix + gate_up + "_bias", to + ".bias", both, alternating))
+    rules.append(Stacked(prefix + down + "_bias", to + ".bias", ("down_proj",)))
+    return tuple(rules)
+
+
+def packed_experts(module: str, gate_up: str, down: str, *, alternating: bool = False) -> tuple[WeightRule, ...]:
+    """The rules for stacked experts whose codes and scales are tensors of their own, `NAME_blocks` and `NAME_scales`."""
+    rules: list[WeightRule] = []
+    prefix = rf"(model\.layers\.\d+\.{module})\."
+    to = r"\1.experts.{expert}.{piece}"
+    both = ("gate_proj", "up_proj")
+    for kind in ("blocks", "scales"):
+        suffix = f".weight_{kind}"
+        rules.append(Stacked(f"{prefix}{gate_up}_{kind}", to + suffix, both, alternating, packed=True))
+        rules.append(Stacked(f"{prefix}{down}_{kind}", to + suffix, ("down_proj",), packed=True))
+    return tuple(rules)

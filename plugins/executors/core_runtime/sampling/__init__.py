@@ -1,0 +1,23 @@
+"""Turns logits into tokens: keyed noise, masks, penalties, filters, log-probabilities, verification of drafts.
+
+Owns: everything between the logits of a step and its token ids. Never does: run a model, schedule, decode text.
+Called by: the persistent batch and the model runner.
+"""
+
+from core_runtime.sampling.columns import SamplingColumns
+from core_runtime.sampling.logprobs import prompt_logprobs
+from core_runtime.sampling.rows import SampleRows
+from core_runtime.sampling.sampler import Sampler, sampling_kind
+from core_runtime.sampling.state import SequenceSampling, TokenMask
+from core_runtime.sampling.verify import accept
+
+__all__ = [
+    "SampleRows",
+    "Sampler",
+    "SamplingColumns",
+    "SequenceSampling",
+    "TokenMask",
+    "accept",
+    "prompt_logprobs",
+    "sampling_kind",
+]

@@ -1,0 +1,122 @@
+"""The rows whose logits are changed before they compete, drawn from copies of them.
+
+Owns: the copies, on the host or on the device that has the logits, and what becomes of a row whose changes fail.
+Never does: change logits itself (`core_runtime.sampling.stages` and the processors of plugins do). Called by: `core_runtime.sampling.sampler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor, from_numpy
+
+from core_runtime.sampling.failures import nothing_left, top, tops
+from core_runtime.sampling.host_logits import HostLogits
+from core_runtime.sampling.kernel import NO_TOKEN
+from core_runtime.sampling.noise import Float32
+from core_runtime.sampling.part import Part
+from core_runtime.sampling.rows import KernelRows
+from core_runtime.sampling.stages import Adjusted, CustomStage, adjust, adjust_there
+
+ADJUSTED_ROWS: Final = 16
+"""Rows that are adjusted at once: what they need besides the logits stays small, and in the caches."""
+
+DEVICE_ROWS: Final = 64
+"""The same on a device, whose memory holds their copies."""
+
+
+class AdjustedRows:
+    """Draws them.
+
+    race: the sampler's kernel.
+    custom: processors of plugins; None: there are none.
+    """
+
+    def __init__(
+        self, vocab_size: int, race: Callable[[Tensor, KernelRows], None], custom: CustomStage | None = None
+    ) -> None:
+        self._race = race
+        self._custom = custom
+        self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
+
+    def draw(self, part: Part, values: HostLogits, *, keeps: bool) -> None:
+        """The tokens of a part's adjusted rows.
+
+        values: the part's logits.
+        keeps: whether somebody looks at the adjusted logits later.
+        """
+        here = part.adjusted
+        if part.rows.on_device is not None and not keeps and values.tensor.dtype is torch.float32:
+            there = [row for row in part.adjusted if _stays(part, row)]
+            here = sorted(set(part.adjusted).difference(there))
+            for first in range(0, len(there), DEVICE_ROWS):
+                self._draw_there(part, there[first : first + DEVICE_ROWS], values.tensor)
+        values.bring([row - part.start for row in here])
+        for first in range(0, len(here), ADJUSTED_ROWS):
+            some = here[first : first + ADJUSTED_ROWS]
+            logits = self._copied(part, values, some)
+            self._draw(part, some, logits)
+            if keeps:
+                kept = logits.copy()
+                part.finals.update(zip(some, kept, strict=True))
+
+    def _copied(self, part: Part, values: HostLogits, adjusted: Sequence[int]) -> Float32:
+        """The logits of some rows, valid until the next call."""
+        count = len(adjusted)
+        if len(self._scratch) < count:
+            self._scratch = np.empty((count, self._scratch.shape[1]), np.float32)
+        logits = self._scratch[:count]
+        for copy, row in zip(logits, adjusted, strict=True):
+            copy[:] = values[row - part.start]
+        return logits
+
+    def _draw_there(self, part: Part, adjusted: Sequence[int], whole: Tensor) -> None:
+        """Change copies of some rows on the device that has them, and draw there. whole: the part's logits."""
+        rows = part.rows
+        places = torch.tensor([row - part.start for row in adjusted], device=whole.device)
+        logits = whole.index_select(0, places)
+        finite = torch.isfinite(logits.amax(1)).cpu().numpy()
+        adjust_there(logits, [_change(part, row) for row in adjusted])
+        chosen = rows.chosen(np.array(adjusted), np.arange(len(adjusted)))
+        self._race(logits, chosen)
+        tokens = chosen.out.numpy()
+        tokens[~finite] = NO_TOKEN
+        rows.tokens[adjusted] = tokens
+        ruled_out = (tokens < 0) & finite
+        for place in ruled_out.nonzero()[0].tolist():
+            largest = float(logits[place].amax())
+            rows.errors.setdefault(adjusted[place], nothing_left(largest))
+
+    def _draw(self, part: Part, adjusted: Sequence[int], logits: Float32) -> None:
+        """Change the logits of some rows, and draw from them."""
+        rows = part.rows
+        finite = np.isfinite(tops(logits))
+        failed = adjust(logits, [_change(part, row) for row in adjusted], self._custom)
+        part.mask(logits, [row - part.start for row in adjusted])
+        chosen = rows.chosen(np.array(adjusted), np.arange(len(adjusted)))
+        self._race(from_numpy(logits), chosen)
+        tokens = chosen.out.numpy()
+        tokens[list(failed)] = NO_TOKEN
+        # the model's own bad logits win over what the stages made of them
+        tokens[~finite] = NO_TOKEN
+        rows.tokens[adjusted] = tokens
+        ruled_out = (tokens < 0) & finite
+        for place in ruled_out.nonzero()[0].tolist():
+            sentence = failed.get(place) or nothing_left(top(logits[place]))
+            rows.errors.setdefault(adjusted[place], sentence)
+
+
+def _change(part: Part, row: int) -> Adjusted:
+    rows = part.rows
+    return Adjusted(rows.state(row), rows.index(row), rows.drafted(row))
+
+
+def _stays(part: Part, row: int) -> bool:
+    """Whether a row can be changed where a device has it: no processor of a plugin sees it, no replay, and no mask."""
+    state = part.rows.state(row)
+    if state.processors or state.late_processors or state.trace is not None:
+        return False
+    return part.masks is None or part.masks.words_of(row - part.start) is None

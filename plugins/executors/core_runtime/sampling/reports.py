@@ -1,0 +1,85 @@
+"""The numbers of a row that its request asks for: of which logits, and in which form (`core.api.logprobs_mode`).
+
+Owns: what processed logits are. Never does: sample, or sort (`core_runtime.sampling.logprobs` does).
+Called by: `core_runtime.sampling.sampler`.
+
+What could not be drawn is -inf among processed ones. At temperature 0 nothing is divided or filtered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import from_numpy
+
+from core.api.logprobs_mode import LogprobsMode, shows_logits, shows_processed
+from core.api.messages import TokenLogprobs
+from core_runtime.contracts import LogprobsKernel
+from core_runtime.sampling.filters import filtered
+from core_runtime.sampling.host_logits import HostLogits
+from core_runtime.sampling.logprobs import many_logprobs
+from core_runtime.sampling.noise import Float32
+from core_runtime.sampling.part import Part, between
+
+
+def report(part: Part, values: HostLogits, kernel: LogprobsKernel | None, mode: LogprobsMode) -> None:
+    """The numbers of the rows that want them and have a token.
+
+    values: the part's logits.
+    kernel: a native one, which works where they lie.
+    """
+    rows = part.rows
+    asked = between(rows.reported, part.start, part.stop)
+    served = [row for row in asked if row not in rows.errors]
+    if not served:
+        return
+    by_row = dict(zip(rows.reported, rows.wanted, strict=True))
+    wanted = [by_row[row] for row in served]
+    tokens: list[int] = rows.tokens[served].tolist()
+    if shows_processed(mode):
+        found = _processed(part, values, served, tokens, wanted, mode)
+    else:
+        places = [row - part.start for row in served]
+        found = many_logprobs(kernel, values, places, tokens, wanted, as_logits=shows_logits(mode))
+    rows.logprobs.update(zip(served, found, strict=True))
+
+
+def _processed(
+    part: Part,
+    values: HostLogits,
+    served: Sequence[int],
+    tokens: Sequence[int],
+    wanted: Sequence[int],
+    mode: LogprobsMode,
+) -> list[TokenLogprobs]:
+    """One row after the other: each is as long as the vocabulary."""
+    rows = part.rows
+    as_logits = shows_logits(mode)
+    values.bring([row - part.start for row in served if row not in part.finals])
+    found: list[TokenLogprobs] = []
+    for row, token, num in zip(served, tokens, wanted, strict=True):
+        final = part.final_logits(values, row)
+        filters = int(rows.top_k[row]), float(rows.top_p[row]), float(rows.least[row])
+        competing = competing_logits(final, float(rows.temperatures[row]), *filters)
+        competing_rows = from_numpy(competing[None])
+        found += many_logprobs(None, HostLogits(competing_rows), [0], [token], [num], as_logits=as_logits)
+    return found
+
+
+def competing_logits(logits: Float32, temperature: float, top_k: int, top_p: float, least: float) -> Float32:
+    """Logits divided by the temperature, -inf where a filter takes the token out: float32 [V].
+
+    logits: float32 [V], behind stages and masks; the largest is finite.
+    top_k, top_p, least: filters as a `RaceKernel` gets them.
+    """
+    if temperature == 0:
+        return logits
+    heat = np.float32(temperature)
+    with np.errstate(over="ignore"):  # far below the best with a tiny temperature: -inf is right
+        z = (logits - logits.max()) / heat
+        scaled = logits / heat
+    ids, _ = filtered(z, top_k, top_p, least)
+    competing: Float32 = np.full_like(logits, -np.inf)
+    competing[ids] = scaled[ids]
+    return competing

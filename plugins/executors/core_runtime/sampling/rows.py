@@ -1,0 +1,255 @@
+"""The rows of one step that sample: what the kernels read of each, and what came out.
+
+Owns: contiguous copies of the columns at addresses that never change, and the results. Never does: look at logits.
+Called by: the persistent batch (binds and advances them), `core_runtime.sampling.sampler`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from core.api.messages import TokenLogprobs
+from core_runtime.sampling.columns import INDEX, NOT_ASKED, PURPOSE, SamplingColumns
+from core_runtime.sampling.device_rows import DeviceRows
+from core_runtime.sampling.noise import PURPOSE_SAMPLE, Float32, Ids
+from core_runtime.sampling.state import SequenceSampling
+from core_runtime.sampling.told import Told
+
+ONE: Final = np.array(1)
+"""numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one row."""
+
+Integers = NDArray[np.integer[Any]]
+
+
+class KernelRows(NamedTuple):
+    """What a `RaceCall` says of its rows, between the logits and the masks; see there for shapes.
+
+    The tensors share the arrays' memory, or lie on the device.
+    """
+
+    which: Tensor
+    keys: Tensor
+    temperatures: Tensor
+    out: Tensor
+    filters: tuple[Tensor, Tensor, Tensor]
+
+    def on(self, device: torch.device) -> KernelRows:
+        """Copies on a device; tokens written there are not written here."""
+        top_k, top_p, least = self.filters
+        return KernelRows(
+            self.which.to(device),
+            self.keys.to(device),
+            self.temperatures.to(device),
+            self.out.to(device),
+            (top_k.to(device), top_p.to(device), least.to(device)),
+        )
+
+
+class SampleRows:
+    """The rows of one step that sample, N at most, at addresses that never change.
+
+    out: int64 [N], where tokens are written.
+
+    count: rows of this step.
+    slots: int64 [count], the sequence of each.
+    keys: int64 [N, 5], of the columns; the output index is that of the row.
+    temperatures: float32 [N], of the columns.
+    top_k: int64 [N], of the columns.
+    top_p: float64 [N], of the columns.
+    least: float32 [N], of the columns.
+    num_drafted: integers [count], tokens before the row's position that are drafts; None: none anywhere.
+    adjusted: rows whose logits are changed before they compete.
+    masked: rows of sequences with a token mask.
+    reported: rows whose log-probabilities are wanted.
+    wanted: how many of the most likely tokens each of these wants, -1: all.
+    tokens: int64 [count], sampled; -1 where a row failed.
+    errors: by row, a sentence.
+    logprobs: by row.
+    purpose: of the noise; with PURPOSE_DRAFT the tokens are drafts, and what they are drawn from is kept.
+    on_device: the same columns where a device's kernel reads them; None: kernels read these.
+    """
+
+    def __init__(
+        self,
+        columns: SamplingColumns,
+        out: NDArray[np.int64],
+        purpose: int = PURPOSE_SAMPLE,
+        on_device: DeviceRows | None = None,
+    ) -> None:
+        size = len(out)
+        self.on_device = on_device
+        if on_device is not None:
+            on_device.number()
+        self.columns = columns
+        self.purpose = purpose
+        self.keys = np.zeros((size, 5), np.int64)
+        self.temperatures: Float32 = np.zeros(size, np.float32)
+        self.top_k: Ids = np.zeros(size, np.int64)
+        self.top_p = np.zeros(size, np.float64)
+        self.least: Float32 = np.zeros(size, np.float32)
+        self._which: Ids = np.arange(size)
+        self._out: Ids = out
+        self._min_tokens: Integers | None = None
+        self._always: NDArray[np.bool_]
+        self.tokens: Ids = out[:0]
+        self.num_drafted: Integers | None = None
+        self.reported: list[int] = []
+        self.wanted: list[int] = []
+        self.masked: list[int] = []
+        self.errors: dict[int, str] = {}
+        self.logprobs: dict[int, TokenLogprobs] = {}
+
+    @property
+    def count(self) -> int:
+        """Rows of this step."""
+        return len(self.tokens)
+
+    def bind(self, slots: Ids, indices: Integers, num_drafted: Integers | None = None) -> None:
+        """Take the rows of a step. indices: the output index of each row."""
+        # every slot exists; with mode="raise", numpy would take through a copy
+        self._forget()
+        count = len(slots)
+        columns = self.columns
+        self.slots = slots
+        self.tokens = self._out[:count]
+        np.take(columns.keys, slots, axis=0, out=self.keys[:count], mode="clip")
+        self._indices = self.keys[:count, INDEX]
+        self._indices[:] = indices
+        if self.purpose != PURPOSE_SAMPLE:
+            self.keys[:count, PURPOSE] = self.purpose
+        np.take(columns.temperatures, slots, out=self.temperatures[:count], mode="clip")
+        np.take(columns.top_k, slots, out=self.top_k[:count], mode="clip")
+        np.take(columns.top_p, slots, out=self.top_p[:count], mode="clip")
+        np.take(columns.least, slots, out=self.least[:count], mode="clip")
+        self.num_drafted = num_drafted
+        asked = columns.logprobs[slots]
+        reported = (asked != NOT_ASKED).nonzero()[0]
+        self.reported = reported.tolist()
+        self.wanted = asked[reported].tolist() if self.reported else []
+        self.masked = columns.masked[slots].nonzero()[0].tolist() if columns.num_masked else []
+        self._always = columns.adjusts[slots]
+        min_tokens = columns.min_tokens[slots]
+        self._min_tokens = min_tokens if min_tokens.any() else None
+        self._find_adjusted()
+        if self.on_device is not None:
+            for name in ("keys", "temperatures", "top_k", "top_p", "least"):
+                self.on_device.put(name, getattr(self, name)[:count])
+            if self.reported:
+                self.on_device.ask(self.told())
+
+    def advance(self) -> None:
+        """The same sequences, each one output index further."""
+        self._forget()
+        self._indices[:] = self._indices + ONE
+        if self._min_tokens is not None:
+            self._find_adjusted()
+        if self.on_device is not None:
+            self.on_device.put("keys", self.keys[: self.count])
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the logits are drawn from as they are, now and when the rows advance, and kernels read them on the device."""
+        if self.on_device is None or self.count > len(self.on_device.out):
+            return False
+        return not (self.adjusted or self.masked) and self._min_tokens is None
+
+    def told(self) -> Told:
+        """What the rows want to be told."""
+        return Told(self.reported, self.wanted)
+
+    def fetch(self, start: int, stop: int) -> None:
+        """Wait for the tokens of neighbouring rows that a kernel drew on the device."""
+        if self.lies_on_device(stop):
+            assert self.on_device is not None
+            drawn = self.on_device.out[start:stop]
+            self._out[start:stop] = drawn.cpu().numpy()
+
+    def lies_on_device(self, stop: int) -> bool:
+        """Whether kernels of a device read the rows up to one."""
+        return self.on_device is not None and stop <= len(self.on_device.out)
+
+    def _forget(self) -> None:
+        if self.errors:
+            self.errors = {}
+        if self.logprobs:
+            self.logprobs = {}
+
+    def _find_adjusted(self) -> None:
+        adjusts = self._always
+        if self._min_tokens is not None:
+            adjusts = adjusts | (self._indices < self._min_tokens)
+        self.adjusted: list[int] = adjusts.nonzero()[0].tolist()
+
+    def state(self, row: int) -> SequenceSampling:
+        """The rare things of a row's sequence."""
+        slot = int(self.slots[row])
+        state = self.columns.states[slot]
+        assert state is not None, f"nobody entered slot {self.slots[row]}"
+        return state
+
+    def index(self, row: int) -> int:
+        """The output index of a row."""
+        return int(self.keys[row, INDEX])
+
+    def drafted(self, row: int) -> int:
+        """How many drafts come before a row's position."""
+        if self.num_drafted is None:
+            return 0
+        return int(self.num_drafted[row])
+
+    def part(self, start: int, stop: int) -> KernelRows:
+        """Neighbouring rows, for logits that begin with row `start`; on the device as far as it holds them."""
+        if self.lies_on_device(stop):
+            assert self.on_device is not None
+            return _device_part(self.on_device, start, stop)
+        return self.host_part(start, stop)
+
+    def host_part(self, start: int, stop: int) -> KernelRows:
+        """The same on the host."""
+        which = self._which[: stop - start]
+        keys = self.keys[start:stop]
+        temperatures = self.temperatures[start:stop]
+        filters = self.top_k[start:stop], self.top_p[start:stop], self.least[start:stop]
+        out = self._out[start:stop]
+        return _kernel_rows(which, keys, temperatures, filters, out)
+
+    def chosen(self, rows: Ids, which: Ids) -> KernelRows:
+        """Copies of some rows, with an `out` of their own. which: their rows of logits."""
+        keys = self.keys[rows]
+        temperatures = self.temperatures[rows]
+        filters = self.top_k[rows], self.top_p[rows], self.least[rows]
+        out = np.empty(len(rows), np.int64)
+        return _kernel_rows(which, keys, temperatures, filters, out)
+
+
+def _device_part(rows: DeviceRows, start: int, stop: int) -> KernelRows:
+    """Neighbouring rows on the device."""
+    return KernelRows(
+        rows.which.tensor[: stop - start],
+        rows.keys.tensor[start:stop],
+        rows.temperatures.tensor[start:stop],
+        rows.out[start:stop],
+        (rows.top_k.tensor[start:stop], rows.top_p.tensor[start:stop], rows.least.tensor[start:stop]),
+    )
+
+
+def _kernel_rows(
+    which: Ids,
+    keys: NDArray[np.int64],
+    temperatures: Float32,
+    filters: tuple[Ids, NDArray[np.float64], Float32],
+    out: Ids,
+) -> KernelRows:
+    top_k, top_p, least = filters
+    return KernelRows(
+        torch.from_numpy(which),
+        torch.from_numpy(keys),
+        torch.from_numpy(temperatures),
+        torch.from_numpy(out),
+        (torch.from_numpy(top_k), torch.from_numpy(top_p), torch.from_numpy(least)),
+    )

@@ -1,0 +1,163 @@
+"""What one block of a decoder is made of: matrices, norms and buffers, by their roles in it. Torch-free.
+
+Owns: their names in a checkpoint and their shapes, but for those of mixers (`mixer_parts` has them by kind). Never does: hold
+weights. Called by: `DecoderSpec`, and the weight loading.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.api.specs import LatentSpec, LayerSpec, MixerSpec, StateSpec
+from core_runtime.specs.block_spec import ExpertsSpec, MLPSpec
+from core_runtime.specs.decoder_shape import DecoderShape
+from core_runtime.specs.mixer_parts import MixerParts, NormTensor, attention_parts, latent_parts, merged, state_parts
+
+
+class ExpertLinears(msgspec.Struct, frozen=True):
+    """The matrices of one expert: gate and up side by side (or up alone), and down."""
+
+    gate_up: tuple[LayerSpec, ...]
+    down: tuple[LayerSpec, ...]
+
+
+def mixer_parts(spec: DecoderShape, index: int) -> MixerParts:
+    """What the mixers of a block are made of; of two, both."""
+    parts = [_mixer_parts(spec, index, mixer) for mixer in spec.blocks[index].mixers]
+    return merged(parts)
+
+
+def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts:
+    block = spec.blocks[index]
+    hidden = spec.hidden_size
+    width = 2 * hidden if block.wide else hidden
+    layer = spec.block_name(index)
+    if isinstance(mixer, StateSpec):
+        return state_parts(mixer, f"{layer}.mixer", hidden)
+    prefix = f"{layer}.self_attn"
+    heads = spec.block_heads(index)
+    pairs = block.rotary_size if block.rope is not None and block.rope.interleaved else 0
+    if isinstance(mixer, LatentSpec):
+        return latent_parts(mixer, prefix, hidden, bias=heads.out_bias, interleaved=pairs > 0, width=width)
+    return attention_parts(mixer, prefix, hidden, heads, pairs, width)
+
+
+def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+    """The matrices of a block's MLP, or its router and shared expert; parts of one entry share their input."""
+    mlp = spec.block_mlp(index)
+    if mlp is not None:
+        return _dense_linears(f"{spec.block_name(index)}.mlp", spec.hidden_size, mlp)
+    experts = spec.blocks[index].experts
+    if experts is None:
+        return {}
+    module = _experts_module(spec, index, experts)
+    shape = (experts.count, spec.hidden_size)
+    router = LayerSpec(f"{module}.gate", "linear", shape, experts.router_bias)
+    found: dict[str, tuple[LayerSpec, ...]] = {"router": (router,)}
+    shared = spec.shared_mlp(index)
+    if shared is not None:
+        linears = _dense_linears(f"{module}.shared_experts", spec.hidden_size, shared)
+        found |= {f"shared_{role}": parts for role, parts in linears.items()}
+    if experts.shared_gate:
+        gate = LayerSpec(f"{module}.shared_expert_gate", "linear", (1, spec.hidden_size))
+        found["shared_gate"] = (gate,)
+    return found
+
+
+def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
+    """The matrices of an MLP in the module of that name."""
+    size = mlp.size
+    down = LayerSpec(f"{module}.down_proj", "linear", (hidden, size), mlp.down_bias, summed=True)
+    gate = LayerSpec(f"{module}.gate_proj", "linear", (size, hidden), mlp.bias)
+    up = LayerSpec(f"{module}.up_proj", "linear", (size, hidden), mlp.bias)
+    inputs: tuple[LayerSpec, ...] = (gate, up)
+    if not mlp.gated:
+        inputs = (up,)
+    elif mlp.fused:
+        both = LayerSpec(f"{module}.gate_up_proj", "linear", (2 * size, hidden), mlp.bias, sections=(size, size))
+        inputs = (both,)
+    return {"gate_up": inputs, "down": (down,)}
+
+
+def expert_linears(spec: DecoderShape, index: int) -> list[ExpertLinears]:
+    """The experts of a block that are held, in the order of their ids; none without experts."""
+    experts = spec.blocks[index].experts
+    if experts is None:
+        return []
+    module = _experts_module(spec, index, experts)
+    _, gate, up, down = experts.names
+    inputs_shape = (experts.intermediate_size, spec.hidden_size)
+    outputs_shape = (spec.hidden_size, experts.intermediate_size)
+    found = []
+    for expert_id in experts.held_ids:
+        expert = f"{module}.experts.{expert_id}"
+        first = LayerSpec(f"{expert}.{gate}", "experts", inputs_shape, experts.bias)
+        second = LayerSpec(f"{expert}.{up}", "experts", inputs_shape, experts.bias)
+        last = LayerSpec(f"{expert}.{down}", "experts", outputs_shape, experts.bias, summed=True)
+        inputs = (first, second) if experts.gated else (second,)
+        found.append(ExpertLinears(inputs, (last,)))
+    return found
+
+
+def correction_tensor(spec: DecoderShape, index: int) -> tuple[str, int] | None:
+    """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+    experts = spec.blocks[index].experts
+    if experts is None or not experts.correction:
+        return None
+    return f"{_experts_module(spec, index, experts)}.gate.e_score_correction_bias", experts.count
+
+
+def _experts_module(spec: DecoderShape, index: int, experts: ExpertsSpec) -> str:
+    """The module of router and experts."""
+    module, *_ = experts.names
+    return f"{spec.block_name(index)}.{module}"
+
+
+def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
+    """The norms of a block around mixer and MLP, and within the MLP."""
+    prefix = spec.block_name(index)
+    norms: dict[str, NormTensor] = {}
+    for role, name in _norm_names(spec, index).items():
+        norms[role] = NormTensor(f"{prefix}.{name}", (spec.hidden_size,), spec.norm)
+    mlp = spec.block_mlp(index)
+    if mlp is not None and mlp.inner_norm is not None:
+        norms["mlp_inner"] = NormTensor(f"{prefix}.mlp.inner_norm", (mlp.size,), mlp.inner_norm)
+    return norms
+
+
+def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
+    """Names in the block, by role."""
+    block = spec.blocks[index]
+    mixes = bool(block.mixers)
+    thinks = block.has_mlp
+    order = block.order or spec.order
+    names: dict[str, str] = {}
+    if mixes and block.input_norm and order not in ("post", "residual_post"):
+        names["input"] = "input_layernorm"
+    if mixes and order in ("sandwich", "post", "residual_post"):
+        names["post_attention"] = "post_attention_layernorm"
+    if thinks and order in ("pre", "parallel_two"):
+        names["pre_mlp"] = "post_attention_layernorm" if mixes else "input_layernorm"
+    if thinks and order == "sandwich":
+        names["pre_mlp"] = "pre_feedforward_layernorm"
+    behind = block.norm_behind_mlp or order in ("sandwich", "post", "residual_post")
+    if thinks and behind:
+        names["post_mlp"] = "post_feedforward_layernorm"
+    return names
+
+
+def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
+    """Width of each buffer of a step that a block works on."""
+    widths = dict(mixer_parts(spec, index).buffers)
+    block = spec.blocks[index]
+    if len(block.mixers) > 1:
+        widths["beside"] = spec.hidden_size
+    mlps = (spec.block_mlp(index), spec.shared_mlp(index))
+    sizes = [mlp.size for mlp in mlps if mlp is not None]
+    inner = max(sizes, default=0)
+    widths["gate_up"] = 2 * inner
+    widths["mlp"] = inner
+    if block.experts is not None and block.experts.shared_gate:
+        widths["shared_gate"] = 1
+        widths["shared_out"] = spec.hidden_size
+    return widths

@@ -1,0 +1,224 @@
+"""What one block of a decoder is made of. Torch-free.
+
+Owns: the parts of `BlockSpec`. Never does: name tensors (`core.api.block_tensors` does) or hold weights.
+Called by: `DecoderSpec`, families (they describe their blocks), the decoder.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
+
+BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
+"""Where norms stand around mixer and MLP, see `DecoderSpec.order`."""
+
+
+class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A normalization.
+
+    kind: `rms` divides by the root of the mean square (arXiv 1910.07467), `layer` subtracts the mean first
+        (arXiv 1607.06450).
+    eps: is added to the mean square.
+    offset: is added to the weights.
+    weighted: whether there are weights.
+    bias: whether there is a bias.
+    """
+
+    kind: Literal["rms", "layer"] = "rms"
+    eps: float = 1e-6
+    offset: float = 0.0
+    weighted: bool = True
+    bias: bool = False
+
+
+class HeadNormSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The normalization of queries and keys.
+
+    norm: how.
+    over: `head` normalizes each head with weights that all share, `heads` each with weights of its own, and `all` the
+        numbers of all heads as one vector.
+    after_rope: it comes behind the rotary embedding.
+    """
+
+    norm: NormSpec
+    over: Literal["head", "heads", "all"] = "head"
+    after_rope: bool = False
+
+
+class TemperatureSpec(msgspec.Struct, frozen=True):
+    """Queries grow with their position p: times 1 + scale * log(1 + floor((p + shift) / interval)).
+
+    Llama 4 counts positions from 1 (shift 1), Ministral 3 from 0.
+    """
+
+    scale: float
+    interval: int
+    shift: int = 0
+
+
+class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Around the attention of a block: how queries, keys and values come about, and what happens to the output.
+
+    norm: of queries and keys, or None.
+    query_bias, key_bias, value_bias, out_bias: which projections have one.
+    fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
+        or for each key head its queries, its key and its value (`groups`), or four parts of all heads, each with queries,
+        values and keys (`quarters`, CodeGen). Empty: three matrices.
+    gate: the output of the heads is multiplied with the `opening` of a further projection: `own` of a matrix `gate_proj`,
+        one number for each number of the output, `own_heads` one for each head, `query` of rows behind each head's in
+        `q_proj`.
+    opening: what a gate does to its projection: `sigmoid`, or `softplus` (log(1 + exp(x))).
+    out_norm: of the output of all heads as one vector, in front of its projection, or None.
+    clip: queries, keys and values are clamped to plus and minus this, or None.
+    temperature: of the queries, or None.
+    slopes: of each head, where scores fall with the distance (ALiBi, arXiv 2108.12409); empty: they do not.
+    """
+
+    norm: HeadNormSpec | None = None
+    query_bias: bool = False
+    key_bias: bool = False
+    value_bias: bool = False
+    out_bias: bool = False
+    fused: Literal["", "rows", "groups", "quarters"] = ""
+    gate: Literal["", "own", "own_heads", "query"] = ""
+    opening: Literal["sigmoid", "softplus"] = "sigmoid"
+    out_norm: NormSpec | None = None
+    clip: float | None = None
+    temperature: TemperatureSpec | None = None
+    slopes: tuple[float, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there are kernels for everything that lies around the backend."""
+        opens = not self.gate or self.opening == "sigmoid"
+        return opens and self.clip is None and self.temperature is None
+
+
+class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The MLP of a block: down(act(gate(x)) * up(x)), or down(act(up(x))).
+
+    size: its inner numbers.
+    activation: a name of `core_runtime.layers.activations`.
+    activation_tensors: name in the MLP's module and shape of tensors, of one item each, that the activation's numbers are
+        made from (`core_runtime.layers.activations.learned`); the name has no numbers then.
+    gated: whether there is a gate.
+    bias: of gate and up. down_bias: of down.
+    fused: the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
+    inner_norm: of the inner numbers, in front of down, or None.
+    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP
+        gives, in front of the bias of down.
+    """
+
+    size: int
+    activation: str = "silu"
+    activation_tensors: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    gated: bool = True
+    bias: bool = False
+    down_bias: bool = False
+    fused: bool = False
+    inner_norm: NormSpec | None = None
+    gate_scale: float = 1.0
+    out_scale: float = 1.0
+
+
+class ExpertsSpec(msgspec.Struct, frozen=True):
+    """The experts of a block.
+
+    count: experts that the router chooses from.
+    names: of their module in the block, and of an expert's gate, up and down.
+    shared_intermediate_size: of an expert that every token takes, 0 for none.
+    correction: the router has a bias for each expert that counts in the choice alone
+        (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
+    held: ids of the experts that this part of the model holds, from the first to before the second; None: all.
+    activation: None: the model's.
+    gated: whether experts have a gate.
+    bias: whether the matrices of experts have biases.
+    router_bias: whether the router has a bias that counts in choice and weights.
+    shared_gate: the shared expert is multiplied with the sigmoid of a projection to one number, `shared_expert_gate`.
+    weight_inputs: the router's weights multiply the inputs of experts, not their outputs (Llama 4).
+    """
+
+    count: int
+    intermediate_size: int
+    routing: RoutingSpec
+    names: tuple[str, str, str, str]
+    shared_intermediate_size: int = 0
+    correction: bool = False
+    held: tuple[int, int] | None = None
+    activation: str | None = None
+    gated: bool = True
+    bias: bool = False
+    router_bias: bool = False
+    shared_gate: bool = False
+    weight_inputs: bool = False
+
+    @property
+    def held_ids(self) -> range:
+        """Ids of the experts that are held."""
+        if self.held is None:
+            return range(self.count)
+        start, stop = self.held
+        return range(start, stop)
+
+
+class BlockSpec(msgspec.Struct, frozen=True):
+    """One decoder layer.
+
+    mixer: how a token sees those before it; None: the block has an MLP alone.
+    rope: None for layers without rotary embedding.
+    experts: in place of its MLP, or None.
+    mlp: None: the model's usual one.
+    has_mlp: False: the block has a mixer alone.
+    heads: of its attention; None: the model's usual one.
+    input_norm: False: no norm stands in front of the mixer, where the model's order has one.
+    beside: a second mixer of the same input, whose output is added, or None.
+    mixer_scale, beside_scale: multiply the outputs of the two.
+    norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
+    order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
+    wide: the mixer reads embedding and hidden state side by side, see `DraftInput`.
+    """
+
+    mixer: MixerSpec | None
+    rope: RopeSpec | None = None
+    experts: ExpertsSpec | None = None
+    mlp: MLPSpec | None = None
+    has_mlp: bool = True
+    heads: HeadsSpec | None = None
+    beside: MixerSpec | None = None
+    mixer_scale: float = 1.0
+    beside_scale: float = 1.0
+    norm_behind_mlp: bool = False
+    input_norm: bool = True
+    order: BlockOrder | None = None
+    wide: bool = False
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """None, one or two; each has a place of its own in the cache."""
+        both = (self.mixer, self.beside)
+        return tuple(mixer for mixer in both if mixer is not None)
+
+    @property
+    def rotary_size(self) -> int:
+        """Numbers of a head that rotate with the position."""
+        if self.rope is None or self.mixer is None or isinstance(self.mixer, StateSpec):
+            return 0
+        if isinstance(self.mixer, LatentSpec):
+            return self.mixer.rope_size
+        return self.mixer.head_size if self.rope.size is None else self.rope.size
+
+
+class PositionsSpec(msgspec.Struct, frozen=True):
+    """Positions that are added to the embeddings: a table has `count` rows and `offset` more; position p takes row
+    p + offset.
+
+    computed: the table is not `model.embed_positions` of the checkpoint, but sines and then cosines of the row's number
+        times frequencies that fall from 1 to 1 / 10000 (as tensor2tensor computes them).
+    """
+
+    count: int
+    offset: int = 0
+    computed: bool = False

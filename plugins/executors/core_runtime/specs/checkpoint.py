@@ -1,0 +1,70 @@
+"""What a loader finds in a checkpoint before any weight is read.
+
+Owns: `CheckpointManifest`; its parts are in files of their own, and are taken from here as well. Never does: read files.
+Called by: loaders (they build manifests), config (facts, memory plan), models (configuration).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from core.api.checkpoint_facts import CheckpointFacts, FileFacts
+from core.api.pooling import PoolingKind
+from core.api.tensor_info import TensorInfo
+from core_runtime.specs.declaration import find_declaration, method_of
+from core_tokens.tokenizer_source import TokenizerSource, Vocabulary
+
+__all__ = [
+    "ITEM_BYTES",
+    "CheckpointFacts",
+    "CheckpointManifest",
+    "FileFacts",
+    "TensorInfo",
+    "TokenizerSource",
+    "Vocabulary",
+]
+
+ITEM_BYTES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
+    "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+}  # fmt: skip
+"""Bytes of an element of plain types; types of GGUF and other packed ones are not among them."""
+
+
+class CheckpointManifest(msgspec.Struct, frozen=True):
+    """Everything about a checkpoint but its weights.
+
+    ref:        what the user named. format: the loader's word for it (`gguf`, `safetensors`, `dummy`).
+    files:      absolute paths. tensors: by canonical name.
+    config:     the model's configuration in the style of Hugging Face's `config.json` (translated when the format has
+                its own metadata); always holds `model_type`.
+    generation: the style of `generation_config.json`: `eos_token_id` (int or list), `temperature`, ...
+    metadata:   what the files say about their tensors besides, as strings by name, of all files together.
+    pooling:    what becomes of hidden states, where the format says it; None: it does not.
+    """
+
+    ref: str
+    format: str
+    files: list[str]
+    tensors: dict[str, TensorInfo]
+    config: dict[str, Any]
+    tokenizer: TokenizerSource
+    generation: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    pooling: PoolingKind | None = None
+
+    def facts(self) -> CheckpointFacts:
+        """The short form that selection works with."""
+        declaration = find_declaration(self.config)
+        return CheckpointFacts(
+            ref=self.ref,
+            format=self.format,
+            model_type=str(self.config.get("model_type", "")),
+            architectures=tuple(self.config.get("architectures") or ()),
+            quantization=method_of(declaration),
+            tensor_dtypes=tuple(sorted({info.dtype for info in self.tensors.values()})),
+            config=self.config,
+            declaration=declaration or {},
+        )

@@ -1,0 +1,258 @@
+"""The shape of a decoder, resolved from a configuration and its family row. Torch-free.
+
+Owns: `DecoderSpec`, and what follows from it without weights: the matrices, tensors and buffers of the whole model.
+Never does: read configurations (`core_runtime.models.families` does), name what is in a block (`block_parts` does) or hold weights.
+Called by: the decoder, the weight loading, the memory plan, the dummy loader.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from core.api.specs import LayerSpec
+from core_runtime.specs.block_parts import (
+    ExpertLinears,
+    block_buffers,
+    correction_tensor,
+    expert_linears,
+    mixer_parts,
+    mlp_linears,
+    norms_around,
+)
+from core_runtime.specs.block_spec import (
+    BlockOrder,
+    BlockSpec,
+    ExpertsSpec,
+    HeadNormSpec,
+    HeadsSpec,
+    MLPSpec,
+    NormSpec,
+    PositionsSpec,
+    TemperatureSpec,
+)
+from core_runtime.specs.decoder_shape import DecoderShape
+from core_runtime.specs.draft_input import DRAFT_TOKENS
+from core_runtime.specs.local_spec import local_spec
+from core_runtime.specs.mixer_parts import NormTensor
+from core_runtime.specs.model_part import Part
+
+__all__ = [
+    "BlockOrder",
+    "BlockSpec",
+    "DecoderSpec",
+    "ExpertsSpec",
+    "HeadNormSpec",
+    "HeadsSpec",
+    "MLPSpec",
+    "NormSpec",
+    "PositionsSpec",
+    "TemperatureSpec",
+]
+
+
+class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
+    """One decoder, or the part of one that a rank holds (see `local`); its fields are those of `DecoderShape`."""
+
+    def local(self, part: Part) -> DecoderSpec:
+        """The smaller model that a rank holds: its heads, inner sizes, experts, vocabulary and blocks.
+
+        Raises UserError where something does not divide.
+        """
+        return local_spec(self, part)
+
+    def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
+        """The linear layers of one block by role in it, but for its experts.
+
+        Parts of one entry share their input and may be fused.
+        """
+        return {**mixer_parts(self, index).linears, **mlp_linears(self, index)}
+
+    def expert_linears(self, index: int) -> list[ExpertLinears]:
+        """The experts of one block that are held, in the order of their ids; none without experts."""
+        return expert_linears(self, index)
+
+    def fused_linears(self, index: int) -> list[tuple[LayerSpec, ...]]:
+        """All matrices of one block; parts of one entry share their input and may be fused."""
+        found = list(self.block_linears(index).values())
+        for expert in self.expert_linears(index):
+            found += (expert.gate_up, expert.down)
+        return found
+
+    def router_widths(self) -> tuple[int, int]:
+        """Most experts and most choices of a token in any block; 0 without experts."""
+        experts = [block.experts for block in self.blocks if block.experts is not None]
+        most_experts = max((one.count for one in experts), default=0)
+        most_choices = max((one.routing.top_k for one in experts), default=0)
+        return most_experts, most_choices
+
+    def block_norms(self, index: int) -> dict[str, NormTensor]:
+        """The norms of one block by role: around mixer and MLP, and those of the mixer itself."""
+        return {**norms_around(self, index), **mixer_parts(self, index).norms}
+
+    def activation_tensors(self, index: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of the tensors that the numbers of the MLP's activation are made from."""
+        mlp = self.block_mlp(index)
+        if mlp is None:
+            return {}
+        return {f"{self.block_name(index)}.mlp.{name}": shape for name, shape in mlp.activation_tensors}
+
+    def correction(self, index: int) -> tuple[str, int] | None:
+        """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+        return correction_tensor(self, index)
+
+    def buffers(self) -> dict[str, int]:
+        """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
+        most_experts, _ = self.router_widths()
+        widths = {
+            "residual": self.hidden_size,
+            "normed": self.hidden_size,
+            "branch": self.hidden_size,
+            "router": most_experts,
+        }
+        if self.order == "parallel_two":
+            widths["normed_mlp"] = self.hidden_size
+        if self.embed_size is not None:
+            widths["embedded"] = self.embed_size
+        if self.taps:
+            widths["taps"] = len(self.taps) * self.hidden_size
+        if self.draft_input is not None:
+            widths.update(self.draft_input.buffers(self.hidden_size))
+        for index in range(len(self.blocks)):
+            for name, width in block_buffers(self, index).items():
+                widths[name] = max(width, widths.get(name, 0))
+        return widths
+
+    def embedding(self) -> LayerSpec:
+        """The token embedding."""
+        size = self.embed_size or self.hidden_size
+        return LayerSpec("model.embed_tokens", "embedding", (self.vocab_size, size))
+
+    def head(self) -> LayerSpec:
+        """The output head; the embedding itself when they are tied."""
+        if self.tied:
+            return self.embedding()
+        size = self.embed_size or self.hidden_size
+        return LayerSpec("lm_head", "head", (self.head_size or self.vocab_size, size), self.head_bias)
+
+    def projections(self) -> dict[str, LayerSpec]:
+        """From the embeddings' size to the hidden size, `in`, and back, `out`; none where they are equal."""
+        if self.embed_size is None:
+            return {}
+        into = LayerSpec("model.project_in", "linear", (self.hidden_size, self.embed_size))
+        out = LayerSpec("model.project_out", "linear", (self.embed_size, self.hidden_size))
+        return {"in": into, "out": out}
+
+    def outer_norms(self) -> dict[str, NormTensor]:
+        """The norms outside of blocks: `embed` behind the embedding, `final` in front of the head."""
+        found = {}
+        if self.embed_norm and self.holds_embedding:
+            found["embed"] = NormTensor("model.embed_norm", (self.hidden_size,), self.norm)
+        if self.final_norm and self.holds_head:
+            found["final"] = NormTensor("model.norm", (self.hidden_size,), self.norm)
+        return found
+
+    def tables(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, of what is added to the
+        logits of a tied head, `logits`, of the ids of a smaller head's rows, `tokens`, and of `DraftInput.vectors`."""
+        found: dict[str, tuple[str, tuple[int, ...]]] = {}
+        if self.positions is not None and not self.positions.computed and self.holds_embedding:
+            shape = self.positions.count + self.positions.offset, self.hidden_size
+            found["positions"] = ("model.embed_positions.weight", shape)
+        if self.token_types and self.holds_embedding:
+            found["token_types"] = ("model.token_type_embeddings.weight", (self.token_types, self.hidden_size))
+        if self.tied and self.head_bias and self.holds_head:
+            found["logits"] = ("lm_head.bias", (self.vocab_size,))
+        if self.head_size is not None and self.holds_head:
+            found["tokens"] = (DRAFT_TOKENS, (self.head_size,))
+        if self.draft_input is not None:
+            for name, size in self.draft_input.vectors(self.hidden_size).items():
+                found[name] = (name, (size,))
+        return found
+
+    def draft_linears(self) -> dict[str, LayerSpec]:
+        """The matrices in front of a draft's blocks by role; see `DraftInput.linears`."""
+        return {} if self.draft_input is None else self.draft_input.linears(self.hidden_size)
+
+    def draft_norms(self) -> dict[str, NormTensor]:
+        """The norms in front of a draft's blocks by role; see `DraftInput.norms`."""
+        return {} if self.draft_input is None else self.draft_input.norms(self.hidden_size)
+
+    @property
+    def embeds_tokens(self) -> bool:
+        """Whether the embedding's matrix is held: for the tokens, or as a tied head."""
+        return self.holds_embedding or (self.tied and self.holds_head and self.causal_lm)
+
+    @property
+    def has_own_head(self) -> bool:
+        """Whether the head is a matrix of its own."""
+        return self.holds_head and self.causal_lm and not self.tied
+
+    @property
+    def stretch(self) -> float:
+        """How many times longer than `max_position` a context may be: the least linear scaling of all layers."""
+        ropes = [block.rope for block in self.blocks if block.rope is not None]
+        factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
+        return min(factors, default=1.0)
+
+    @property
+    def num_plain(self) -> int:
+        """Numbers outside of matrices that a memory plan counts: tables; norms and biases are too few."""
+        total = 0
+        for _, shape in self.tables().values():
+            total += math.prod(shape)
+        return total
+
+    def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
+        """All matrices of the model but for those that are cut by heads; parts of one entry may be fused."""
+        if self.embeds_tokens:
+            yield (self.embedding(),)
+        for projection in (*self.projections().values(), *self.draft_linears().values()):
+            yield (projection,)
+        for index in range(len(self.blocks)):
+            yield from self.fused_linears(index)
+        if self.has_own_head:
+            yield (self.head(),)
+
+    def halves(self) -> Iterator[LayerSpec]:
+        """Both halves of each absorbed matrix, of shape (heads, N, K)."""
+        for index in range(len(self.blocks)):
+            yield from mixer_parts(self, index).halves
+
+    def linears(self) -> Iterator[LayerSpec]:
+        """Every matrix of the model, once."""
+        if self.embeds_tokens:
+            yield self.embedding()
+        yield from self.projections().values()
+        yield from self.draft_linears().values()
+        for index in range(len(self.blocks)):
+            for parts in self.fused_linears(index):
+                yield from parts
+            absorbed = mixer_parts(self, index).absorbed
+            if absorbed is not None:
+                yield absorbed
+        if self.has_own_head:
+            yield self.head()
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor of a checkpoint of this model, by canonical name."""
+        shapes: dict[str, tuple[int, ...]] = {}
+        for part in self.linears():
+            shapes[f"{part.name}.weight"] = part.shape
+            if part.bias:
+                shapes[f"{part.name}.bias"] = (part.shape[0],)
+        for index in range(len(self.blocks)):
+            for norm in self.block_norms(index).values():
+                shapes.update(norm.tensors())
+            shapes.update(mixer_parts(self, index).params.values())
+            shapes.update(self.activation_tensors(index))
+            correction = self.correction(index)
+            if correction is not None:
+                name, count = correction
+                shapes[name] = (count,)
+        for norm in (*self.outer_norms().values(), *self.draft_norms().values()):
+            shapes.update(norm.tensors())
+        shapes.update(self.tables().values())
+        if self.pooling_head is not None:
+            shapes.update(self.pooling_head.tensors())
+        return shapes

@@ -1,0 +1,98 @@
+"""The part of a model that one of several ranks holds, as a smaller model. Torch-free.
+
+Owns: how each field of a `DecoderSpec` is divided. Never does: cut a weight (the loading does).
+Called by: `DecoderSpec.local`.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import msgspec
+
+from core.api.errors import UserError
+from core_runtime.specs.block_spec import BlockSpec, ExpertsSpec, MLPSpec
+from core_runtime.specs.decoder_shape import DecoderShape
+from core_runtime.specs.model_part import Part, local_mixer, share_of
+
+Shape = TypeVar("Shape", bound=DecoderShape)
+
+
+def local_spec(spec: Shape, part: Part) -> Shape:
+    """The model that a rank sees. Raises UserError where it cannot be divided so."""
+    if not 0 <= part.rank < part.size:
+        raise UserError(f"rank {part.rank} of {part.size} parts: expected 0 to {part.size - 1}")
+    if part.blocks is not None:
+        start, stop = part.blocks
+        spec = _stage(spec, start, stop)
+    return spec if part.size == 1 else _divided(spec, part)
+
+
+def _stage(spec: Shape, start: int, stop: int) -> Shape:
+    """Some blocks; the embedding goes with the first one of all, the head with the last."""
+    count = len(spec.blocks)
+    if not 0 <= start < stop <= count:
+        raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
+    return msgspec.structs.replace(
+        spec,
+        blocks=spec.blocks[start:stop],
+        first_block=spec.first_block + start,
+        holds_embedding=spec.holds_embedding and start == 0,
+        holds_head=spec.holds_head and stop == count,
+    )
+
+
+def _divided(spec: Shape, part: Part) -> Shape:
+    """The rank's part of each layer."""
+    _check_divisible(spec, part.size)
+    blocks = [_block(block, part) for block in spec.blocks]
+    mlp = spec.mlp
+    if any(spec.block_mlp(index) is spec.mlp for index in range(len(spec.blocks))):
+        mlp = _mlp(mlp, part.size)
+    vocab_size = share_of(spec.vocab_size, part.size, "tokens of the vocabulary (vocab_size)")
+    return msgspec.structs.replace(
+        spec,
+        blocks=tuple(blocks),
+        mlp=mlp,
+        vocab_size=vocab_size,
+        vocab_start=part.rank * vocab_size,
+    )
+
+
+def _check_divisible(spec: DecoderShape, size: int) -> None:
+    """Raises UserError for parts of a model that no rank can compute alone."""
+    refused = f"a model of family {spec.family} cannot be divided into {size} parts"
+    for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
+        if heads.norm is not None and heads.norm.over != "head":
+            raise UserError(f"{refused}: its queries and keys are normalized over all heads; use one part")
+        if heads.gate == "own_heads":
+            raise UserError(f"{refused}: its attention has a gate for each head; use one part")
+        if heads.out_norm is not None:
+            raise UserError(f"{refused}: the output of its heads is normalized; use one part")
+    for mlp in [spec.mlp, *(block.mlp for block in spec.blocks if block.mlp is not None)]:
+        if mlp.inner_norm is not None:
+            raise UserError(f"{refused}: the inner numbers of its MLPs are normalized; use one part")
+    if spec.embed_size is not None:
+        raise UserError(f"{refused}: its embeddings are projected to the hidden size; use one part")
+
+
+def _block(block: BlockSpec, part: Part) -> BlockSpec:
+    """The rank's heads, inner numbers and experts of one block."""
+    mixer = None if block.mixer is None else local_mixer(block.mixer, part.size)
+    beside = None if block.beside is None else local_mixer(block.beside, part.size)
+    experts = None if block.experts is None else _experts(block.experts, part)
+    mlp = None if block.mlp is None else _mlp(block.mlp, part.size)
+    return msgspec.structs.replace(block, mixer=mixer, beside=beside, experts=experts, mlp=mlp)
+
+
+def _mlp(mlp: MLPSpec, size: int) -> MLPSpec:
+    inner = share_of(mlp.size, size, "inner numbers of an MLP (intermediate_size)")
+    return msgspec.structs.replace(mlp, size=inner)
+
+
+def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
+    """A range of ids, and the rank's part of the shared expert."""
+    count = share_of(experts.count, part.size, "experts")
+    shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")
+    first = part.rank * count
+    return msgspec.structs.replace(experts, held=(first, first + count), shared_intermediate_size=shared)

@@ -1,0 +1,230 @@
+"""What each kind of mixer is made of: matrices, norms and buffers. Torch-free.
+
+Owns: their names in a checkpoint, their shapes and roles. Never does: hold weights. Called by: `DecoderSpec`, and
+through it by the weight loading and the memory plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from core.api.specs import AttentionSpec, Groups, LatentSpec, LayerSpec, RotaryPairs, RowOrder, StateSpec
+from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec
+
+LATENT_NORM: Final = NormSpec(eps=1e-6)
+"""Of the latents of queries and keys; all other norms take the configuration's epsilon."""
+
+
+class NormTensor(msgspec.Struct, frozen=True):
+    """A normalization in a checkpoint.
+
+    name: module, without `.weight`.
+    shape: of its weights.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    spec: NormSpec
+
+    def tensors(self) -> dict[str, tuple[int, ...]]:
+        """Name and shape of what it reads; nothing without weights."""
+        found = {}
+        if self.spec.weighted:
+            found[f"{self.name}.weight"] = self.shape
+        if self.spec.bias:
+            found[f"{self.name}.bias"] = self.shape
+        return found
+
+
+class MixerParts(msgspec.Struct, frozen=True):
+    """What one mixer is made of, by role.
+
+    linears: the parts of one entry share their input and may be fused.
+    norms: of the mixer itself.
+    buffers: width of each buffer of a step.
+    absorbed: a matrix that the core holds plain, cut into heads, whatever the checkpoint's format, or None.
+    halves: what the absorbed matrix is cut into, each (heads, N, K).
+    orders: by name of a linear part or a norm, how its rows are put in the order of the engine, one after another.
+    params: other tensors of the mixer, name and shape.
+    """
+
+    linears: dict[str, tuple[LayerSpec, ...]]
+    norms: dict[str, NormTensor]
+    buffers: dict[str, int]
+    absorbed: LayerSpec | None = None
+    halves: tuple[LayerSpec, ...] = ()
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    params: dict[str, tuple[str, tuple[int, ...]]] = {}
+
+
+def merged(parts: Sequence[MixerParts]) -> MixerParts:
+    """The parts of all mixers of a block, whose roles are different."""
+    if len(parts) == 1:
+        return parts[0]
+    result = MixerParts({}, {}, {})
+    for one in parts:
+        result = MixerParts(
+            linears={**result.linears, **one.linears},
+            norms={**result.norms, **one.norms},
+            buffers={**result.buffers, **one.buffers},
+            absorbed=result.absorbed or one.absorbed,
+            halves=result.halves or one.halves,
+            orders={**result.orders, **one.orders},
+            params={**result.params, **one.params},
+        )
+    return result
+
+
+def attention_parts(
+    a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec, pairs: int, width: int | None = None
+) -> MixerParts:
+    """The parts of attention: q, the gate of the output, k and v side by side, and the output of the heads.
+
+    pairs: numbers of a head, its first ones, that rotate in pairs (2i, 2i + 1); 0: none.
+    width: numbers that it reads of a token; None: the hidden size.
+    """
+    values = a.num_heads * a.head_size_v
+    inputs = _inputs(a, prefix, width or hidden, heads)
+    output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), heads.out_bias, summed=True)
+    width = sum(part.shape[0] for part in inputs)
+    buffers = {"qkv": width, "attention": values}
+    orders = _orders(a, prefix, heads, pairs)
+    norms: dict[str, NormTensor] = {}
+    params: dict[str, tuple[str, tuple[int, ...]]] = {}
+    if heads.norm is not None:
+        norms["q"] = _head_norm(f"{prefix}.q_norm", heads.norm, a.num_heads, a.head_size)
+        norms["k"] = _head_norm(f"{prefix}.k_norm", heads.norm, a.num_kv_heads, a.head_size)
+    if heads.out_norm is not None:
+        norms["heads_out"] = NormTensor(f"{prefix}.out_norm", (values,), heads.out_norm)
+    if a.sinks:
+        params["sinks"] = (f"{prefix}.sinks", (a.num_heads,))
+    return MixerParts({"qkv": inputs, "o": (output,)}, norms, buffers, orders=orders, params=params)
+
+
+def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tuple[LayerSpec, ...]:
+    """The projections of the hidden state, in the order in which their outputs lie side by side."""
+    q = a.num_heads * a.head_size
+    k = a.num_kv_heads * a.head_size
+    v = a.num_kv_heads * a.head_size_v
+    if heads.fused:
+        sections = (q, k, v)
+        return (
+            LayerSpec(f"{prefix}.qkv_proj", "linear", (sum(sections), hidden), heads.query_bias, sections=sections),
+        )
+    gate_rows = {"own": a.num_heads * a.head_size_v, "own_heads": a.num_heads}
+    if heads.gate == "query":
+        queries = LayerSpec(f"{prefix}.q_proj", "linear", (2 * q, hidden), heads.query_bias, sections=(q, q))
+    else:
+        queries = LayerSpec(f"{prefix}.q_proj", "linear", (q, hidden), heads.query_bias)
+    found = [queries]
+    if heads.gate in gate_rows:
+        found.append(LayerSpec(f"{prefix}.gate_proj", "linear", (gate_rows[heads.gate], hidden)))
+    found.append(LayerSpec(f"{prefix}.k_proj", "linear", (k, hidden), heads.key_bias))
+    found.append(LayerSpec(f"{prefix}.v_proj", "linear", (v, hidden), heads.value_bias))
+    return tuple(found)
+
+
+def _orders(a: AttentionSpec, prefix: str, heads: HeadsSpec, pairs: int) -> dict[str, tuple[RowOrder, ...]]:
+    """Rows of groups first, then those of rotary pairs, which norms of queries and keys have as well."""
+    q = a.num_heads * a.head_size
+    k = a.num_kv_heads * a.head_size
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    if heads.fused:
+        inner: list[RowOrder] = []
+        if heads.fused == "groups":
+            group = q // a.num_kv_heads
+            inner.append(Groups(a.num_kv_heads, (group, a.head_size, a.head_size_v)))
+        if heads.fused == "quarters":
+            v = a.num_kv_heads * a.head_size_v
+            quarter = (q // 4, v // 4, k // 4)
+            inner.append(Groups(4, quarter, order=(0, 2, 1)))
+        if pairs:
+            inner.append(RotaryPairs(a.head_size, 0, pairs, 0, q + k))
+        orders[f"{prefix}.qkv_proj"] = tuple(inner)
+    else:
+        turned: tuple[RowOrder, ...] = (RotaryPairs(a.head_size, 0, pairs),) if pairs else ()
+        first: tuple[RowOrder, ...] = turned
+        if heads.gate == "query":
+            first = (Groups(a.num_heads, (a.head_size, a.head_size)),)
+            if pairs:
+                first += (RotaryPairs(a.head_size, 0, pairs, 0, q),)
+        orders[f"{prefix}.q_proj"] = first
+        orders[f"{prefix}.k_proj"] = turned
+    if pairs and heads.norm is not None:
+        orders[f"{prefix}.q_norm"] = (RotaryPairs(a.head_size, 0, pairs),)
+        orders[f"{prefix}.k_norm"] = (RotaryPairs(a.head_size, 0, pairs),)
+    return {name: order for name, order in orders.items() if order}
+
+
+def _head_norm(name: str, norm: HeadNormSpec, num_heads: int, head_size: int) -> NormTensor:
+    """The norm of queries or keys."""
+    shapes = {"head": (head_size,), "heads": (num_heads, head_size), "all": (num_heads * head_size,)}
+    return NormTensor(name, shapes[norm.over], norm.norm)
+
+
+def latent_parts(
+    a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interleaved: bool, width: int | None = None
+) -> MixerParts:
+    """The projections to the latents of queries (or queries themselves) and keys side by side, and what follows.
+
+    bias: whether the projections of the hidden state and the output have one; queries without a latent never do.
+    width: numbers that it reads of a token; None: the hidden size.
+    """
+    width = width or hidden
+    head = a.head_size_nope + a.rope_size
+    q = a.num_heads * head
+    kv = a.rank + a.rope_size
+    latents = a.num_heads * a.rank
+    values = a.num_heads * a.head_size_v
+
+    if a.q_rank is None:
+        queries = LayerSpec(f"{prefix}.q_proj", "linear", (q, width))
+    else:
+        queries = LayerSpec(f"{prefix}.q_a_proj", "linear", (a.q_rank, width), bias)
+    keys = LayerSpec(f"{prefix}.kv_a_proj_with_mqa", "linear", (kv, width), bias)
+    output = LayerSpec(f"{prefix}.o_proj", "linear", (hidden, values), bias, summed=True)
+    linears: dict[str, tuple[LayerSpec, ...]] = {"a": (queries, keys), "o": (output,)}
+    norms = {"kv_a": NormTensor(f"{prefix}.kv_a_layernorm", (a.rank,), LATENT_NORM)}
+    buffers = {
+        "latent_a": queries.shape[0] + kv,
+        "latent_q": latents,
+        "latent_out": latents,
+        "attention": values,
+    }
+    if a.q_rank is not None:
+        queries = LayerSpec(f"{prefix}.q_b_proj", "linear", (q, a.q_rank))
+        linears["q_b"] = (queries,)
+        norms["q_a"] = NormTensor(f"{prefix}.q_a_layernorm", (a.q_rank,), LATENT_NORM)
+        buffers["latent_q_b"] = q
+
+    both = a.num_heads * (a.head_size_nope + a.head_size_v)
+    up = LayerSpec(f"{prefix}.kv_b_proj", "linear", (both, a.rank))
+    to_latent = LayerSpec(up.name, "linear", (a.num_heads, a.rank, a.head_size_nope))
+    from_latent = LayerSpec(up.name, "linear", (a.num_heads, a.head_size_v, a.rank))
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    if interleaved:
+        orders[queries.name] = (RotaryPairs(head, a.head_size_nope, a.rope_size),)
+        orders[keys.name] = (RotaryPairs(kv, a.rank, a.rope_size),)
+    return MixerParts(linears, norms, buffers, up, (to_latent, from_latent), orders)
+
+
+def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
+    """The inputs side by side, the op's output, and the op's own tensors."""
+    inputs = []
+    for name, rows in state.inputs.items():
+        part = LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias)
+        inputs.append(part)
+    output_bias = state.bias if state.output_bias is None else state.output_bias
+    output = LayerSpec(f"{prefix}.out_proj", "linear", (hidden, state.output_size), output_bias)
+    buffers = {"state_in": state.input_size, "state_out": state.output_size}
+    params = {}
+    for name, shape in state.params.items():
+        params[name] = (f"{prefix}.{name}", shape)
+    linears = {"in": tuple(inputs), "out": (output,)}
+    orders: dict[str, tuple[RowOrder, ...]] = {}
+    for name, groups in state.orders.items():
+        orders[f"{prefix}.{name}"] = (groups,)
+    return MixerParts(linears, {}, buffers, orders=orders, params=params)

@@ -1,0 +1,35 @@
+"""The plain matrix. Never does: anything to its values. Called by: loading, kernels, tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from torch import Tensor
+
+from core_runtime.weights.canonical import CanonicalWeight, take_columns
+
+
+@dataclass(frozen=True, slots=True)
+class Dense(CanonicalWeight):
+    """A plain matrix.
+
+    weight: [N, K] in float32, float16 or bfloat16.
+    """
+
+    weight: Tensor
+
+    name = "dense"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+        return self.weight.shape[0], self.weight.shape[1]
+
+    def columns(self, index: Tensor | slice) -> Self:
+        """Any columns."""
+        return replace(self, weight=take_columns(self.weight, index))
+
+    def dequantize(self) -> Tensor:
+        """W as float32 [N, K]."""
+        return self.weight.float()

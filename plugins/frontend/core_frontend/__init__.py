@@ -1,0 +1,1 @@
+"""Text in, text out: the `LLM` class, the asynchronous engine, and what both do to requests and outputs."""

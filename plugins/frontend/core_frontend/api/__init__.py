@@ -1,0 +1,1 @@
+"""What users of the `LLM` class and the servers get back, and the parameters of pooling."""

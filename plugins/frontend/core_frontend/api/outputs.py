@@ -1,0 +1,149 @@
+"""What users get back: vLLM's result objects under vLLM's names.
+
+Owns: `RequestOutput`, `CompletionOutput`, `Logprob`, `RequestMetrics`. Never does: build them
+(`core_frontend.output_processor` does). Called by: the `LLM` class and the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from core_frontend.api.explanation import Explanation
+
+
+class Logprob(
+    msgspec.Struct, gc=False
+):  # a long answer has a million of them: a collection that visits each takes 0.3 s
+    """logprob: natural logarithm. rank: 1 is the most likely token. decoded_token: its text, or None."""
+
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+PositionLogprobs = dict[int, Logprob]
+"""Token id → Logprob at one position; the chosen token comes first."""
+
+
+@dataclass(slots=True)
+class CalledTool:
+    """One call of a tool, as OpenAI's clients know them.
+
+    id:        the model's own id, or a new one.
+    name:      of the tool.
+    arguments: one JSON object as text, or the text of a custom tool's input.
+    kind:      `function` or `custom`.
+    complete:  False when the answer was cut inside of the call: its arguments may be no JSON.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    kind: str = "function"
+    complete: bool = True
+
+
+@dataclass(slots=True)
+class AnswerParts:
+    """An answer taken apart.
+
+    content:    its text.
+    reasoning:  the text of what the model thought before.
+    tool_calls: in their order.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[CalledTool] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One completion. With delta outputs `text`, `token_ids` and `logprobs` hold only what is new.
+
+    finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
+    stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
+    specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked for them.
+    token_ends:    for each token the characters of `text` until its end; likewise. The last tokens may be no text.
+    parts:         the answer taken apart, where `LLM.chat` was given tools; else None.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[PositionLogprobs] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    specials: Sequence[tuple[int, int]] = ()
+    token_ends: Sequence[int] = ()
+    parts: AnswerParts | None = None
+
+    def finished(self) -> bool:
+        """Whether this completion has ended."""
+        return self.finish_reason is not None
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """Times in seconds since the epoch, 0.0 when not yet known.
+
+    first_scheduled_time: when the prompt began to be computed.
+    queued_ts, scheduled_ts, first_token_ts, last_token_ts: the same under vLLM's newer names.
+    """
+
+    arrival_time: float = 0.0
+    first_token_time: float = 0.0
+    last_token_time: float = 0.0
+    num_generation_tokens: int = 0
+    first_scheduled_time: float = 0.0
+
+    @property
+    def queued_ts(self) -> float:
+        """When the request came."""
+        return self.arrival_time
+
+    @property
+    def scheduled_ts(self) -> float:
+        """When its prompt began to be computed."""
+        return self.first_scheduled_time
+
+    @property
+    def first_token_ts(self) -> float:
+        """When it had its first token."""
+        return self.first_token_time
+
+    @property
+    def last_token_ts(self) -> float:
+        """When it had its newest token."""
+        return self.last_token_time
+
+    @property
+    def first_token_latency(self) -> float:
+        """Seconds from its arrival to its first token; 0.0 when it has none."""
+        if not self.first_token_time:
+            return 0.0
+        return max(self.first_token_time - self.arrival_time, 0.0)
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """The state of one request.
+
+    prompt_logprobs: one entry for each prompt token, the first one None; or None when not asked for.
+    num_cached_tokens: prompt tokens that came from the prefix cache.
+    explain: how the answer came about, with its last output; None unless that was asked for.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool
+    prompt_logprobs: Sequence[PositionLogprobs | None] | None = None
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+    num_cached_tokens: int = 0
+    explain: Explanation | None = None

@@ -1,0 +1,62 @@
+"""Prompts as dictionaries with declared keys.
+
+Owns: `TextPrompt`, `TokensPrompt`, `EmbedsPrompt` and `PromptType`. Never does: check them (`core_frontend.prompt_parser` does).
+Called by: users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict
+
+
+class TextPrompt(TypedDict):
+    """A text.
+
+    prompt:     the text.
+    cache_salt: only prompts with the same salt share cached prefixes.
+    multi_modal_data, multi_modal_uuids, mm_processor_kwargs: None: prompts are text.
+    """
+
+    prompt: str
+    cache_salt: NotRequired[str]
+    multi_modal_data: NotRequired[None]
+    multi_modal_uuids: NotRequired[None]
+    mm_processor_kwargs: NotRequired[None]
+
+
+class TokensPrompt(TypedDict):
+    """Token ids.
+
+    prompt_token_ids: the ids.
+    prompt:           the text that they came from, to be shown in outputs.
+    cache_salt, multi_modal_data, multi_modal_uuids, mm_processor_kwargs: see `TextPrompt`.
+    """
+
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+    multi_modal_data: NotRequired[None]
+    multi_modal_uuids: NotRequired[None]
+    mm_processor_kwargs: NotRequired[None]
+
+
+class EmbedsPrompt(TypedDict):
+    """Embeddings, for an engine with `enable_prompt_embeds`.
+
+    prompt_embeds:       a tensor or an array of floats [tokens, hidden size], as the model's own matrix would give them.
+    prompt_token_ids:    the tokens that they stand for, where those are known: penalties and drafts look at them.
+    prompt_is_token_ids: False for every token.
+    prompt:              the text, to be shown in outputs.
+    cache_salt:          see `TextPrompt`.
+    """
+
+    prompt_embeds: Any
+    prompt_token_ids: NotRequired[Sequence[int]]
+    prompt_is_token_ids: NotRequired[Sequence[bool]]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+
+
+PromptType = str | Sequence[int] | TextPrompt | TokensPrompt | EmbedsPrompt | dict[str, Any]
+"""A prompt in any form."""

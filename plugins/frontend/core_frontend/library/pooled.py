@@ -1,0 +1,56 @@
+"""The answer to a text that was pooled, as scripts get it.
+
+Owns: what is wrong with one that could not be pooled, and the form of its numbers. Never does: ask the engine.
+Called by: `LLM` and `AsyncLLM`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.api.errors import RequestError
+from core_frontend.api.pooling_outputs import PooledOutput, PoolingOutput, PoolingRequestOutput, WholeOutput
+from core_frontend.late_chunks import Span, late_chunks
+from core_tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def whole_answer(output: PooledOutput, tokenizer: Tokenizer | None) -> WholeOutput:
+    """The answer. Raises RequestError when the text could not be pooled.
+
+    tokenizer: tells where the parts of a text lie that was pooled in parts; None: there is none.
+    """
+    end = output.outputs[0]
+    if end.finish_reason != "stop":
+        raise RequestError(f"A text could not be pooled: {end.stop_reason or end.finish_reason}", status=500)
+    whole = output.whole()
+    if output.chunk:
+        spans = _spans(output, tokenizer)
+        whole.late_chunking = late_chunks(len(whole.prompt_token_ids), output.chunk, spans)
+    return whole
+
+
+def as_tensor(whole: WholeOutput) -> PoolingRequestOutput[PoolingOutput[Tensor]]:
+    """The same with numbers of torch, as vLLM gives them."""
+    import torch  # the engine has loaded it
+
+    data = torch.from_numpy(whole.outputs.data.copy())
+    return PoolingRequestOutput(
+        whole.request_id,
+        PoolingOutput(data),
+        whole.prompt_token_ids,
+        whole.num_cached_tokens,
+        late_chunking=whole.late_chunking,
+    )
+
+
+def _spans(output: PooledOutput, tokenizer: Tokenizer | None) -> list[Span] | None:
+    """The characters of each token of a text; None: they are not known."""
+    text = output.prompt
+    if text is None or tokenizer is None or tokenizer.refusal:
+        return None
+    if tokenizer.encode(text) != output.prompt_token_ids:
+        return None
+    return tokenizer.spans(text)

@@ -1,0 +1,279 @@
+"""The methods of `LLM` that give vectors and classes, and numbers made of them.
+
+Owns: `PoolingMethods`. Never does: run the engine (`LLM` does). Called by: users, through `LLM`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import msgspec
+
+from core.api.errors import RequestError
+from core.api.pooling import PoolingConfig
+from core_frontend.api.pooling_outputs import (
+    ClassificationRequestOutput,
+    EmbeddingRequestOutput,
+    PooledOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+    WholeOutput,
+    cosine,
+)
+from core_frontend.api.pooling_params import PoolingParams, PoolingTask
+from core_frontend.batch_run import Progress
+from core_frontend.library.keywords import refuse_keywords
+from core_frontend.library.pooled import as_tensor, whole_answer
+from core_frontend.prompt_parser import PromptInput, as_batch
+from core_frontend.text_pairs import TextPairs
+from core_tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    Hidden = PoolingRequestOutput[PoolingOutput[Tensor]]
+
+Prompts = PromptInput | Sequence[PromptInput]
+Params = PoolingParams | Sequence[PoolingParams] | None
+
+
+class PoolingOptions(TypedDict, total=False):
+    """What all methods for single texts take.
+
+    use_tqdm: whether a bar shows the progress, or what makes one.
+    truncate_prompt_tokens: see `PoolingParams`.
+    priority: of each text, where the scheduling policy goes by it.
+    lora_request, tokenization_kwargs: None: see `core_frontend.library.keywords`.
+    """
+
+    use_tqdm: Progress
+    truncate_prompt_tokens: int | None
+    priority: Sequence[int] | None
+    lora_request: None
+    tokenization_kwargs: None
+
+
+OPTIONS = frozenset(("use_tqdm", "truncate_prompt_tokens", "priority"))
+"""Those of them that are served."""
+
+
+class PoolingMethods:
+    """For a model that was loaded with `runner="pooling"`, or that is an encoder."""
+
+    _tokenizer: Tokenizer | None
+
+    @abstractmethod
+    def _pool(
+        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None
+    ) -> list[PooledOutput]:
+        """Pool prompts; the outputs come in their order."""
+
+    @property
+    @abstractmethod
+    def _pooling_config(self) -> PoolingConfig:
+        """How the model pools. Raises RequestError for one that generates text."""
+
+    @abstractmethod
+    def _pairs(self, chat_template: str | None) -> TextPairs:
+        """What makes one prompt of two texts. Raises RequestError without a tokenizer."""
+
+    def embed(
+        self,
+        prompts: Prompts,
+        *,
+        pooling_params: Params = None,
+        prompt_name: str | None = None,
+        **options: Unpack[PoolingOptions],
+    ) -> list[EmbeddingRequestOutput] | list[Hidden]:
+        """One vector a text, or what `encode` gives: with `late_chunking_params`, and where the usual task is `token_embed`.
+
+        prompts: as in `generate`.
+        pooling_params: one for all, one for each, or None.
+        prompt_name: of the prompts that the checkpoint's files name, the one that is put in front of each text; None: their
+            default one, if they have one; empty: none.
+        options: see `PoolingOptions`.
+        Raises RequestError before anything runs when any text or parameter is wrong.
+        """
+        task = "token_embed" if _in_parts(pooling_params) else self._pooling_config.vectors
+        whole = self._told(self.embed, task, self._prompted(prompts, prompt_name), pooling_params, options)
+        if task == "token_embed":
+            return [as_tensor(output) for output in whole]
+        return [EmbeddingRequestOutput.from_base(output) for output in whole]
+
+    def encode(
+        self,
+        prompts: Prompts,
+        pooling_params: Params = None,
+        *,
+        pooling_task: PoolingTask | None = None,
+        prompt_name: str | None = None,
+        **options: Unpack[PoolingOptions],
+    ) -> list[Hidden]:
+        """The pooled hidden states, or what the model's head makes of them, as tensors of torch.
+
+        pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]), of models with a head `classify` (float32 [N])
+            or `token_classify` (float32 [T, N]); None: the first of these that the model serves.
+        Everything else is as in `embed`.
+        """
+        given = self._prompted(prompts, prompt_name)
+        return [as_tensor(whole) for whole in self._told(self.encode, pooling_task, given, pooling_params, options)]
+
+    def classify(
+        self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
+    ) -> list[ClassificationRequestOutput]:
+        """A number for each class of a text: probabilities, or what the model was trained for (see docs/pooling.md)."""
+        pooled = self._told(self.classify, "classify", prompts, pooling_params, options)
+        return [ClassificationRequestOutput.from_base(whole) for whole in pooled]
+
+    def reward(
+        self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
+    ) -> list[Hidden]:
+        """What a reward model says behind each token of a text, float32 [T, N]."""
+        return [
+            as_tensor(whole) for whole in self._told(self.reward, "token_classify", prompts, pooling_params, options)
+        ]
+
+    def score(
+        self,
+        data_1: Prompts,
+        data_2: Prompts,
+        *,
+        use_tqdm: Progress = True,
+        pooling_params: PoolingParams | None = None,
+        truncate_prompt_tokens: int | None = None,
+        chat_template: str | None = None,
+        instruction: str | None = None,
+        **options: Any,
+    ) -> list[ScoringRequestOutput]:
+        """How well texts match: what a model says that reads both, else the cosine of their vectors, from -1 to 1.
+
+        data_1: one text, which is compared with each of `data_2`, or as many as `data_2` has.
+        chat_template: Jinja source that writes a query and a document; None: as the model is made.
+        instruction: what a template tells the model to look for; None: what the template says.
+        options: `lora_request` and `tokenization_kwargs`, which may be None.
+        """
+        refuse_keywords(options, self.score)
+        first = as_batch(data_1)
+        second = as_batch(data_2)
+        if not second or len(first) not in (1, len(second)):
+            raise RequestError(
+                f"data_1 has {len(first)} texts and data_2 {len(second)}; expected one, or as many.", param="data_1"
+            )
+        config = self._pooling_config
+        if config.scores_pairs:
+            pairs = self._pairs(chat_template)
+            params = _one("classify", pooling_params or PoolingParams(), truncate_prompt_tokens)
+            left = first * len(second) if len(first) == 1 else first
+            prompts: list[PromptInput] = []
+            for one, other in zip(left, second, strict=True):
+                texts = _text("data_1", one), _text("data_2", other)
+                pair = pairs.join(*texts, params.truncate_prompt_tokens, instruction)
+                prompts.append(pair.as_prompt())
+            return [ScoringRequestOutput.from_base(whole) for whole in self._pooled(prompts, params, use_tqdm)]
+        if config.classifies:
+            raise RequestError(
+                f"This model tells {len(config.labels)} classes, which are no score; classify and encode give their numbers."
+            )
+        for name, value in (("chat_template", chat_template), ("instruction", instruction)):
+            if value is not None:
+                raise RequestError(f"{name} is of models that read pairs of texts; leave it out.", param=name)
+        of_vectors = _for_task("embed", pooling_params, truncate_prompt_tokens)
+        outputs = self._pooled([*first, *second], of_vectors, use_tqdm)
+        vectors = outputs[: len(first)]
+        if len(vectors) == 1:
+            vectors = vectors * len(second)
+        return [_score(*pair) for pair in zip(vectors, outputs[len(first) :], strict=True)]
+
+    def _told(
+        self,
+        method: Callable[..., Any],
+        task: PoolingTask | None,
+        prompts: Prompts,
+        params: Params,
+        options: PoolingOptions,
+    ) -> list[WholeOutput]:
+        """The answers to single texts. method: whose options they are. task: of the method; None: the parameters say it."""
+        refuse_keywords(options, method, OPTIONS)
+        own = _for_task(task, params, options.get("truncate_prompt_tokens"))
+        return self._pooled(prompts, own, options.get("use_tqdm", True), options.get("priority"))
+
+    def _pooled(
+        self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None = None
+    ) -> list[WholeOutput]:
+        """The answers, in the order of the prompts. Raises RequestError for a text that the engine could not pool."""
+        outputs = self._pool(prompts, params, use_tqdm, priority)
+        return [whole_answer(output, self._tokenizer) for output in outputs]
+
+    def _prompted(self, prompts: Prompts, name: str | None) -> list[PromptInput]:
+        """Prompts with the named text in front. Raises RequestError where that cannot be."""
+        batch = as_batch(prompts)
+        config = self._pooling_config
+        front = config.prompt(name)
+        if not front:
+            return batch
+        found: list[PromptInput] = []
+        for prompt in batch:
+            text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+            has_ids = isinstance(prompt, Mapping) and prompt.get("prompt_token_ids") is not None
+            if not isinstance(text, str) or has_ids:
+                if name is not None:
+                    raise RequestError("prompt_name is of texts, and this prompt is token ids.", param="prompt_name")
+                found.append(prompt)
+            elif isinstance(prompt, Mapping):
+                found.append({**prompt, "prompt": front + text})
+            else:
+                found.append(front + text)
+        return found
+
+
+def _in_parts(given: Params) -> bool:
+    """Whether vectors of parts of a text are asked for."""
+    entries = [given] if isinstance(given, PoolingParams) else given or []
+    return any(isinstance(params, PoolingParams) and params.late_chunking_params is not None for params in entries)
+
+
+def _for_task(task: PoolingTask | None, given: Params, truncate: int | None) -> PoolingParams | list[PoolingParams]:
+    """The parameters with the task of a method. Raises RequestError when they are for another one."""
+    if given is not None and not isinstance(given, PoolingParams):
+        if isinstance(given, str) or not isinstance(given, Sequence):
+            raise _no_params(given)
+        return [_one(task, params, truncate) for params in given]
+    return _one(task, given or PoolingParams(), truncate)
+
+
+def _one(task: PoolingTask | None, given: PoolingParams, truncate: int | None) -> PoolingParams:
+    if not isinstance(given, PoolingParams):
+        raise _no_params(given)
+    if task is not None and given.task is not None and given.task != task:
+        raise RequestError(f"pooling_params.task is {given.task!r}; expected {task!r} here.", param="task")
+    keep = given.truncate_prompt_tokens if truncate is None else truncate
+    return msgspec.structs.replace(given, task=task or given.task, truncate_prompt_tokens=keep)
+
+
+def _no_params(given: object) -> RequestError:
+    return RequestError(
+        f"pooling_params is a {type(given).__name__}; expected PoolingParams, or a list of them.",
+        param="pooling_params",
+    )
+
+
+def _score(left: WholeOutput, right: WholeOutput) -> ScoringRequestOutput:
+    """The cosine of two vectors."""
+    return ScoringRequestOutput(
+        right.request_id,
+        ScoringOutput(cosine(left.outputs.data, right.outputs.data)),
+        left.prompt_token_ids + right.prompt_token_ids,
+        left.num_cached_tokens + right.num_cached_tokens,
+    )
+
+
+def _text(name: str, given: PromptInput) -> str:
+    """A side of a pair. Raises RequestError for anything but text."""
+    text = given.get("prompt") if isinstance(given, Mapping) else given
+    if not isinstance(text, str):
+        raise RequestError(f"{name} holds a {type(given).__name__}; a model that reads pairs takes texts.", param=name)
+    return text

@@ -1,0 +1,402 @@
+"""The offline class: `LLM(model=...).generate(prompts, params)`.
+
+Owns: `LLM`, with vLLM's names for arguments and results. Never does: step, check requests or read checkpoints itself.
+Called by: users.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from core.api.errors import RequestError
+from core.api.pooling import PoolingConfig
+from core.api.sampling_params import RequestOutputKind, SamplingParams
+from core_frontend.api.explanation import Source
+from core_frontend.api.outputs import RequestOutput
+from core_frontend.api.pooling_outputs import PooledOutput
+from core_frontend.api.pooling_params import PoolingParams
+from core_frontend.batch_run import Progress, begin_batch, finish_batch, run_batch
+from core_frontend.default_params import changed_names, default_sampling_params, sampling_sources
+from core_frontend.input_processor import ProcessedInput
+from core_frontend.library.beam_batch import advance_all, begin_search, next_step
+from core_frontend.library.beam_search import BeamSearch, BeamSearchOutput, BeamSearchParams
+from core_frontend.library.chat_batch import ChatBatch, Conversation, as_conversations
+from core_frontend.library.keywords import refuse_keywords
+from core_frontend.library.llm_engine import LLMEngine
+from core_frontend.library.named_calls import CALLS, named_call
+from core_frontend.library.pooling_methods import PoolingMethods
+from core_frontend.prompt_parser import PromptInput, as_batch
+from core_frontend.request_terms import ExplainTerms, RequestTerms
+from core_frontend.text_pairs import TextPairs
+from core_frontend.tokenizing import tokenized_together
+from core_tokens.chat_template import ChatTemplate, has_answers
+from core_tokens.script_tokenizer import chat_template_of
+
+if TYPE_CHECKING:
+    from core_formats.conversation_prompts import ConversationPrompts
+    from core_formats.selection import AnswerFormat
+
+
+class LLM(PoolingMethods, LLMEngine):
+    """A model in this process.
+
+    model: path or hub name; None is the embedded default.
+    tokenizer: where the tokenizer comes from, if not from the model.
+    Every other keyword is an engine argument under its command-line name with underscores (`max_model_len`, ...).
+    Raises UserError (ConfigError with all problems together, CheckpointError) or PluginError when it cannot be built.
+
+    One thread at a time. `close` it, or use it as a context manager, to give its memory back.
+    """
+
+    def generate(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: Progress = True,
+        *,
+        priority: Sequence[int] | None = None,
+        explain: bool = False,
+        **options: Any,
+    ) -> list[RequestOutput]:
+        """Complete prompts; the outputs come in the order of the prompts.
+
+        prompts: one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
+        sampling_params: one for all, one for each, or None for the checkpoint's defaults.
+        use_tqdm: whether to show a progress bar, or a callable that makes one.
+        priority: one for each prompt, lower first, under the priority policy.
+        explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
+        options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
+        Raises RequestError before anything runs when any prompt or parameter is wrong.
+        """
+        refuse_keywords(options, self.generate)
+        batch = as_batch(prompts)
+        params = self._spread(sampling_params, len(batch))
+        priority = _priorities(priority, len(batch))
+        told = self._explain_terms(params, given=sampling_params is not None) if explain else None
+        return self._run(tokenized_together(batch, self._tokenizer), params, priority, use_tqdm, told)
+
+    def enqueue(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: Progress = True,
+        priority: Sequence[int] | None = None,
+        **options: Any,
+    ) -> list[str]:
+        """Queue prompts, which `wait_for_completion` runs. Returns the ids of the requests; for arguments see `generate`.
+
+        use_tqdm: no effect: nothing runs yet.
+        """
+        refuse_keywords(options, self.enqueue)
+        batch = as_batch(prompts)
+        params = self._spread(sampling_params, len(batch))
+        priority = _priorities(priority, len(batch))
+        entries = self._checked(tokenized_together(batch, self._tokenizer), params, priority)
+        return begin_batch(self._live_client(), self._output, entries)
+
+    def wait_for_completion(
+        self, output_type: type[Any] | tuple[type[Any], ...] | None = None, *, use_tqdm: Progress = True
+    ) -> list[RequestOutput]:
+        """Run everything that is queued, by `enqueue` or `add_request`; the final outputs, in the order of the queue.
+
+        output_type: what outputs must be, such as `RequestOutput`; None: anything. Raises TypeError for another one.
+        """
+        outputs = finish_batch(self._live_client(), self._output, use_tqdm)
+        for output in outputs:
+            if output_type is not None and not isinstance(output, output_type):
+                raise TypeError(f"request {output.request_id} gave a {type(output).__name__}, expected {output_type}")
+        return outputs
+
+    def chat(
+        self,
+        messages: Conversation | Sequence[Conversation],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: Progress = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
+        parallel_tool_calls: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        explain: bool = False,
+        **options: Any,
+    ) -> list[RequestOutput]:
+        """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
+
+        chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the engine argument, or the
+        checkpoint's default one, or with tools its one for tools. The other options go to the template.
+        tools: definitions in OpenAI's form, functions or custom ones. Each answer then is taken apart into text, reasoning
+        and calls: `output.outputs[0].parts`.
+        tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The answer
+        is held to it, and to the schemas of tools that are `strict`.
+        parallel_tool_calls: whether an answer may hold several calls.
+        explain, options: see `generate`.
+        """
+        refuse_keywords(options, self.chat)
+        conversations = as_conversations(messages)
+        params = self._spread(sampling_params, len(conversations))
+        tokenizer = self._need_tokenizer()
+        chat_template = chat_template or self._chat_template
+        template = chat_template_of(tokenizer, chat_template)
+        plan = None
+        prompts: ChatTemplate | ConversationPrompts = template
+        if tools or tool_choice is not None:
+            from core_formats.conversation_prompts import ConversationPrompts
+            from core_frontend.whole_answer import tool_plan
+
+            served = self._answer_format(chat_template)
+            plan = tool_plan(tools or (), tool_choice, parallel_tool_calls, template, served)
+            prompts = ConversationPrompts(template, served)
+        batch = ChatBatch(tokenizer, prompts, plan, chat_template_kwargs or {})
+        for conversation, wanted in zip(conversations, params, strict=True):
+            batch.add(conversation, wanted, begin=add_generation_prompt, resume=continue_final_message)
+        told: list[ExplainTerms] | None = None
+        if explain:
+            told = self._explain_terms(batch.params, given=sampling_params is not None, conversations=conversations)
+            told = [replace(one, control_text=text) for one, text in zip(told, batch.control_text, strict=True)]
+        priority = [0] * len(conversations)
+        outputs = self._run(batch.prompts, batch.params, priority, use_tqdm, told, marks_specials=batch.is_parsed)
+        batch.take_apart(outputs)
+        return outputs
+
+    def beam_search(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: BeamSearchParams,
+        *,
+        use_tqdm: Progress = False,
+        **options: Any,
+    ) -> list[BeamSearchOutput]:
+        """The likeliest continuations of prompts, found by beam search; in the order of the prompts.
+
+        prompts: as for `generate`.
+        options: what vLLM takes besides; anything but None is refused by name.
+        Each step is a batch of one token a beam; cached prefixes keep it from computing more than that and a block.
+        """
+        refuse_keywords(options, self.beam_search)
+        batch = as_batch(prompts)
+        searches = [self._search(index, batch, params) for index in range(len(batch))]
+        while open_ones := [search for search in searches if not search.is_over]:
+            step_prompts, step_params = next_step(open_ones)
+            found = self._run(step_prompts, step_params, [0] * len(step_prompts), use_tqdm, None)
+            advance_all(open_ones, found)
+        outputs = [search.output() for search in searches]
+        if self._tokenizer is not None:
+            for output in outputs:
+                for beam in output.sequences:
+                    beam.text = self._tokenizer.decode(beam.tokens, skip_special_tokens=False)
+        return outputs
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """What a function makes of the model, in a list of one. func: is called with the engine's own model object.
+
+        Raises RequestError while the engine sleeps.
+        """
+        self._check_awake()
+        return [func(self._live_client().worker.instances[0].model)]
+
+    def collective_rpc(
+        self,
+        method: str | Callable[..., Any],
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call something on the worker; its answer in a list of one.
+
+        method: a function, which is called with the worker first, or the name of one of the worker's methods; the names of
+                `core_frontend.library.named_calls` are our own methods.
+        timeout: no effect: the worker is in this thread.
+        Raises RequestError for a name that the worker does not have.
+        """
+        if isinstance(method, str) and method in CALLS:
+            return [named_call(method, args, kwargs or {}).on(self)]
+        if not isinstance(method, str) and not callable(method):
+            raise RequestError(f"method is {method!r}; expected a name or a function.", param="method")
+        worker = self._live_client().worker
+        if callable(method):
+            return [method(worker, *args, **(kwargs or {}))]
+        found = getattr(worker, method, None)
+        if method.startswith("_") or not callable(found):
+            raise RequestError(
+                f"The worker has no method {method!r}; pass a function, which is called with the worker.",
+                param="method",
+            )
+        return [found(*args, **(kwargs or {}))]
+
+    def _pool(
+        self,
+        prompts: PromptInput | Sequence[PromptInput],
+        params: PoolingParams | Sequence[PoolingParams] | None,
+        use_tqdm: Progress,
+        priority: Sequence[int] | None,
+    ) -> list[PooledOutput]:
+        batch = as_batch(prompts)
+        if not isinstance(params, Sequence):
+            params = [params or PoolingParams()] * len(batch)
+        _check_count("pooling_params", params, len(batch))
+        priority = _priorities(priority, len(batch))
+        outputs = self._run(tokenized_together(batch, self._tokenizer), params, priority, use_tqdm, None)
+        return [output for output in outputs if isinstance(output, PooledOutput)]
+
+    @property
+    def _pooling_config(self) -> PoolingConfig:
+        config = self._config.model.pooling
+        if config is None:
+            raise RequestError(
+                "This model generates text (--runner generate); load it with --runner pooling for vectors."
+            )
+        return config
+
+    def _pairs(self, chat_template: str | None) -> TextPairs:
+        template = chat_template or self._chat_template
+        return TextPairs(self._pooling_config, self._need_tokenizer(), self._config.model.max_model_len, template)
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
+        return default_sampling_params(self._config.model)
+
+    def start_profile(self) -> str:
+        """Record the engine's steps with torch's profiler; returns the directory of traces.
+
+        Needs profiler_config={"profiler": "torch", "torch_profiler_dir": ...}. Raises UtilityError.
+        """
+        return str(self._live_client().core.call("start_profile"))
+
+    def stop_profile(self) -> str:
+        """Record no more; returns the path of the trace, which is written. Raises UtilityError."""
+        core = self._live_client().core
+        core.call("stop_profile")
+        while (path := core.call("written_profile")) is None:
+            time.sleep(0.02)
+        return str(path)
+
+    def _spread(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
+        """One for each prompt."""
+        if params is None:
+            params = self.get_default_sampling_params()
+        if not isinstance(params, Sequence):
+            return [params] * count
+        if len(params) != count:
+            raise RequestError(
+                f"sampling_params has {len(params)} entries for {count} prompts; pass one object, or one for each prompt.",
+                param="sampling_params",
+            )
+        return list(params)
+
+    def _search(self, index: int, batch: list[PromptInput], params: BeamSearchParams) -> BeamSearch:
+        """A search that has not begun. Raises RequestError."""
+        if not isinstance(params, BeamSearchParams):
+            raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
+        entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
+        return begin_search(entry.requests[0], params, self._config.model)
+
+    def _explain_terms(
+        self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
+    ) -> list[ExplainTerms]:
+        """What explanations need to know, for each prompt.
+
+        given:         whether the caller made `params`.
+        conversations: those of the prompts; none: they are plain texts.
+        """
+        told: list[ExplainTerms] = []
+        for index, one in enumerate(params):
+            sources: dict[str, Source] = {}
+            if isinstance(one, SamplingParams):  # anything else is refused a moment later
+                names = changed_names(one) if given else []
+                sources = sampling_sources(one, names, self._config.model)
+            first_turn = bool(conversations) and not has_answers(conversations[index])
+            told.append(ExplainTerms(sources, first_turn))
+        return told
+
+    def _answer_format(self, chat_template: str | None) -> AnswerFormat:
+        """How the model writes its answers, found when it is asked for."""
+        from core_formats.selection import served_format
+
+        tokenizer = self._need_tokenizer()
+        own = None if chat_template is None else tokenizer.named_templates.get(chat_template, chat_template)
+        return served_format(self._answers, tokenizer, own, self._config.model.eos_token_ids)
+
+    def _run(
+        self,
+        prompts: list[PromptInput],
+        params: Sequence[SamplingParams | PoolingParams],
+        priority: Sequence[int],
+        use_tqdm: Progress,
+        explain: Sequence[ExplainTerms] | None,
+        *,
+        marks_specials: bool = False,
+    ) -> list[RequestOutput]:
+        client = self._live_client()
+        self._check_awake()
+        if self.has_unfinished_requests():
+            raise RequestError(
+                "Requests of add_request or enqueue are unfinished; call step until they end, call wait_for_completion, or "
+                "abort them."
+            )
+        entries = self._checked(prompts, params, priority, explain, marks_specials=marks_specials)
+        return run_batch(client, self._output, entries, use_tqdm)
+
+    def _checked(
+        self,
+        prompts: list[PromptInput],
+        params: Sequence[SamplingParams | PoolingParams],
+        priority: Sequence[int],
+        explain: Sequence[ExplainTerms] | None = None,
+        *,
+        marks_specials: bool = False,
+    ) -> list[ProcessedInput]:
+        """All prompts, checked. Raises RequestError before anything runs."""
+        entries = []
+        for index in range(len(prompts)):
+            told = None if explain is None else explain[index]
+            terms = RequestTerms(
+                priority=priority[index],
+                arrival=time.monotonic(),
+                marks_specials=marks_specials,
+                explain=told,
+            )
+            entry = self._process(index, prompts, params[index], terms)
+            entries.append(entry)
+        return entries
+
+    def _process(
+        self, index: int, prompts: list[PromptInput], params: SamplingParams | PoolingParams, terms: RequestTerms
+    ) -> ProcessedInput:
+        """One checked prompt. Raises RequestError, which names the prompt when there are several."""
+        try:
+            if isinstance(params, SamplingParams):
+                params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
+            return self._check(str(next(self._ids)), prompts[index], params, terms)
+        except RequestError as error:
+            if len(prompts) == 1:
+                raise
+            raise RequestError(
+                f"Prompt {index}: {error}", param=error.param, status=error.status, code=error.code
+            ) from error
+
+
+def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
+    """One for each prompt. Raises RequestError."""
+    _check_count("priority", given, count)
+    return given or [0] * count
+
+
+def _check_count(name: str, given: Sequence[Any] | None, count: int) -> None:
+    """Raises RequestError unless there is one entry for each prompt."""
+    if given is None:
+        return
+    if not isinstance(given, Sequence):
+        raise RequestError(
+            f"{name} is a {type(given).__name__}; expected a list with one entry for each prompt.", param=name
+        )
+    if len(given) != count:
+        raise RequestError(f"{name} has {len(given)} entries for {count} prompts; pass one for each.", param=name)

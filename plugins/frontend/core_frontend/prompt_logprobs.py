@@ -1,0 +1,50 @@
+"""The log-probabilities of a prompt as users see them, translated where they are read.
+
+Owns: `PromptLogprobs`. Never does: compute them. Called by: the output processor, which must not wait for the translation
+of thousands of positions: every stream of a server would wait with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import overload
+
+from core.api.messages import TokenLogprobs
+from core_frontend.api.outputs import PositionLogprobs
+from core_frontend.completion_state import position_logprobs
+from core_tokens.tokenizer import Tokenizer
+
+FREED_AT_ONCE = 512
+
+
+class PromptLogprobs(Sequence[PositionLogprobs | None]):
+    """One entry for each prompt token, the first one None. Slices are lists.
+
+    entries: for the second token and on.
+    tokenizer: None leaves out the tokens' texts.
+    """
+
+    def __init__(self, entries: list[TokenLogprobs], tokenizer: Tokenizer | None) -> None:
+        self._entries = entries
+        self._tokenizer = tokenizer
+
+    def __len__(self) -> int:
+        return len(self._entries) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> PositionLogprobs | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[PositionLogprobs | None]: ...
+    def __getitem__(self, index: int | slice) -> PositionLogprobs | list[PositionLogprobs | None] | None:
+        positions = range(len(self))[index]
+        if isinstance(positions, int):
+            return self._at(positions)
+        return [self._at(position) for position in positions]
+
+    def free(self) -> None:
+        """Drop all positions, some at a time: other threads go on meanwhile. Call it when nobody reads them any more."""
+        while self._entries:
+            del self._entries[-FREED_AT_ONCE:]
+
+    def _at(self, position: int) -> PositionLogprobs | None:
+        return position_logprobs(self._entries[position - 1], self._tokenizer) if position else None

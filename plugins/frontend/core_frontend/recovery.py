@@ -1,0 +1,210 @@
+"""The pause between the death of an engine and the next engine that goes on with all that ran.
+
+Owns: `Recovery`: the next client, the check that its engine computes the same, sending all live requests to it, and ending
+those that engines die of. Never does: decide whether there is a next engine (its source does), or read what engines say.
+Called by: `AsyncEngine`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from typing import Protocol
+
+from core.api.errors import EngineDeadError, RequestError
+from core.api.messages import EngineReady
+from core.engine.zmq_client import ZmqClient
+from core_frontend.killers import Killers
+from core_frontend.live_requests import LiveRequests
+from core_frontend.output_processor import RequestState
+from core_frontend.suspects import Suspects
+from core_supervision.restart_log import RestartLog
+from core_supervision.revival import EngineSource
+
+logger = logging.getLogger(__name__)
+
+SAFE_STEPS = 4
+"""Steps after which a request has got on: more than an engine may have begun before it died."""
+
+MOST_IN_VAIN = 3
+"""Verdicts in a row, while no request gets on, from which on deaths are taken for the engine's own fault."""
+
+LONGEST_TRIAL_S = 10.0
+LOOK_S = 0.02
+
+SAME = ("numerics", "max_model_len")
+"""What must be equal in the next engine, by the names of `EngineReady`: otherwise a text would go on with other tokens."""
+
+
+class Patient(Protocol):
+    """Whose engine died."""
+
+    def adopt(self, client: ZmqClient) -> None:
+        """From now on this client is in use."""
+        ...
+
+    def give_up(self, error: EngineDeadError) -> None:
+        """There is no further engine."""
+        ...
+
+
+class Recovery:
+    """One for each `AsyncEngine`.
+
+    live:       all requests, and where their last outputs or errors go.
+    log:        is told of everything.
+    killers:    is told of requests that engines died of.
+    num_drafts: most draft tokens of a step.
+    """
+
+    def __init__(
+        self,
+        source: EngineSource,
+        patient: Patient,
+        live: LiveRequests,
+        log: RestartLog,
+        killers: Killers,
+        num_drafts: int = 0,
+    ) -> None:
+        self._source = source
+        self._patient = patient
+        self._requests = live.states
+        self._streams = live.streams
+        self._log = log
+        self._killers = killers
+        self._suspects = Suspects()
+        self._given: dict[str, dict[int, int]] = {}
+        self._got_on = (num_drafts + 1) * SAFE_STEPS
+        self._num_in_vain = 0
+        self._num_completed = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, dead: ZmqClient, error: EngineDeadError) -> None:
+        """An engine has died of `error`. dead: its client. Until the pause is over, new requests are not to be sent: all
+        that live then are sent."""
+        self._log.died(error.cause)
+        logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
+        self._stop()
+        self._task = asyncio.create_task(self._run(dead, error))
+
+    async def close(self) -> None:
+        """End the pause, if there is one, without another engine."""
+        self._stop()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._source.close()
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def _judge(self, dead: ZmqClient, error: EngineDeadError) -> int:
+        """End the request that engines die of, if it is known now, and all that are equal to it. Returns how many deaths
+        that explains."""
+        computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects or ())
+        live = {state.request_id for state in self._requests}
+        verdict = self._suspects.died(list(computed), live, self._has_got_on, error.cause)
+        guilty = self._requests.find(verdict.name) if verdict is not None else None
+        if verdict is None or guilty is None:
+            return 0
+        logger.error("Request %r ends: engines die when they compute it.", verdict.name)
+        first = guilty.requests[0]
+        self._killers.add(first, error.cause)
+        doomed = [state.request_id for state in self._requests if self._killers.is_known(state.requests[0])]
+        sentence = (
+            f"The engine died again and again when it computed this request, alone at last (cause: {error.cause}); the "
+            "server's log says more."
+        )
+        self._streams.deliver(self._requests.abort(doomed, "error", sentence))
+        return verdict.num_deaths if self._others_got_on() else 0
+
+    def _others_got_on(self) -> bool:
+        """Whether engines are good for other requests, as far as was seen between two verdicts: one that dies of every
+        request is broken, and is to be given up some day."""
+        num_completed = self._requests.num_completed
+        got_on = any(self._has_got_on(state.request_id) for state in self._requests)
+        if got_on or num_completed > self._num_completed:
+            self._num_in_vain = 0
+        self._num_completed = num_completed
+        self._num_in_vain += 1
+        return self._num_in_vain <= MOST_IN_VAIN
+
+    def _has_got_on(self, request_id: str) -> bool:
+        """Whether each choice that still runs got tokens of several steps since this engine came up."""
+        state = self._requests.find(request_id)
+        if state is None:
+            return True
+        before = self._given.get(request_id, {})
+        given = state.num_given()
+        return all(count - before.get(choice, 0) >= self._got_on for choice, count in given.items())
+
+    async def _run(self, dead: ZmqClient, error: EngineDeadError) -> None:
+        try:
+            num_explained = self._judge(dead, error)
+            await dead.close()
+            client = await self._next(dead.ready, error, num_explained)
+            self._log.restarted(error.cause)
+            self._patient.adopt(client)
+            await self._go_on(client)
+        except EngineDeadError as last:
+            self._patient.give_up(last)
+        except Exception as defect:
+            logger.error("The engine could not be replaced.", exc_info=defect)
+            sentence = f"{error}\nIt could not be replaced ({type(defect).__name__}: {defect})."
+            self._patient.give_up(EngineDeadError(sentence, cause=error.cause))
+
+    async def _next(self, before: EngineReady, error: EngineDeadError, num_explained: int) -> ZmqClient:
+        """The next client. Raises EngineDeadError when there is none, or none that computes the same."""
+        client = await self._source.next(error, num_explained)
+        for name in SAME:
+            was = getattr(before, name)
+            is_now = getattr(client.ready, name)
+            if was != is_now:
+                await client.close()
+                raise EngineDeadError(
+                    f"{error}\nThe engine that was started in its place has another {name} ({is_now!r}, it was {was!r}), "
+                    "so no answer can go on; restart the server.",
+                    cause=error.cause,
+                )
+        return client
+
+    async def _go_on(self, client: ZmqClient) -> None:
+        """Send what lives: suspects first, without the others, then all, the request first that needs the fewest tokens."""
+        self._given = {state.request_id: state.num_given() for state in self._requests}
+        tried: set[str] = set()
+        while group := self._suspects.next_trial():
+            logger.warning("The engine may have died of one of %d requests; they run alone for a while.", len(group))
+            await self._send(client, filter(None, map(self._requests.find, group)))
+            tried.update(group)
+            await self._until_safe(group)
+            self._suspects.acquit()
+        rest = [state for state in self._requests if state.request_id not in tried]
+        rest.sort(key=_num_missing)
+        seconds = self._log.recovered()
+        logger.warning("The engine runs again after %.2f s; %d requests go on.", seconds, len(self._requests))
+        await self._send(client, rest)
+
+    async def _send(self, client: ZmqClient, waiting: Iterable[RequestState]) -> None:
+        for state in waiting:
+            if self._requests.find(state.request_id) is not state:
+                continue  # it has been aborted meanwhile, and its id may be in use again
+            try:
+                await client.add(state.resumed())
+            except EngineDeadError:
+                return  # the next pause has begun
+            except RequestError as error:
+                self._streams.fail(state.request_id, error)
+
+    async def _until_safe(self, group: list[str]) -> None:
+        """Until all of them have got on or ended, or have had time enough. A death of the engine cancels this."""
+        end = time.monotonic() + LONGEST_TRIAL_S
+        while not all(map(self._has_got_on, group)) and time.monotonic() < end:
+            await asyncio.sleep(LOOK_S)
+
+
+def _num_missing(state: RequestState) -> int:
+    """Tokens that a request may still get."""
+    most = state.requests[0].params.max_tokens or 0
+    return sum(most - given for given in state.num_given().values())

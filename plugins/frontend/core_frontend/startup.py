@@ -1,0 +1,86 @@
+"""A new engine process and its tokenizer, made at the same time.
+
+Owns: the start, and another one where a plugin fails. Never does: run requests. Called by: `AsyncEngine.start`,
+the supervisor of API processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol, Self, TypeVar
+
+from core.api.config import EngineConfig
+from core.api.errors import PluginError
+from core.engine.zmq_client import ZmqClient
+from core_frontend.tokenizing import load_shared_tokenizer
+from core_runtime.specs.checkpoint import CheckpointManifest
+from core_supervision.child import EngineProcess
+from core_supervision.revival import EngineSource, OwnedEngineSource
+from core_tokens.tokenizer import Tokenizer
+
+R = TypeVar("R", bound="Resolved")
+
+
+class Resolved(Protocol):
+    """A resolved configuration, as far as the start of an engine looks at it."""
+
+    @property
+    def engine(self) -> EngineConfig:
+        """The configuration."""
+        ...
+
+    @property
+    def manifest(self) -> CheckpointManifest:
+        """The checkpoint."""
+        ...
+
+    def without(self, error: PluginError) -> Self:
+        """The same without the plugin that failed. Raises `error` where that is not allowed."""
+        ...
+
+
+async def start_with_fallbacks(
+    resolution: R, executor: str | None, process: EngineProcess | None
+) -> tuple[R, OwnedEngineSource, ZmqClient, Tokenizer]:
+    """An engine of ours, its source and its tokenizer; without a plugin that fails, where that is allowed, which makes another
+    resolution.
+
+    executor: MODULE:CLASS of another executor than the default.
+    process: one that was spawned already.
+
+    Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
+    EngineDeadError when the engine does not come up.
+    """
+    while True:
+        source = OwnedEngineSource(resolution.engine, executor=executor, process=process)
+        try:
+            client, tokenizer = await start_engine_and_tokenizer(resolution, source)
+        except BaseException as error:
+            await source.close()
+            if not isinstance(error, PluginError):
+                raise
+            resolution = await asyncio.to_thread(resolution.without, error)
+            process = None
+        else:
+            return resolution, source, client, tokenizer
+
+
+async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource) -> tuple[ZmqClient, Tokenizer]:
+    """The first client of `source`, and the tokenizer of its model, which is loaded meanwhile.
+
+    Raises what the source raises, and UserError when there is no tokenizer. Then no engine is left behind.
+    """
+    config = resolution.engine
+    files = resolution.manifest.tokenizer
+    loading = asyncio.create_task(asyncio.to_thread(load_shared_tokenizer, files, config.model))
+    starting = asyncio.create_task(source.first())
+    try:
+        tokenizer, client = await asyncio.gather(loading, starting)
+    except BaseException:
+        starting.cancel()
+        await asyncio.gather(loading, starting, return_exceptions=True)
+        if not starting.cancelled() and starting.exception() is None:
+            await starting.result().close()
+        await source.close()
+        raise
+    return client, tokenizer

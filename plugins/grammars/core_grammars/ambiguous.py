@@ -1,0 +1,51 @@
+"""Rules of grammars that can be read in endlessly many ways: `s ::= s s`, `s ::= s`.
+
+Owns: finding them in the text of an EBNF or Lark grammar, in time that grows with its length. Never does: find every ambiguity
+(no program does), or know a backend. Called by: `core_grammars.keywords`.
+
+A text of n parts has some 4 ** n readings by such a rule, and a parser that keeps them all takes longer with each token.
+"""
+
+from __future__ import annotations
+
+import re
+
+WORD = re.compile(
+    r"""
+      (?P<text>"(?:[^"\\\n]|\\.){0,1000}"i?|'(?:[^'\\\n]|\\.){0,1000}'|\[(?:[^\]\\\n]|\\.){0,1000}\]|/(?:[^/\\\n]|\\.){1,1000}/[imslux]*)
+    | (?P<note>\#[^\n]*|//[^\n]*)
+    | (?P<begin>::=|:)
+    | (?P<name>[A-Za-z_][\w.-]*)
+    | (?P<line>\n)
+    | (?P<sign>[^\s])
+    """,
+    re.VERBOSE,
+)
+"""Literals are looked through for a bounded length, so that many that do not end take no square of time."""
+
+
+def ambiguous_rule(text: str) -> str:
+    """The first alternative that consists of nothing but its own rule, such as `s ::= s s`; empty when there is none."""
+    rule = ""
+    pending = ""
+    parts: list[str] = []
+    depth = 0
+    is_plain = True
+    for found in WORD.finditer(text + "\n|"):
+        kind, word = found.lastgroup, found.group()
+        if kind in ("line", "note"):
+            continue
+        ends = kind == "begin" or (word == "|" and not depth)
+        if kind == "begin" and parts:
+            pending = parts.pop()  # the name of the next rule
+        if ends:
+            if rule and is_plain and parts and set(parts) == {rule}:
+                return f"{rule} ::= {' '.join(parts)}"
+            parts, is_plain, depth = [], True, 0
+            rule = pending if kind == "begin" else rule
+        elif kind == "name":
+            parts.append(word)
+        else:
+            depth += (word in ("(", "{")) - (word in (")", "}"))
+            is_plain = False
+    return ""

@@ -1,0 +1,83 @@
+"""Pieces that begin at the same place, told apart.
+
+Owns: keeping free text from beginning like the piece beside it. Never does: write rules. Called by: `tag_grammar`.
+"""
+
+from __future__ import annotations
+
+from core_grammars.llguidance.pieces import (
+    Free,
+    Inner,
+    Piece,
+    Series,
+    Span,
+    Text,
+    Token,
+    barred,
+    first_pieces,
+    flat,
+    may_be_empty,
+)
+
+
+def told_apart(pieces: list[Piece]) -> list[Piece]:
+    """A series in which free text does not begin like a part before it that may be left out."""
+    found = list(pieces)
+    for place, piece in enumerate(pieces[:-1]):
+        if may_be_empty(piece) and not isinstance(piece, Free | Span):
+            one, other = alternatives([piece, Series(tuple(found[place + 1 :]))])
+            found[place:] = [one, *flat([other])]
+    return found
+
+
+def alternatives(parts: list[Piece]) -> list[Piece]:
+    """Parts of which one comes: free text in one does not begin like another one. Raises ValueError when it cannot be told."""
+    firsts = [first_pieces([part]) for part in parts]
+    if not any(isinstance(first, Free | Span) for list_ in firsts for first in list_):
+        return parts
+    firsts = [first_pieces(flat([part])) for part in parts]
+    found: list[Piece] = []
+    for place, part in enumerate(parts):
+        free = [first for first in firsts[place] if isinstance(first, Free) and first.is_any]
+        spans = [first for first in firsts[place] if isinstance(first, Span)]
+        if not free and not spans:
+            found.append(part)
+            continue
+        others = [first for other, list_ in enumerate(firsts) if other != place for first in list_]
+        texts = _other_texts(others, free, spans)
+        found.append(barred(part, texts) if texts else part)
+    return found
+
+
+def _other_texts(others: list[Piece], free: list[Free], spans: list[Span]) -> tuple[str, ...]:
+    """The texts that free text beside them must not begin with."""
+    texts: dict[str, None] = {}
+    for other in others:
+        match other:
+            case Token(index) if all(index in span.left_out for span in spans):
+                continue
+            case Text(text) if not spans:
+                held_out = all(any(one in text for one in part.without) for part in free)
+                if text and not held_out:
+                    texts[text] = None
+            case Free(pattern=pattern) if other.is_any and not spans:
+                if any(part.pattern != pattern or part.without != other.without for part in free):
+                    raise ValueError("two free texts begin at the same place")
+            case Span() if spans and not free:
+                continue
+            case _:
+                raise ValueError(f"free text begins at the same place as {shown(other)}")
+    return tuple(texts)
+
+
+def shown(piece: Piece) -> str:
+    """A piece as sentences name it."""
+    match piece:
+        case Text(text):
+            return f"the text {text[:40]!r}"
+        case Inner():
+            return "a grammar or a schema"
+        case Free():
+            return "a regular expression or free text"
+        case _:
+            return f"a {type(piece).__name__.lower()}"

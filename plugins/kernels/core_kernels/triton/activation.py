@@ -1,0 +1,109 @@
+"""Activations of an MLP, with a gate and without.
+
+Owns: their kernels and launches. Never does: multiply matrices. Called by: the provider.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from core_kernels.triton import portable
+from core_kernels.triton.catalog import KernelRow
+from core_kernels.triton.launch import blocks, options
+from core_runtime.layers.activations import NUMBERS, PAIRED, parse
+
+BLOCK = 1024
+STEPS = ("x_stride", "out_stride", "width")
+NUMBER_NAMES = ("first", "second", "third", "fourth")
+
+
+@triton.jit
+def active(
+    x: tl.tensor, first: tl.tensor, second: tl.tensor, third: tl.tensor, fourth: tl.tensor, KIND: tl.constexpr
+) -> tl.tensor:
+    """act(x) in float32; the numbers are those behind the activation's word."""
+    if KIND == "silu":
+        result = x * portable.sigmoid(x)
+    elif KIND == "gelu_tanh":
+        inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        result = 0.5 * x * (1.0 + portable.tanh(inner))
+    elif KIND == "gelu":
+        result = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == "relu":
+        result = tl.maximum(x, 0.0)
+    elif KIND == "relu2":
+        positive = tl.maximum(x, 0.0)
+        result = positive * positive
+    elif KIND == "quick_gelu":
+        result = x * portable.sigmoid(1.702 * x)
+    else:
+        # xielu: alpha above zero, alpha below zero, beta, epsilon
+        above = first * x * x
+        capped = tl.minimum(x, fourth)
+        below = (portable.expm1(capped) - x) * second
+        result = tl.where(x > 0, above, below) + third * x
+    return result
+
+
+@triton.jit(do_not_specialize=STEPS)
+def activate(
+    x: tl.tensor,
+    out: tl.tensor,
+    x_stride: int,
+    out_stride: int,
+    width: int,
+    first: float,
+    second: float,
+    third: float,
+    fourth: float,
+    KIND: tl.constexpr,
+    GATED: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """out = act(x), or act(x[:, :width]) * x[:, width:] when GATED: program (row, block of columns)."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    place = x + row * x_stride + at
+    gate = portable.widen(tl.load(place, mask=inside, other=0.0))
+    if KIND == "clamped_swiglu":
+        up = portable.widen(tl.load(place + width, mask=inside, other=0.0))
+        capped = tl.minimum(gate, second)
+        within = tl.minimum(tl.maximum(up, -second), second)
+        result = capped * portable.sigmoid(first * capped) * (within + 1.0)
+    else:
+        result = active(gate, first, second, third, fourth, KIND)
+        if GATED:
+            up = portable.widen(tl.load(place + width, mask=inside, other=0.0))
+            result = result * up
+    portable.store(out + row * out_stride + at, result, inside)
+
+
+def activate_rows(x: Tensor, activation: str, out: Tensor, *, gated: bool) -> None:
+    """out[T, I] = act(x), or act(x[:, :I]) * x[:, I:]. Raises ValueError for a gate's activation without one."""
+    kind, numbers = parse(activation)
+    if kind in PAIRED and not gated:
+        raise ValueError(f"activation '{activation}' is of a gate and what it opens; the layer has no gate")
+    rows, width = out.shape
+    padded = (*numbers, 0.0, 0.0, 0.0, 0.0)[:4]
+    steps = (x.stride(0), out.stride(0), width)
+    grid = (rows, blocks(width, BLOCK))
+    if rows:
+        activate[grid](x, out, *steps, *padded, KIND=kind, GATED=gated, BLOCK=BLOCK, **options(4))
+
+
+def _row(number: str, kind: str, gated: bool) -> KernelRow:
+    signature = {"x": f"*{number}", "out": f"*{number}"}
+    signature |= dict.fromkeys(STEPS, "i32") | dict.fromkeys(NUMBER_NAMES, "fp32")
+    constants = {"KIND": kind, "GATED": gated, "BLOCK": BLOCK}
+    name = f"{kind}{' gated' if gated else ''} {number}"
+    return KernelRow(name, f"{__name__}:activate", signature, constants)
+
+
+ROWS = (
+    *(_row(number, kind, True) for number in ("bf16", "fp16", "fp32") for kind in ("silu", "gelu_tanh")),
+    *(_row("bf16", kind, True) for kind in NUMBERS if kind not in ("silu", "gelu_tanh")),
+    *(_row("bf16", kind, False) for kind in NUMBERS if kind not in PAIRED),
+)

@@ -1,0 +1,162 @@
+"""The operations of the `triton` kernels, as the `kernels` contract asks for them.
+
+Owns: one method an operation, and what is supported. Never does: arithmetic (the modules beside do), nor fall back by
+itself (`core_runtime.layers.kernels` chooses another provider where `supports` gives reasons).
+Called by: the kernel set of the platform's runtime, hence every layer.
+
+Tensors between operations are bfloat16, float16 or float32; every operation computes in float32 and rounds once.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery, RoutingSpec
+from core_kernels.triton import activation as activations
+from core_kernels.triton import elementwise, logprobs, norm, portable, race, rotary
+from core_kernels.triton.experts import TritonExperts
+from core_kernels.triton.heads import TritonHeads
+from core_kernels.triton.limits import ACTIVATIONS, DEVICES, FORMATS, OPERATIONS, numerics_name
+from core_kernels.triton.linear import TritonLinear, linear_of
+from core_kernels.triton.packed import NARROWEST
+from core_kernels.triton.product_tiles import Tiles, tiles_with
+from core_kernels.triton.route import choose_experts
+from core_runtime.contracts import GatedOperation
+from core_runtime.layers.activations import NUMBERS
+from core_runtime.weights.canonical import INPUT_GROUP
+from core_runtime.weights.experts import Experts
+from core_runtime.weights.formats import CanonicalWeight
+from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
+
+
+class TritonKernels:
+    """The operations of a forward pass and the sampler. A row's bits do not depend on other rows.
+
+    tiles: of products; None: those that come with the kernels.
+    """
+
+    name = "triton"
+    capturable = True
+    numerics = numerics_name()
+    features = frozenset(
+        {*NUMBERS, *WEIGHT_FEATURES, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"}
+    )
+
+    def __init__(self, tiles: Tiles | None = None) -> None:
+        self.tiles = tiles or tiles_with(None)
+
+    def supports(self, query: KernelQuery) -> list[Reason]:
+        """What is missing for the operation; empty means supported."""
+        reasons = []
+        devices = (*DEVICES, "cpu") if portable.INTERPRETED.value else DEVICES
+        if query.device.partition(":")[0] not in devices:
+            reasons.append(Reason("device", ", ".join(devices), query.device))
+        if query.op not in OPERATIONS:
+            reasons.append(Reason("op", ", ".join(sorted(OPERATIONS)), query.op))
+        if query.op in ("linear", "grouped_experts"):
+            reasons += _weight_reasons(query)
+        return reasons
+
+    def linear(self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None) -> TritonLinear:
+        """Repack once; the caller then drops `weight`."""
+        return linear_of(weight, activation, bias, self.tiles)
+
+    def grouped_experts(
+        self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
+    ) -> TritonExperts:
+        """The experts of a layer, each side as one weight."""
+        return TritonExperts(gate_up, down, activation, precision, gated, self.tiles)
+
+    def heads(self, weight: Tensor, activation: Activation) -> TritonHeads:
+        """A dense weight [H, N, K], a matrix for each head."""
+        return TritonHeads(weight, activation, self.tiles)
+
+    def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
+        """The `RouteKernel` contract: the experts of each token."""
+        choose_experts(logits, routing, bias, ids, weights)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
+        """out[T, H] = x / sqrt(mean(x²) + eps) * weight; out may be x."""
+        norm.norm_rows(x, weight, None, eps, out, centred=False)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
+        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias); out may be x."""
+        norm.norm_rows(x, weight, bias, eps, out, centred=True)
+
+    def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
+        """In place over the last axis of x [T, H, D], weight [D] or [H, D]."""
+        norm.norm_heads(x, weight, None, eps, centred=False)
+
+    def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
+        """In place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+        norm.norm_heads(x, weight, bias, eps, centred=True)
+
+    def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
+        """In place on q [T, Hq, D] and k [T, Hkv, D]: pairs (i, i + R/2) of the first R = 2 * cos.shape[1] of D."""
+        rotary.rotate_heads(q, k, cos, sin, positions)
+
+    def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x[:, :I]) * x[:, I:], any activation of `core_runtime.layers.activations`."""
+        activations.activate_rows(x, activation, out, gated=True)
+
+    def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, I] = act(x), any activation of `core_runtime.layers.activations` but those of a gate."""
+        activations.activate_rows(x, activation, out, gated=False)
+
+    def add(self, x: Tensor, residual: Tensor) -> None:
+        """residual += x, both [T, H]."""
+        elementwise.add_rows(x, residual)
+
+    def add_rms_norm(
+        self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
+    ) -> None:
+        """See `AddNorm`."""
+        norm.add_norm_rows(x, before, residual, behind, eps, out)
+
+    def open_gate(self, gate: Tensor, x: Tensor) -> None:
+        """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+        elementwise.open_rows(gate, x)
+
+    def scale(self, x: Tensor, factor: float) -> None:
+        """x[T, H] *= factor."""
+        elementwise.scale_rows(x, factor)
+
+    def soft_cap(self, x: Tensor, cap: float) -> None:
+        """x[T, V] = cap * tanh(x / cap)."""
+        elementwise.scale_rows(x, cap, capped=True)
+
+    def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
+        """out[R, H] = x[rows], rows int64 [R] within x."""
+        elementwise.take_rows(x, rows, out)
+
+    def race(self, *arguments: Any) -> None:
+        """The `MaskedRaceKernel` contract: the tokens of `core_runtime.sampling.race`. All tensors on one device."""
+        race.race(*arguments)
+
+    masked_race = race
+
+    def logprobs(
+        self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
+    ) -> None:
+        """The `LogprobsKernel` contract. All tensors on one device."""
+        logprobs.tell_logprobs(logits, which, chosen, counts, ids, values, ranks)
+
+
+def _weight_reasons(query: KernelQuery) -> list[Reason]:
+    """What is missing for a weight."""
+    reasons = []
+    if query.format not in FORMATS:
+        reasons.append(Reason("format", ", ".join(FORMATS), query.format))
+    if query.activation not in ACTIVATIONS:
+        reasons.append(Reason("activation", ", ".join(ACTIVATIONS), query.activation))
+    group_size = int(query.attributes.get("group_size", 0))
+    one_group = bool(query.shape) and group_size >= query.shape[-1]
+    is_cut = bool(query.shape) and not one_group and group_size > INPUT_GROUP and query.shape[-1] % group_size > 0
+    if query.activation == "int8" and is_cut:
+        reasons.append(Reason("group_size", "groups that fill the inputs", str(group_size)))
+    if group_size % NARROWEST and not one_group:
+        reasons.append(Reason("group_size", f"a multiple of {NARROWEST}", str(group_size)))
+    return reasons

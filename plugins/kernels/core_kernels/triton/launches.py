@@ -1,0 +1,202 @@
+"""Launches of kernels written down instead of made, and compiled from what was written.
+
+Owns: what of a launch decides which kernel is compiled. Never does: launch. Called by: compilation ahead, tuning.
+
+Of a tensor that is its type and whether it begins at a multiple of 16 bytes, of a number its type and whether it is 1 or a
+multiple of 16, unless the kernel says that it does not care.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+from unittest import mock
+
+import torch
+from torch import Tensor
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction, MockTensor
+
+from core_kernels.triton.chips import Chip
+from core_kernels.triton.launch import architecture_of
+
+ALIGNMENT: Final = 16
+LARGEST_I32: Final = (1 << 31) - 1
+INTEGERS: Final = {"i1": True, "i8": 3, "i16": 3, "i32": 3, "i64": 1 << 40, "u64": 1 << 63}
+"""An argument of each type; 1 and multiples of 16 would be taken as something special."""
+TYPES: Final = {
+    "fp64": torch.float64,
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp8e4nv": torch.float8_e4m3fn,
+    "fp8e5": torch.float8_e5m2,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i1": torch.bool,
+}
+"""Types of tensors by Triton's names."""
+
+
+class Pointer(NamedTuple):
+    """A tensor of a launch."""
+
+    dtype: torch.dtype
+    is_aligned: bool
+
+
+class Number(NamedTuple):
+    """An integer of a launch, and one that stands for all that give the same kernel."""
+
+    stands_for: int
+
+
+class Launch(NamedTuple):
+    """What a kernel is compiled from.
+
+    function: `module:name`.
+    arguments: by name, those that are there when the kernel runs.
+    constants: by name, those of the compiler and its options.
+    """
+
+    function: str
+    arguments: tuple[tuple[str, Any], ...]
+    constants: tuple[tuple[str, Any], ...]
+
+    @property
+    def title(self) -> str:
+        """For people: the kernel, its types and what it was made for."""
+        types = dict.fromkeys(str(kind.dtype)[6:] for _, kind in self.arguments if isinstance(kind, Pointer))
+        sizes = [f"{name}={value}" for name, value in self.constants if value is not None and not callable(value)]
+        return f"{self.function.partition(':')[2]} of {', '.join(types)}: {' '.join(sizes)}"
+
+
+class Call(NamedTuple):
+    """A launch, with the integers that it was given, by name."""
+
+    launch: Launch
+    numbers: tuple[tuple[str, int], ...]
+
+
+class Unaligned(MockTensor):  # type: ignore[misc]
+    """A tensor that begins anywhere."""
+
+    @staticmethod
+    def data_ptr() -> int:
+        """Of no multiple of 16."""
+        return 1
+
+
+class StandIn:
+    """A driver whose current device is such a chip, as far as a compilation asks."""
+
+    def __init__(self, chip: Chip) -> None:
+        from triton.backends.compiler import GPUTarget
+
+        self._name = chip.name
+        self._target = GPUTarget(chip.backend, chip.arch, chip.warp)
+
+    def get_current_target(self) -> Any:
+        """The chip."""
+        return self._target
+
+    def get_current_device(self) -> str:
+        """A device of its own for each chip: kernels are remembered by it."""
+        return self._name
+
+    def get_current_stream(self, device: str) -> int:
+        """The usual one."""
+        return 0
+
+
+@contextlib.contextmanager
+def standing_in(chip: Chip) -> Iterator[None]:
+    """Such a chip is the current device of Triton."""
+    before = driver._active
+    driver.set_active(StandIn(chip))
+    architecture_of.cache_clear()
+    try:
+        yield
+    finally:
+        driver._active = before
+        architecture_of.cache_clear()
+
+
+@contextlib.contextmanager
+def written() -> Iterator[dict[Call, None]]:
+    """Every kernel that is launched meanwhile is written down, once for the same integers, and not launched."""
+    calls: dict[Call, None] = {}
+
+    def run(function: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+        calls[call_of(function, args, kwargs)] = None
+
+    with mock.patch.object(JITFunction, "run", run):
+        yield calls
+
+
+def call_of(function: JITFunction[Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """What a call of a kernel is compiled from, and its integers."""
+    named = dict(zip(function.arg_names, args, strict=False)) | kwargs
+    arguments: dict[str, Any] = {}
+    constants: dict[str, Any] = {}
+    numbers: dict[str, int] = {}
+    params = {param.name: param for param in function.params}
+    for name, value in named.items():
+        param = params.get(name)
+        if param is None or param.is_constexpr or value is None:
+            constants[name] = value
+        else:
+            arguments[name] = _kind(value, param.do_not_specialize)
+            if isinstance(value, int):
+                numbers[name] = value
+    place = f"{function.fn.__module__}:{function.fn.__name__}"
+    launch = Launch(place, tuple(arguments.items()), tuple(constants.items()))
+    return Call(launch, tuple(numbers.items()))
+
+
+def compile_launch(launch: Launch) -> Any:
+    """Triton's kernel for the current device, by the call by which it is launched. Raises whatever a compiler raises."""
+    module, _, name = launch.function.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    arguments = {name: _stand_in(kind) for name, kind in launch.arguments}
+    return function.warmup(grid=(1, 1, 1), **arguments, **dict(launch.constants))
+
+
+def kind_of_type(name: str) -> Any:
+    """The kind of an argument of a type, as Triton writes it: `*bf16`, `i32`, `fp32`. Tensors are aligned."""
+    if name.startswith("*"):
+        return Pointer(TYPES[name[1:]], True)
+    if name in INTEGERS:
+        return Number(INTEGERS[name])
+    return 0.0
+
+
+def _kind(value: Any, plain: bool) -> Any:
+    """Pointer, Number, or a float as it is: of these only the type counts. plain: a number's own properties do not count."""
+    if isinstance(value, Tensor):
+        offset = value.storage_offset() * value.element_size()
+        return Pointer(value.dtype, offset % ALIGNMENT == 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return type(value)(0)
+    stands_for = 3
+    if not plain and value == 1:
+        stands_for = 1
+    elif not plain and value % ALIGNMENT == 0:
+        stands_for = ALIGNMENT
+    if not -LARGEST_I32 <= value <= LARGEST_I32:
+        stands_for += LARGEST_I32 + 1
+    return Number(stands_for)
+
+
+def _stand_in(kind: Any) -> Any:
+    """An argument of a kind."""
+    if isinstance(kind, Pointer):
+        return MockTensor(kind.dtype) if kind.is_aligned else Unaligned(kind.dtype)
+    if isinstance(kind, Number):
+        return kind.stands_for
+    return kind

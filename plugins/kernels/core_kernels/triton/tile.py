@@ -1,0 +1,143 @@
+"""Tiles of a prepared weight as numbers, in registers: the one place that reads every format.
+
+Owns: those functions of Triton, and how a kernel hands a weight on to them. Never does: multiply.
+Called by: the products, the embedding.
+
+FORM is a `packed.Form`. Inputs lie in blocks of its width, all of which share their scales. A byte of `stored` holds the
+integers of as many blocks as have room (fields), so that a tile of bytes is read once and gives as many tiles of numbers
+whose inputs lie together.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import triton
+import triton.language as tl
+
+from core_kernels.triton import portable
+
+
+class Weight(NamedTuple):
+    """A weight's tensors, None where it has none, and its sizes: `packed.Packed` as a kernel has it."""
+
+    stored: tl.tensor
+    high: tl.tensor | None
+    scale: tl.tensor | None
+    sub_scale: tl.tensor | None
+    minimum: tl.tensor | None
+    sub_minimum: tl.tensor | None
+    zeros: tl.tensor | None
+    row_scale: tl.tensor | None
+    table: tl.tensor | None
+    value_stride: tl.tensor
+    high_stride: tl.tensor
+    scale_stride: tl.tensor
+    sub_stride: tl.tensor
+    super_size: tl.tensor
+    group_size: tl.tensor
+    zero: tl.tensor
+
+
+@triton.jit
+def stored_run(
+    weight: Weight, row: tl.tensor, run: tl.tensor, num_inputs: tl.tensor, FORM: tl.constexpr, WHOLE: tl.constexpr
+) -> tl.tensor:
+    """What is stored of a run of blocks: [rows, WIDTH]. WHOLE: runs fill the inputs."""
+    at = run * FORM.width + tl.arange(0, FORM.width)[None, :]
+    if FORM.code == "dense" and not WHOLE:
+        raw = tl.load(weight.stored + row * weight.value_stride + at, mask=at < num_inputs, other=0.0)
+    else:
+        raw = tl.load(weight.stored + row * weight.value_stride + at)
+    return raw
+
+
+@triton.jit
+def numbers(
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
+) -> tl.tensor:
+    """What the stored codes of a block stand for, before zero points and scales: float32 [rows, WIDTH].
+
+    raw: the bytes of the block's run. block: its number. row: [rows, 1].
+    """
+    if FORM.code == "e4m3":
+        result = portable.decode_e4m3(raw)
+    elif FORM.code == "e5m2":
+        result = portable.decode_e5m2(raw)
+    elif FORM.code == "int8":
+        result = raw.to(tl.int8, bitcast=True).to(tl.float32)
+    else:
+        code = _code(raw, field, block, row, weight, FORM)
+        if FORM.code == "table":
+            result = tl.load(weight.table + code)
+        elif FORM.code == "e2m1":
+            half = ((code & 8) << 12) | ((code & 7) << 9)  # float16 with an exponent that is 14 too small
+            result = half.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
+        else:
+            result = code.to(tl.float32)
+    return result
+
+
+@triton.jit
+def _code(
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
+) -> tl.tensor:
+    """The integers of a block: int32 [rows, WIDTH]."""
+    code = raw.to(tl.int32)
+    if FORM.low_bits < 8:
+        code = (code >> (field * FORM.low_bits)) & ((1 << FORM.low_bits) - 1)
+    if FORM.high_bits > 0:
+        fields: tl.constexpr = 8 // FORM.high_bits
+        at = (block // fields) * FORM.width + tl.arange(0, FORM.width)[None, :]
+        more = tl.load(weight.high + row * weight.high_stride + at).to(tl.int32)
+        more = (more >> ((block % fields) * FORM.high_bits)) & ((1 << FORM.high_bits) - 1)
+        code = code | (more << FORM.low_bits)
+    return code
+
+
+@triton.jit
+def wide_scale(place: tl.tensor, FORM: tl.constexpr) -> tl.tensor:
+    """Scales as float32."""
+    stored = tl.load(place)
+    if FORM.scale == "e8m0":
+        bits = tl.where(stored == 0, 0x400000, stored.to(tl.int32) << 23)
+        result = bits.to(tl.float32, bitcast=True)
+    elif FORM.scale == "e4m3":
+        result = portable.decode_e4m3(stored)
+    else:
+        result = portable.widen(stored)
+    return result
+
+
+@triton.jit
+def weight_tile(
+    raw: tl.tensor, field: tl.constexpr, block: tl.tensor, row: tl.tensor, weight: Weight, FORM: tl.constexpr
+) -> tl.tensor:
+    """W of some rows and the inputs of one block: float32 [rows, WIDTH]."""
+    result = numbers(raw, field, block, row, weight, FORM)
+    first = block * FORM.width
+    upper = row * weight.scale_stride + tl.minimum(first // weight.super_size, weight.scale_stride - 1)
+    if FORM.code == "int":
+        if weight.zeros is not None:
+            result = result - tl.load(weight.zeros + upper).to(tl.float32)
+        else:
+            result = result - weight.zero.to(tl.float32)
+    factor = wide_scale(weight.scale + upper, FORM)
+    if FORM.sub != "none":
+        lower = row * weight.sub_stride + tl.minimum(first // weight.group_size, weight.sub_stride - 1)
+        sub = tl.load(weight.sub_scale + lower).to(tl.int32)
+        if FORM.sub == "nibbles":
+            factor = factor * (sub & 15).to(tl.float32)
+        else:
+            factor = factor * sub.to(tl.float32)
+    result = result * factor
+    if weight.minimum is not None:
+        shift = portable.widen(tl.load(weight.minimum + upper))
+        if FORM.sub == "nibbles":
+            shift = shift * (sub >> 4).to(tl.float32)
+        elif weight.sub_minimum is not None:
+            shift = shift * tl.load(weight.sub_minimum + lower).to(tl.float32)
+        result = result + shift
+    if weight.row_scale is not None:
+        result = result * tl.load(weight.row_scale + row)
+    return result

@@ -1,0 +1,53 @@
+"""Which checks a kind has.
+
+Owns: the list of a kind's checks. Never does: run one. Called by: plugin packages' tests, the helper process of
+`core plugins check`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from core.api.errors import UserError, nearest
+from core.plugin.kinds import KINDS
+from core_kit.case import Case, Subject
+
+Check = Callable[[Subject], None]
+TAKES_MODEL = frozenset({"loader", "quantization", "model", "speculative"})
+"""Kinds with checks that are made on a checkpoint which the author gives."""
+
+
+def cases(
+    kind: str,
+    name: str,
+    *,
+    model: str | None = None,
+    reference: str | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    plugins: str | None = None,
+) -> list[Case]:
+    """Every check of the plugin `name` of `kind`; all share one subject, so it is loaded once. See `Subject`.
+
+    Nothing of the plugin is imported before a case is called. Raises UserError for an unknown kind.
+    """
+    subject = Subject(kind, name, model, reference, arguments or {}, plugins)
+    return [Case(subject, title(check), check) for check in checks(kind)]
+
+
+def checks(kind: str) -> Sequence[Check]:
+    """The checks of every kind, then those of `kind`. Raises UserError."""
+    kinds = [known.name for known in KINDS]
+    if kind not in kinds:
+        raise UserError(f"kind '{kind}': no such kind of plugin; known: {', '.join(kinds)}.{nearest(kind, kinds)}")
+    from core_kit import general
+
+    own: Sequence[Check] = importlib.import_module(f"core_kit.{kind}").CHECKS
+    return (*general.CHECKS, *own)
+
+
+def title(check: Check) -> str:
+    """The first line of a check's docstring, without its full stop."""
+    return (inspect.getdoc(check) or check.__name__).splitlines()[0].rstrip(".")

@@ -1,0 +1,63 @@
+"""A wire between scheduler and worker, in one process.
+
+Owns: `Wire` and `WiredExecutor`: every plan and every result is encoded and decoded, so the worker never sees an object
+of the scheduler's, nor the scheduler one of the worker's. Never does: send anything. Called by: tests of schedulers and
+executors, which must find the same results with and without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core.api.step_plan import StepPlan, StepResult
+from core.engine.executor import Executor
+from core_runtime.executor.plan_wire import PlanDecoder, PlanEncoder
+from core_runtime.executor.result_wire import decode_result, encode_result
+
+
+class Wire:
+    """Both ends of a wire.
+
+    num_steps:      plans that were carried.
+    num_same_batch: those among them that arrived as a repetition of the batch before.
+    """
+
+    def __init__(self) -> None:
+        self.num_steps = 0
+        self.num_same_batch = 0
+        self._encoder = PlanEncoder()
+        self._decoder = PlanDecoder()
+
+    def carry(self, plan: StepPlan, execute: Callable[[StepPlan], StepResult]) -> StepResult:
+        """Have a plan executed at the other end."""
+        there = self._decoder.decode(self._encoder.encode(plan))
+        self.num_steps += 1
+        self.num_same_batch += there.same_batch
+        answer = encode_result(execute(there), there)
+        return decode_result(answer, plan)
+
+
+class WiredExecutor:
+    """An executor behind a wire. Everything but its steps is the inner executor's."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner = inner
+        self.wire = Wire()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute one step at the other end."""
+        return self.wire.carry(plan, self.inner.execute)
+
+
+def wired(execute: Callable[[Any, StepPlan], StepResult]) -> Callable[[Any, StepPlan], StepResult]:
+    """The method `execute` of a class of executors, put behind a wire: each object has one, as its attribute `wire`."""
+
+    def through_wire(executor: Any, plan: StepPlan) -> StepResult:
+        wire: Wire = vars(executor).setdefault("wire", Wire())
+        return wire.carry(plan, lambda there: execute(executor, there))
+
+    return through_wire

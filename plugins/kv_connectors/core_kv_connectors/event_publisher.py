@@ -1,0 +1,169 @@
+"""Sends KV events over ZMQ.
+
+Owns: `EventPublisher`: the sockets, their thread, the sequence numbers and the batches kept for replay; `PublishedEvents`, the
+KV connector `events`. Never does: make events, or wait in the caller's thread. Called by: `KVConnectors`, once a step.
+
+A message has three frames: topic, sequence number (8 bytes, big-endian), batch (msgpack, `KVEventBatch`). A subscriber
+that sees a gap in the numbers asks the replay endpoint: a DEALER socket sends an empty frame and the first number it wants
+(8 bytes) and gets a message (empty frame, number, batch) for each, then one with the number -1 and an empty batch. The
+layout is vLLM's.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from typing import Any
+
+import msgspec
+import zmq
+
+from core.api.config import KVEventsConfig
+from core.api.errors import ConfigError
+from core.api.kv_transfer import PrefixKey
+from core.kv.connector import BlockCache, KVConnector
+from core_kv_connectors.events import EventLog, KVEventBatch
+
+logger = logging.getLogger(__name__)
+
+END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
+POLL_MS = 100
+CLOSE_S = 2.0
+
+
+class EventPublisher:
+    """Publishes batches in the order of `publish`. num_dropped: batches that found the queue full.
+
+    Raises ConfigError when an endpoint cannot be bound.
+    """
+
+    def __init__(self, config: KVEventsConfig) -> None:
+        self.num_dropped = 0
+        self._topic = config.topic.encode()
+        self._queue: queue.Queue[KVEventBatch] = queue.Queue(config.max_queue_size)
+        self._sent: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
+        self._closing = threading.Event()
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._publisher = self._context.socket(zmq.PUB)
+        self._publisher.setsockopt(zmq.SNDHWM, config.hwm)
+        self._replay: zmq.Socket[bytes] | None = None
+        self._wake = self._context.socket(zmq.PAIR)
+        self._woken = self._context.socket(zmq.PAIR)
+        try:
+            self._bind(self._publisher, "endpoint", config.endpoint)
+            if config.replay_endpoint is not None:
+                self._replay = self._context.socket(zmq.ROUTER)
+                self._bind(self._replay, "replay_endpoint", config.replay_endpoint)
+        except ConfigError:
+            self._context.destroy(linger=0)
+            raise
+        self._woken.bind("inproc://wake")
+        self._wake.connect("inproc://wake")
+        self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
+        self._thread.start()
+
+    def publish(self, batch: KVEventBatch) -> None:
+        """Hand a batch over; never waits."""
+        try:
+            self._queue.put_nowait(batch)
+        except queue.Full:
+            self.num_dropped += 1
+            return
+        try:
+            self._wake.send(b"", zmq.NOBLOCK)
+        except zmq.Again:
+            return  # The thread has much to do and will see this batch, too.
+
+    def close(self) -> None:
+        """Send what waits and end the thread."""
+        self._closing.set()
+        try:
+            self._wake.send(b"", zmq.NOBLOCK)
+        except zmq.Again:
+            logger.debug("The thread of the KV events is awake.")
+        self._thread.join(CLOSE_S)
+        self._wake.close(linger=0)
+        if not self._thread.is_alive():
+            self._context.term()
+
+    @staticmethod
+    def _bind(socket: zmq.Socket[bytes], name: str, address: str) -> None:
+        try:
+            socket.bind(address)
+        except zmq.ZMQError as error:
+            raise ConfigError(
+                [f"--kv-events-config.{name} {address}: it cannot be bound ({error.strerror}); choose another one."]
+            ) from error
+
+    def _run(self) -> None:
+        """The publisher's thread."""
+        poller = zmq.Poller()
+        poller.register(self._woken, zmq.POLLIN)
+        if self._replay is not None:
+            poller.register(self._replay, zmq.POLLIN)
+        number = 0
+        while True:
+            ready = dict(poller.poll(POLL_MS))
+            if self._woken in ready:
+                self._woken.recv()
+            while not self._queue.empty():
+                payload = msgspec.msgpack.encode(self._queue.get_nowait())
+                self._sent.append((number, payload))
+                self._publisher.send_multipart((self._topic, number.to_bytes(8, "big"), payload))
+                number += 1
+            if self._replay is not None and self._replay in ready:
+                self._answer(self._replay)
+            if self._closing.is_set() and self._queue.empty():
+                break
+        for socket in (self._publisher, self._replay, self._woken):
+            if socket is not None:
+                socket.close(linger=int(CLOSE_S * 500))
+
+    def _answer(self, replay: zmq.Socket[bytes]) -> None:
+        """Send the batches from the number that was asked for."""
+        frames = replay.recv_multipart()
+        if len(frames) != 3 or len(frames[2]) != 8:
+            logger.warning("A replay of KV events was asked for with %d frames; expected a number.", len(frames))
+            return
+        client, first = frames[0], int.from_bytes(frames[2], "big")
+        for number, payload in self._sent:
+            if number >= first:
+                replay.send_multipart((client, b"", number.to_bytes(8, "big"), payload))
+        replay.send_multipart((client, b"", END_OF_REPLAY, b""))
+
+
+class PublishedEvents(KVConnector):
+    """Publishes the events of each step. block_size: tokens in a block. Raises ConfigError for an endpoint that is taken."""
+
+    def __init__(self, config: KVEventsConfig, block_size: int) -> None:
+        self._log = EventLog(block_size)
+        self._publisher = EventPublisher(config)
+
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """Record a block."""
+        self._log.stored(block_id, group, key, parent)
+
+    def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
+        """Record the end of a block."""
+        self._log.removed(block_id, group, key, valid=valid)
+
+    def cleared(self) -> None:
+        """Record that no block is cached."""
+        self._log.cleared()
+
+    def pool_replaced(self) -> None:
+        """Record that no block is cached."""
+        self._log.cleared()
+
+    def after_step(self, cache: BlockCache) -> None:
+        """Publish what a step changed, prompts of running sequences included."""
+        cache.register_starting()
+        batch = self._log.take()
+        if batch is not None:
+            self._publisher.publish(batch)
+
+    def close(self, timeout_s: float) -> None:
+        """Send what waits and end the thread."""
+        self._publisher.close()

@@ -1,0 +1,101 @@
+"""KV events: what a router needs to know of the prefix cache, as messages.
+
+Owns: the wire types and `EventLog`, which gathers them. Never does: send (`core_kv_connectors.event_publisher` does).
+Called by: the manager (through its observers) and the publisher.
+
+The schema is that of vLLM's KV events: msgpack arrays, an event's first item is its name. Events speak of the first group
+of layers, which every prefix hit needs; block hashes are the digests of the configured algorithm, as bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from array import array
+
+import msgspec
+
+from core.api.kv_transfer import PrefixKey
+from core.kv.observer import CacheObserver
+
+
+class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockStored", gc=False):
+    """Blocks became available.
+
+    block_hashes: one each, each the parent of the next.
+    parent_block_hash: of the block before the first one; None at a prompt's start.
+    token_ids: of all blocks, one after the other.
+    block_size: tokens of each.
+    lora_id: always None; adapters are part of the hashes.
+    """
+
+    block_hashes: list[bytes]
+    parent_block_hash: bytes | None
+    token_ids: list[int]
+    block_size: int
+    lora_id: int | None
+
+
+class BlockRemoved(msgspec.Struct, array_like=True, omit_defaults=True, tag="BlockRemoved", gc=False):
+    """Blocks are no longer available."""
+
+    block_hashes: list[bytes]
+
+
+class AllBlocksCleared(msgspec.Struct, array_like=True, omit_defaults=True, tag="AllBlocksCleared", gc=False):
+    """No block is available."""
+
+
+KVEvent = BlockStored | BlockRemoved | AllBlocksCleared
+
+
+class KVEventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
+    """The events of one step.
+
+    ts: seconds since the epoch.
+    """
+
+    ts: float
+    events: list[KVEvent]
+
+
+class EventLog(CacheObserver):
+    """Gathers events until they are taken."""
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self._events: list[KVEvent] = []
+
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """A block; those of one sequence make one event."""
+        if group:
+            return
+        token_ids = array("I", key.payload).tolist()
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlockStored) and last.block_hashes[-1] == parent:
+            last.block_hashes.append(key.digest)
+            last.token_ids += token_ids
+            return
+        event = BlockStored([key.digest], parent, token_ids, self.block_size, None)
+        self._events.append(event)
+
+    def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
+        """A block; neighbours make one event."""
+        if group:
+            return
+        last = self._events[-1] if self._events else None
+        if isinstance(last, BlockRemoved):
+            last.block_hashes.append(key.digest)
+        else:
+            self._events.append(BlockRemoved([key.digest]))
+
+    def cleared(self) -> None:
+        """Everything."""
+        self._events.append(AllBlocksCleared())
+
+    def take(self) -> KVEventBatch | None:
+        """The events since the last call, or None for none."""
+        if not self._events:
+            return None
+        events = self._events
+        self._events = []
+        return KVEventBatch(time.time(), events)

@@ -1,0 +1,26 @@
+"""Manifest of the `events` KV connector. Torch-free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(name="events", summary="stored and removed blocks, published over ZMQ (--kv-events-config)")
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the connector from the engine's configuration."""
+    from core_kv_connectors.event_publisher import PublishedEvents
+
+    config = context.config
+    assert config is not None
+    assert config.cache.events is not None
+    return PublishedEvents(config.cache.events, config.cache.block_size)

@@ -1,0 +1,80 @@
+"""Why a sequence's first computed token did not come from the prefix cache.
+
+Owns: `MissFinder`, the order of causes; `Explanations`, the KV connector `explain`. Never does: look for a hit, or change a
+block. Called by: the manager, once for a sequence whose request asks for it.
+"""
+
+from __future__ import annotations
+
+from core.api.sequence_record import CacheMiss, Scope
+from core.kv.connector import KVConnector
+from core.kv.explainer import CacheView
+from core.kv.prefix_hit import PrefixHit
+from core.kv.sequence import KVSequence
+from core_kv_connectors.past import PastPrefixes
+
+
+class MissFinder:
+    """Finds causes of misses in one KV manager. past: of earlier sequences; None: nothing is known."""
+
+    def __init__(self, cache: CacheView, past: PastPrefixes | None) -> None:
+        self._keys = cache.keys
+        self._prefixes = cache.prefixes
+        self._keyed = [group for group, rule in enumerate(cache.growth) if rule.holds_slots]
+        self._has_full = any(rule.needs_prefix for rule in cache.growth)
+        self._block_size = cache.block_size
+        self._past = past
+        self._has_states = cache.has_states
+
+    def remember(self, sequence: KVSequence) -> None:
+        """A sequence is about to lose its blocks."""
+        if self._past is not None:
+            self._past.remember(sequence)
+
+    def find(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
+        """The token behind `hit`, which was found for this sequence just now."""
+        index = hit.num_tokens // self._block_size
+        most = (len(sequence.token_ids) - 1) // self._block_size
+        if index >= most:
+            return CacheMiss(hit.num_tokens, "last_block")
+        key = self._keys.key(sequence, index)
+        if any(self._prefixes.collides(key, group) for group in self._keyed):
+            return CacheMiss(hit.num_tokens, "collision")
+        # Only groups that keep every token say that the tokens themselves are known.
+        is_known = self._has_full and hit.num_known_tokens > hit.num_tokens
+        if is_known:
+            return CacheMiss(hit.num_tokens, "state_not_kept" if self._has_states else "evicted")
+        if self._past is None:
+            return CacheMiss(hit.num_tokens, "first_seen")
+        if self._past.had(sequence, key):
+            lost = "evicted" if self._has_full or not self._has_states else "state_not_kept"
+            return CacheMiss(hit.num_tokens, lost)
+        if self._past.others_had(sequence, index):
+            return CacheMiss(hit.num_tokens, "other_tenant")
+        return self._new_tokens(sequence, self._past, index)
+
+    def _new_tokens(self, sequence: KVSequence, past: PastPrefixes, index: int) -> CacheMiss:
+        """Nobody had the block: either nobody came this far, or somebody went on with other tokens.
+
+        Fewer tokens in common than a block are no history: any two conversations begin with the template's words.
+        """
+        start = index * self._block_size
+        num_common = past.num_common(sequence, index) if index else None
+        if num_common is None:
+            return CacheMiss(start, "first_seen")
+        return CacheMiss(start, "history_changed", start + num_common)
+
+
+class Explanations(KVConnector):
+    """Explains misses. scope: what may be reported of earlier sequences."""
+
+    def __init__(self, scope: Scope = "own") -> None:
+        self._scope = scope
+
+    def explainer(self, cache: CacheView) -> MissFinder:
+        """A finder for one KV manager, which knows no sequences yet."""
+        past: PastPrefixes | None = None
+        if self._scope != "off":
+            across = self._scope == "all"
+            past = PastPrefixes(cache.keys, cache.block_size, cache.num_blocks, across_tenants=across)
+        return MissFinder(cache, past)

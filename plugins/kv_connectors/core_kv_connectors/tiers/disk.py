@@ -1,0 +1,191 @@
+"""The tier on disk, which survives a restart and may be shared by processes.
+
+Owns: `DiskTier`: pages in a directory for each fingerprint. Never does: trust a file (see `core_kv_connectors.tiers.page_file`),
+touch what is not its own (`core_kv_connectors.tiers.page_directory`), make the engine wait for a write (`core_kv_connectors.tiers.page_writer`),
+or raise because of the disk. Called by: `KVTiers`.
+
+The files are the only truth: what another process has written is found, and what it has deleted is merely missing.
+`contains` and `read` may be called by another thread than the rest; what they share with it are single sets and numbers.
+A disk that fails is left alone for a while, to read and to write each on its own; until then nothing is found there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+from core.api.errors import ConfigError
+from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.tiers.page_directory import UnsafeDirectoryError, page_name
+from core_kv_connectors.tiers.page_file import PageError, read_page
+from core_kv_connectors.tiers.page_writer import PageWriter, PendingPage
+from core_kv_connectors.tiers.rest import Rest
+
+logger = logging.getLogger(__name__)
+
+
+class DiskTier:
+    """Pages of `page_bytes` bytes under `directory`.
+
+    fingerprint: of model, numerics and layout, 32 hex digits; pages of another one are never read.
+    capacity: bytes of all page files below `directory`, of other fingerprints too.
+
+    Raises ConfigError when the directory cannot be written or other users can write to it.
+    """
+
+    def __init__(self, directory: str | Path, fingerprint: str, capacity: int, page_bytes: int) -> None:
+        self.directory = Path(directory) / fingerprint
+        self.fingerprint = fingerprint
+        self.page_bytes = page_bytes
+        self._writer = _open_writer(Path(directory), fingerprint, capacity)
+        self._rest = Rest()
+        self._bad: set[str] = set()
+        self._is_cleared = True
+
+    @property
+    def num_dropped(self) -> int:
+        """Pages that were not written because the disk was too slow or failed."""
+        return self._writer.num_dropped
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a page that is handed over now would be written at once."""
+        return self._writer.is_ready and not self._rest.remaining
+
+    @property
+    def resting_s(self) -> float:
+        """Seconds for which a disk that failed is still left alone; 0 when it is not."""
+        return max(self._rest.remaining, self._writer.rest.remaining)
+
+    @property
+    def may_be_read(self) -> bool:
+        """Whether the disk is not being left alone."""
+        return not self._rest.remaining
+
+    def leave_alone(self) -> None:
+        """The disk does not answer: ask it for nothing for a while."""
+        if not self._rest.num_failures:
+            logger.warning("KV pages in %s cannot be read for now: the disk does not answer.", self.directory)
+        self._rest.begin()
+
+    def find(self, group: int, key: PrefixKey) -> Page | None:
+        """The block's page while it is on its way to the disk, or None. Asks no disk."""
+        pending = self._writer.find(page_name(group, key))
+        if pending is None or pending.key.payload != key.payload:
+            return None
+        return pending.page
+
+    def contains(self, group: int, key: PrefixKey) -> bool:
+        """Whether there is a file for the block, or will be."""
+        name = page_name(group, key)
+        pending = self._writer.find(name)
+        if pending is not None:
+            return pending.key.payload == key.payload
+        if not self._may_look_for(name):
+            return False
+        try:
+            return self._writer.directory.has(name)
+        except OSError as error:
+            self._failed(error)
+            return False
+
+    def read(self, group: int, key: PrefixKey) -> Page | None:
+        """The block's page, verified, or None. A file that is not what it should be is deleted, with a warning."""
+        name = page_name(group, key)
+        pending = self._writer.find(name)
+        if pending is not None:
+            return pending.page if pending.key.payload == key.payload else None
+        if not self._may_look_for(name):
+            return None
+        try:
+            with self._writer.directory.open(name) as file:
+                page = read_page(file, self.fingerprint, group, key, self.page_bytes)
+                with contextlib.suppress(OSError):  # such as that of a disk which is only read by now
+                    os.utime(file.fileno())
+        except FileNotFoundError:
+            if self.contains(group, key):
+                self._bad.add(name)  # seen, but not to be opened: looking again would find the same
+            return None
+        except PageError as error:
+            logger.warning("The KV page %s is ignored: %s.", self.directory / name, error)
+            self._bad.add(name)
+            with contextlib.suppress(OSError):
+                self._writer.directory.remove(name)
+            return None
+        except OSError as error:
+            self._bad.add(name)
+            self._failed(error)
+            return None
+        self._rest.end()
+        return page
+
+    def write(self, group: int, key: PrefixKey, page: Page) -> None:
+        """Have a page written soon; one that comes faster than the disk takes it is dropped."""
+        if not self.contains(group, key):
+            name = page_name(group, key)
+            self._bad.discard(name)
+            self._writer.put(name, PendingPage(group, key, page))
+
+    def discard(self, group: int, key: PrefixKey) -> None:
+        """Delete a page, written or not."""
+        name = page_name(group, key)
+        self._writer.forget(name)
+        try:
+            self._writer.directory.remove(name)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            self._bad.add(name)
+            self._failed(error)
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Wait until what was handed over is written; False when that takes too long or the disk fails."""
+        return self._writer.flush(timeout_s)
+
+    def clear(self) -> None:
+        """Delete the pages of this fingerprint; those on their way do not arrive, and nothing is found until all is done."""
+        self._writer.forget_all()
+        self._is_cleared = False
+        self._sweep()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Finish writing and end the thread; what is not written by then is lost."""
+        self._writer.close(timeout_s)
+
+    def _may_look_for(self, name: str) -> bool:
+        if name in self._bad or self._rest.remaining:
+            return False
+        if not self._is_cleared:
+            self._sweep()
+        return self._is_cleared
+
+    def _sweep(self) -> None:
+        """Delete all pages; what cannot be deleted is not looked for any more."""
+        try:
+            self._bad.update(self._writer.directory.remove_all())
+            self._is_cleared = True
+        except OSError as error:
+            self._failed(error)
+
+    def _failed(self, error: OSError) -> None:
+        """Leave the disk alone for a while; of failures in a row only the first is worth a line."""
+        if not self._rest.num_failures:
+            logger.warning("KV pages in %s cannot be read for now: %s.", self.directory, error)
+        self._rest.begin()
+
+
+def _open_writer(root: Path, fingerprint: str, capacity: int) -> PageWriter:
+    """A writer that has begun, or the user's mistake."""
+    argument = f"--kv-offloading-disk-path {root}"
+    try:
+        writer = PageWriter(root, fingerprint, capacity)
+    except UnsafeDirectoryError as error:
+        raise ConfigError([f"{argument}: {error}."]) from error
+    except OSError as error:
+        raise ConfigError([f"{argument}: the directory cannot be made ({error.strerror})."]) from error
+    if not writer.directory.writable:
+        raise ConfigError([f"{argument}: the directory cannot be written."])
+    writer.start()
+    return writer

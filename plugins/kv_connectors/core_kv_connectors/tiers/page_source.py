@@ -1,0 +1,101 @@
+"""Where a look-up finds pages: host memory, pages on their way to the disk, the disk.
+
+Owns: `PageSource`: what is there at once, and loads of what is not. Never does: decide what is saved, or copy from or to the
+device. Called by: `KVTiers`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.tiers.disk import DiskTier
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_reader import PageReader
+
+
+class PageSource:
+    """Host memory first, then disk; either may be None.
+
+    Host memory answers at once, and so do pages that are on their way to the disk. Pages on the disk have to be waited for:
+    `start`, then `collect` until it answers True, then `end`.
+    """
+
+    def __init__(
+        self, host: HostTier | None, disk: DiskTier | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._host = host
+        self._disk = disk
+        self._reader = None if disk is None else PageReader(disk, clock)
+
+    def has_in_memory(self, group: int, key: PrefixKey) -> bool:
+        """Whether `read` has the block's page."""
+        if self._host is not None and self._host.contains(group, key):
+            return True
+        return self._disk is not None and self._disk.find(group, key) is not None
+
+    def read(self, group: int, key: PrefixKey) -> Page | None:
+        """The block's page if it is in memory, or None."""
+        page: Page | None = None
+        if self._host is not None:
+            page = self._host.read(group, key)
+        if page is None and self._disk is not None:
+            page = self._disk.find(group, key)
+        return page
+
+    def answers(self) -> bool:
+        """Whether there is something to wait for: a disk, and one that answers. One that does not is left alone."""
+        if self._disk is None or self._reader is None:
+            return False
+        if not self._disk.may_be_read:
+            return False
+        if self._reader.is_stuck:
+            self._disk.leave_alone()
+            return False
+        return True
+
+    def may_load(self, group: int, key: PrefixKey) -> bool:
+        """Whether the disk seems to have a block; its page may still turn out to be unreadable."""
+        return self._disk is not None and self._disk.contains(group, key)
+
+    def start(self, load: KVLoad) -> None:
+        """Have pages read from the disk."""
+        if self._reader is not None:
+            self._reader.start(load)
+
+    def collect(self, load: KVLoad) -> bool:
+        """Whether a load is done; what came is in host memory as well from then on."""
+        if not load.is_done:
+            self.answers()  # a disk that has stopped answering is left alone from here on, before anybody else asks it
+            return False
+        if self._host is not None:
+            for (group, index), page in load.pages.items():
+                key = load.keys[index]
+                self._host.write(group, key, page)
+        return True
+
+    def end(self, load: KVLoad) -> None:
+        """The pages of a load have been taken, or nobody waits for them any more."""
+        if self._reader is not None:
+            self._reader.end(load)
+
+    def end_all(self) -> None:
+        """Nobody waits any more; nothing that is being read arrives."""
+        if self._reader is not None:
+            self._reader.end_all()
+
+    def discard(self, group: int, key: PrefixKey) -> None:
+        """A page may have wrong values: nobody gets it, wherever it is."""
+        if self._reader is not None:
+            self._reader.forget(group, key)
+        if self._host is not None:
+            self._host.discard(group, key)
+        if self._disk is not None:
+            self._disk.discard(group, key)
+
+    def close(self, timeout_s: float) -> None:
+        """End the reading; a page under way gets `timeout_s` seconds."""
+        if self._reader is not None:
+            self._reader.close(timeout_s)

@@ -1,0 +1,211 @@
+"""The thread that writes pages.
+
+Owns: `PageWriter`: pages on their way, the bound of what lies on disk, and what to do when the disk is full, slow or
+fails. Never does: read a page, or make the caller wait. Called by: the disk tier.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.api.kv_transfer import Page, PrefixKey
+from core_kv_connectors.tiers.page_directory import PageDirectory
+from core_kv_connectors.tiers.page_file import page_parts
+from core_kv_connectors.tiers.rest import Rest
+
+logger = logging.getLogger(__name__)
+
+MAX_PENDING_BYTES = 256 << 20
+KEPT_SHARE = 0.9
+"""Deleting goes on until this share of the bound is left, so that it is rare."""
+LOWERED_S = 600.0
+"""How long a disk that was full gets less than its capacity."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(slots=True, eq=False)
+class PendingPage:
+    """A page on its way. It becomes a file under its name only if it is still listed then."""
+
+    group: int
+    key: PrefixKey
+    page: Page
+
+
+class PageWriter:
+    """Writes pages of `fingerprint` below `root`, one after the other, as they were handed over.
+
+    capacity: bytes of all page files below `root`, of other fingerprints too; those unused for longest are deleted.
+    directory: where the files are; another object when the directory had to be made again.
+    rest: after a failure.
+    num_dropped: pages that were not written because the disk was too slow or failed.
+
+    Raises the errors of `PageDirectory`.
+    """
+
+    def __init__(self, root: Path, fingerprint: str, capacity: int) -> None:
+        self.directory = PageDirectory(root, fingerprint)
+        self.rest = Rest()
+        self.num_dropped = 0
+        self._root = root
+        self._fingerprint = fingerprint
+        self._capacity = capacity
+        self._lowered = capacity
+        self._lowered_until = 0.0
+        self._num_bytes: int | None = None
+        self._pending: OrderedDict[str, PendingPage] = OrderedDict()
+        self._pending_bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a page that is handed over now would be written at once."""
+        return not (self._pending or self._closing or self.rest.remaining)
+
+    def find(self, name: str) -> PendingPage | None:
+        """A page that is not written yet."""
+        return self._pending.get(name)
+
+    def put(self, name: str, pending: PendingPage) -> None:
+        """Have a page written soon; one that comes faster than the disk takes it is dropped."""
+        nbytes = pending.page.nbytes
+        with self._changed:
+            if name in self._pending:
+                return
+            if self._closing or (self._pending and self._pending_bytes + nbytes > MAX_PENDING_BYTES):
+                self.num_dropped += 1
+                return
+            self._pending[name] = pending
+            self._pending_bytes += nbytes
+            self._changed.notify_all()
+
+    def forget(self, name: str) -> None:
+        """Do not write a page that is on its way, if it is."""
+        with self._changed:
+            pending = self._pending.pop(name, None)
+            if pending is not None:
+                self._pending_bytes -= pending.page.nbytes
+            self._changed.notify_all()
+
+    def forget_all(self) -> None:
+        """Write no page that is on its way. Those on disk are counted anew."""
+        with self._changed:
+            self._pending.clear()
+            self._pending_bytes = 0
+            self._changed.notify_all()
+        self._num_bytes = None
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was handed over is written; False when that takes too long or the disk fails."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending or self.rest.remaining, timeout_s)
+            return not self._pending
+
+    def close(self, timeout_s: float) -> None:
+        """Finish writing and end the thread; what is not written by then is lost."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (entry := self._next_pending()) is not None:
+            name, pending = entry
+            works = self._try_to_store(name, pending)
+            with self._changed:
+                if works:
+                    self.rest.end()
+                else:
+                    self.rest.begin()
+                if self._pending.get(name) is pending:
+                    self.forget(name)
+
+    def _next_pending(self) -> tuple[str, PendingPage] | None:
+        """The next page as soon as the disk may be tried; None at the end."""
+        with self._changed:
+            while True:
+                rest = self.rest.remaining
+                if self._pending and not rest:
+                    return next(iter(self._pending.items()))
+                if self._closing:
+                    return None
+                self._changed.wait(rest if self._pending else None)
+
+    def _try_to_store(self, name: str, pending: PendingPage) -> bool:
+        """Write a page; False when the disk fails, of which only the first time in a row is worth a line."""
+        try:
+            self._store(name, pending)
+        except FileExistsError as error:
+            logger.warning("A KV page was not written to %s: %s.", self._root, error)
+        except OSError as error:
+            self.num_dropped += 1
+            if not self.rest.num_failures:
+                logger.warning("KV pages cannot be written to %s for now: %s.", self._root, error)
+            return False
+        return True
+
+    def _store(self, name: str, pending: PendingPage) -> None:
+        """Write a page; a directory that was deleted is made again, on a full disk older pages make room."""
+        parts = page_parts(self._fingerprint, pending.group, pending.key, pending.page)
+        size = sum(map(len, parts))
+        try:
+            self._place(name, pending, parts)
+        except FileNotFoundError:
+            self.directory = PageDirectory(self._root, self._fingerprint)
+            self._place(name, pending, parts)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not self._lower_bound(size):
+                raise
+            self._place(name, pending, parts)
+        known = self._num_bytes
+        self._num_bytes = None if known is None else known + size
+        if known is None or known + size > self._bound():
+            self._make_room()
+
+    def _place(self, name: str, pending: PendingPage, parts: tuple[bytes, memoryview]) -> None:
+        """Make a file, and give it its name unless the page has been forgotten since."""
+        directory = self.directory
+        with directory.temporary(parts) as temporary, self._changed:
+            if self._pending.get(name) is pending:
+                directory.publish(temporary, name)
+
+    def _bound(self) -> int:
+        """Bytes that all page files may have now."""
+        return self._lowered if time.monotonic() < self._lowered_until else self._capacity
+
+    def _lower_bound(self, size: int) -> bool:
+        """On a full disk: give back `size` bytes and more, and do with less for a while. False when there is nothing."""
+        held = sum(stored.size for stored in self.directory.all_pages())
+        if held <= size:
+            return False
+        if time.monotonic() >= self._lowered_until:
+            logger.warning("The disk of %s is full; until it has room, older KV pages are deleted.", self._root)
+        self._lowered = min(held, self._bound()) - size
+        self._lowered_until = time.monotonic() + LOWERED_S
+        self._make_room()
+        return True
+
+    def _make_room(self) -> None:
+        """Look at all files and, above the bound, delete those unused for longest."""
+        bound = self._bound()
+        pages = self.directory.all_pages()
+        total = sum(stored.size for stored in pages)
+        if total > bound:
+            for stored in sorted(pages):
+                if total <= KEPT_SHARE * bound:
+                    break
+                if self.directory.remove_stored(stored.path):
+                    total -= stored.size
+        self._num_bytes = total

@@ -1,0 +1,179 @@
+"""Host memory and disk as one KV connector.
+
+Owns: `KVTiers`: which blocks are saved, when they are evicted and in the background. Never does: decide what is evicted, or
+copy from or to the device. Called by: `KVConnectors`, `BlockSaver`.
+
+Cached blocks that are not evicted are saved to disk as well, each once, in the order in which they were cached, so that a
+prefix' head precedes its tail and an engine that is killed loses little. Their page goes nowhere but to the disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from core.api.kv_load import KVLoad
+from core.api.kv_transfer import Page, PrefixKey
+from core.api.messages import SchedulerStats
+from core.kv.connector import BlockCache, KVConnector
+from core_kv_connectors.tiers.disk import DiskTier
+from core_kv_connectors.tiers.host import HostTier
+from core_kv_connectors.tiers.page_source import PageSource
+
+EXAMINED_AT_ONCE = 256
+"""Cached blocks that are looked up on disk before anything else gets its turn."""
+
+READER_END_S = 0.5
+"""Seconds that a page which is being read gets at the end."""
+
+
+class KVTiers(KVConnector):
+    """Host memory and disk; either may be None.
+
+    pages: what they have, for look-ups.
+    num_saved: blocks since the start.
+    """
+
+    argument = "kv_offloading_disk_path"
+
+    def __init__(
+        self,
+        host: HostTier | None = None,
+        disk: DiskTier | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self.num_saved = 0
+        self._unsaved: OrderedDict[int, tuple[int, PrefixKey]] = OrderedDict()
+        self._num_failed = 0
+        self.put_on(host, disk)
+
+    def put_on(self, host: HostTier | None, disk: DiskTier | None) -> None:
+        """Use these from now on. The ones before must have been closed."""
+        self.host = host
+        self.disk = disk
+        self.pages = PageSource(host, disk, self._clock)
+        self._unsaved.clear()
+
+    @property
+    def num_missed(self) -> int:
+        """Pages that should have reached the disk and did not, since the start."""
+        num_dropped = 0 if self.disk is None else self.disk.num_dropped
+        return self._num_failed + num_dropped
+
+    @property
+    def has_unsaved(self) -> bool:
+        """Whether the disk may lack a cached block."""
+        return bool(self._unsaved)
+
+    def contains(self, group: int, key: PrefixKey) -> bool:
+        """Whether a page is in memory."""
+        return self.pages.has_in_memory(group, key)
+
+    def get(self, group: int, key: PrefixKey) -> Page | None:
+        """A page in memory."""
+        return self.pages.read(group, key)
+
+    def can_load(self) -> bool:
+        """Whether there is a disk that answers."""
+        return self.pages.answers()
+
+    def may_load(self, group: int, key: PrefixKey) -> bool:
+        """Whether there is a file."""
+        return self.pages.may_load(group, key)
+
+    def start_load(self, load: KVLoad) -> None:
+        """Have pages read from the disk."""
+        self.pages.start(load)
+
+    def is_loaded(self, load: KVLoad) -> bool:
+        """Whether a load is done; its pages are in host memory as well from then on."""
+        return self.pages.collect(load)
+
+    def end_load(self, load: KVLoad) -> None:
+        """Release the memory of a load."""
+        self.pages.end(load)
+
+    def wants(self, group: int, key: PrefixKey) -> bool:
+        """Whether host memory or disk lacks a page."""
+        if self.host is not None and not self.host.contains(group, key):
+            return True
+        return self.disk is not None and not self.disk.contains(group, key)
+
+    def put(self, group: int, key: PrefixKey, page: Page, *, evicted: bool) -> None:
+        """Keep a page. While its block is cached host memory would only double it."""
+        self.num_saved += 1
+        if evicted and self.host is not None:
+            self.host.write(group, key, page)
+        if self.disk is not None:
+            self.disk.write(group, key, page)
+
+    def lost(self, group: int, key: PrefixKey) -> None:
+        """Have the saver look at all cached blocks again."""
+        self._num_failed += 1
+
+    def discard(self, group: int, key: PrefixKey) -> None:
+        """Delete a page with wrong values."""
+        self.pages.discard(group, key)
+
+    def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
+        """Remember a block for `save_some`."""
+        if self.disk is not None:
+            self._unsaved[block_id] = (group, key)
+
+    def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
+        """Forget a block that is no longer cached."""
+        self._unsaved.pop(block_id, None)
+
+    def cleared(self) -> None:
+        """Forget everything."""
+        self._unsaved.clear()
+        if self.host is not None:
+            self.host.clear()
+        if self.disk is not None:
+            self.disk.clear()
+
+    def pool_replaced(self) -> None:
+        """Nothing is cached."""
+        self.pages.end_all()
+        self._unsaved.clear()
+
+    def save_some(self, cache: BlockCache, limit: int) -> None:
+        """Have the next plan return up to `limit` cached blocks that the disk lacks, unless that has enough to do."""
+        disk = self.disk
+        if disk is None or not disk.is_ready:
+            return
+        num_examined = min(len(self._unsaved), EXAMINED_AT_ONCE)
+        for _ in range(num_examined):
+            if limit <= 0:
+                return
+            block_id, (group, key) = self._unsaved.popitem(last=False)
+            if not disk.contains(group, key):
+                cache.save(block_id, group, key, self)
+                limit -= 1
+
+    def remember(self, cached: Iterable[tuple[int, int, PrefixKey]]) -> None:
+        """Have `save_some` look at all these cached blocks (block id, group, key) again."""
+        for block_id, group, key in cached:
+            self._unsaved.setdefault(block_id, (group, key))
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Pages saved since the start."""
+        stats.tier_saved += self.num_saved
+
+    def drop_memory(self) -> None:
+        """Forget what lies in host memory."""
+        if self.host is not None:
+            self.host.clear()
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """End reading and finish writing, for so many seconds at most."""
+        self.pages.close(min(timeout_s, READER_END_S))
+        if self.disk is not None:
+            self.disk.close(timeout_s)
+
+    def check_integrity(self) -> None:
+        """Raise `IntegrityError` unless sizes are right."""
+        if self.host is not None:
+            self.host.check_integrity()

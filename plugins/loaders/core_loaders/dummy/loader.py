@@ -1,0 +1,83 @@
+"""A loader that needs only config.json: random weights, the same in every run.
+
+Owns: the invented values. Never does: read a weight file, but for an update that replaces these values. Called by: tests,
+benchmarks, memory planning, trainers that send the weights later.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from core.api.errors import CheckpointError, nearest
+from core_loaders.directory import read_directory
+from core_loaders.safetensors.loader import SafetensorsLoader
+from core_runtime.models.families import decoder_spec
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+FORMAT = "dummy"
+STANDARD_DEVIATION = 0.02
+
+
+class DummyLoader:
+    """Kind `loader`."""
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """A manifest with the tensors that the configuration implies. Raises CheckpointError, UserError."""
+        directory = read_directory(ref)
+        named = directory.config.get("dtype") or directory.config.get("torch_dtype") or "bfloat16"
+        if named not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise CheckpointError(f"{ref}: dtype is {named!r} in config.json, expected one of {known}.")
+        dtype, item_bytes = DTYPES[named]
+        tensors = {}
+        for name, shape in decoder_spec(directory.config).tensor_shapes().items():
+            nbytes = math.prod(shape) * item_bytes
+            tensors[name] = TensorInfo(
+                name=name, shape=tuple(shape), dtype=dtype, nbytes=nbytes, file=0, offset=0, source=name
+            )
+        return CheckpointManifest(
+            ref=ref,
+            format=FORMAT,
+            files=[str(directory.path / "config.json")],
+            tensors=tensors,
+            config=directory.config,
+            tokenizer=directory.tokenizer,
+            generation=directory.generation,
+        )
+
+    def resolve_tensors(self, ref: str) -> CheckpointManifest:
+        """The `ResolvesTensors` contract: an update of dummy weights brings real ones, from safetensors files."""
+        return SafetensorsLoader().resolve_tensors(ref)
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield normal values of deviation 0.02, seeded by the name; norms leave their input as it is, biases are 0.
+
+        Tensors that `resolve_tensors` has found are read from their files.
+        """
+        if manifest.format != FORMAT:
+            yield from SafetensorsLoader().iter(manifest, reads)
+            return
+        import torch
+
+        dtypes = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+        neutral = 1.0 - decoder_spec(manifest.config).norm.offset
+        for name in reads:
+            info = manifest.tensors.get(name)
+            if info is None:
+                raise CheckpointError(f"{manifest.ref}: there is no tensor '{name}'.{nearest(name, manifest.tensors)}")
+            dtype = dtypes[info.dtype]
+            if name.endswith("norm.weight"):
+                yield name, torch.full(info.shape, neutral, dtype=dtype)
+            elif name.endswith(".bias"):
+                yield name, torch.zeros(info.shape, dtype=dtype)
+            else:
+                source = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+                values = torch.empty(info.shape).normal_(0.0, STANDARD_DEVIATION, generator=source)
+                yield name, values.to(dtype)

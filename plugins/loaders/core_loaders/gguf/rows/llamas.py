@@ -1,0 +1,155 @@
+"""Llama, and architectures that differ from it by little."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from core_loaders.gguf.architectures import Architecture, Config
+from core_loaders.gguf.keys import RMS
+from core_loaders.gguf.names import Names
+from core_loaders.gguf.source import Source
+
+ATTENTION_BIASES: Final = ("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_output.bias")
+QKV_BIASES: Final = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
+SILU: Final = {"hidden_act": "silu"}
+UNBIASED: Final = {"attention_bias": False}
+MIXTRAL: Final = {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "sliding_window": None}
+SCALES: Final = {
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "attention.scale": "attention_multiplier",
+    "logit_scale": "logits_scaling",
+}
+"""Of Granite."""
+MIXTRAL_NAMES: Final = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "exp_probs_b.bias": "block_sparse_moe.gate.e_score_correction_bias",
+    "ffn_gate_exps": "block_sparse_moe.experts.*.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.*.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.*.w2",
+}
+UNSCALED: Final = {"embedding_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}
+
+
+def llama_or_mixtral(source: Source, config: Config) -> None:
+    """A llama with experts is Mixtral."""
+    experts = config.pop("num_local_experts", 0)
+    used = config.pop("num_experts_per_tok", 0)
+    if not experts:
+        return
+    del config["mlp_bias"]
+    config.update(MIXTRAL, num_local_experts=experts, num_experts_per_tok=used)
+    if config.pop("attention_bias"):
+        raise source.fail("has biases of attention beside experts, which no known model has.")
+
+
+def llama_names(source: Source) -> Names:
+    """Those of experts, where there are any."""
+    return MIXTRAL_NAMES if source.metadata.values.get(source.key("expert_count")) else {}
+
+
+def minicpm(source: Source, config: Config) -> None:
+    """The scalars are stored multiplied out; files from before they were have those of the models of that time."""
+    layers, hidden = config["num_hidden_layers"], config["hidden_size"]
+    residual = source.number("residual_scale", 0.0, 1e6, 1.4 / math.sqrt(layers))
+    logits = source.number("logit_scale", 0.0, 1e6, hidden / 256)
+    config["scale_emb"] = source.number("embedding_scale", 0.0, 1e6, 12.0)
+    config["scale_depth"] = residual * math.sqrt(layers)
+    config["dim_model_base"] = hidden / logits
+
+
+def granite(source: Source, config: Config) -> None:
+    """Without a scale of scores they have the usual one."""
+    config.setdefault("attention_multiplier", 1.0 / math.sqrt(config["head_dim"]))
+
+
+def exaone(source: Source, config: Config) -> None:
+    """A llama; its norms' epsilon has the name of either kind of norm."""
+    older = "attention.layer_norm_epsilon"
+    config["rms_norm_eps"] = source.value(older if older in source else "attention.layer_norm_rms_epsilon")
+
+
+def smollm3(source: Source, config: Config) -> None:
+    """The format implies which layers do not rotate: every fourth."""
+    config["no_rope_layers"] = [int((index + 1) % 4 != 0) for index in range(config["num_hidden_layers"])]
+
+
+ROWS: Final = {
+    "llama": Architecture(
+        "llama",
+        "LlamaForCausalLM",
+        keys={**RMS, "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok"},
+        constants={**SILU, "mlp_bias": False},
+        present={"attention_bias": ATTENTION_BIASES},
+        names=llama_names,
+        paired=True,
+        adjust=llama_or_mixtral,
+    ),
+    "internlm2": Architecture(
+        "llama",
+        "LlamaForCausalLM",
+        keys=RMS,
+        constants={**SILU, "mlp_bias": False},
+        present={"attention_bias": ATTENTION_BIASES},
+        paired=True,
+    ),
+    "qwen2": Architecture("qwen2", "Qwen2ForCausalLM", keys=RMS, constants={**SILU, "use_sliding_window": False}),
+    "qwen3": Architecture(
+        "qwen3", "Qwen3ForCausalLM", keys=RMS, constants={**SILU, **UNBIASED, "use_sliding_window": False}
+    ),
+    "seed_oss": Architecture(
+        "seed_oss",
+        "SeedOssForCausalLM",
+        keys=RMS,
+        constants={**SILU, "mlp_bias": False},
+        present={"attention_bias": QKV_BIASES, "attention_out_bias": ("attn_output.bias",)},
+        names={"post_attention_norm": "post_attention_layernorm"},
+    ),
+    "smollm3": Architecture(
+        "smollm3",
+        "SmolLM3ForCausalLM",
+        keys=RMS,
+        constants={**SILU, **UNBIASED, "mlp_bias": False, "use_sliding_window": False},
+        paired=True,
+        adjust=smollm3,
+    ),
+    "ernie4_5": Architecture(
+        "ernie4_5",
+        "Ernie4_5ForCausalLM",
+        keys=RMS,
+        constants=SILU,
+        present={"use_bias": ATTENTION_BIASES},
+    ),
+    "hunyuan-dense": Architecture(
+        "hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", keys=RMS, constants={**SILU, **UNBIASED}
+    ),
+    "arcee": Architecture(
+        "arcee",
+        "ArceeForCausalLM",
+        keys=RMS,
+        constants={"hidden_act": "relu2", **UNBIASED, "mlp_bias": False},
+        paired=True,
+    ),
+    "exaone": Architecture(
+        "llama", "LlamaForCausalLM", constants={**SILU, **UNBIASED, "mlp_bias": False}, adjust=exaone
+    ),
+    "minicpm": Architecture(
+        "minicpm",
+        "MiniCPMForCausalLM",
+        keys=RMS,
+        constants=SILU,
+        paired=True,
+        adjust=minicpm,
+    ),
+    "granite": Architecture(
+        "granite",
+        "GraniteForCausalLM",
+        keys={**RMS, **SCALES},
+        constants={**SILU, **UNSCALED, "mlp_bias": False},
+        present={"attention_bias": ATTENTION_BIASES},
+        paired=True,
+        adjust=granite,
+        neutral={"rope.scaling.finetuned": "says that rotary embedding is used at all"},
+    ),
+}

@@ -1,0 +1,103 @@
+"""The loader of directories with config.json and torch's own files.
+
+Owns: which files hold weights, and the way from their storages to tensors. Never does: unpickle: nothing in a file is run.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
+from core_loaders.directory import read_directory
+from core_loaders.index import check_index, read_index
+from core_loaders.mapped import Bytes, mapped_tensors, torch_dtype, view
+from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
+from core_runtime.weights.torch_files import StoredTensor, read_tensors
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+INDEX = "pytorch_model.bin.index.json"
+ENDINGS = (".bin", ".pt", ".pth")
+"""In the order in which they are looked for; files of one ending are one model."""
+OF_TRAINING = ("training_args", "optimizer", "scheduler", "scaler", "rng_state", "random_states")
+"""Beginnings of files that training leaves beside the weights."""
+
+
+class PtLoader:
+    """Kind `loader`."""
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """Read configuration and what each tensor is; no torch, no weights. Raises CheckpointError."""
+        directory = read_directory(ref)
+        index = read_index(directory.path / INDEX)
+        names = sorted(set(index.values())) if index else _names_of(directory.path)
+        files = [inside(directory.path, name) for name in names]
+        stored = _stored(files)
+        tensors = {name: tensor.info for name, tensor in stored.items()}
+        check_index(directory.path / INDEX, index, files, tensors)
+        return CheckpointManifest(
+            ref=ref,
+            format="pt",
+            files=[str(file) for file in files],
+            tensors=tensors,
+            config=directory.config,
+            tokenizer=directory.tokenizer,
+            generation=directory.generation,
+        )
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield views of the mapped files in the order of their storages. Raises CheckpointError."""
+        stored = _stored([Path(file) for file in manifest.files])
+
+        def make(data: Bytes, info: TensorInfo) -> Tensor:
+            return _strided(data, info, stored)
+
+        return mapped_tensors(manifest, reads, make=make)
+
+
+def _names_of(directory: Path) -> list[str]:
+    """Files with weights, where no index names them."""
+    names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(OF_TRAINING))
+    for ending in ENDINGS:
+        found = [name for name in names if name.endswith(ending)]
+        if found:
+            return found
+    raise CheckpointError(f"{directory}: there is no file with weights ({', '.join(ENDINGS)}) next to config.json.")
+
+
+def _stored(files: Sequence[Path]) -> dict[str, StoredTensor]:
+    """The tensors of all files. Raises CheckpointError, also for a name that is in two of them."""
+    found: dict[str, StoredTensor] = {}
+    for number, file in enumerate(files):
+        for name, tensor in read_tensors(str(file), number).items():
+            if name in found:
+                raise CheckpointError(f"{file}: tensor '{name}' is also in {files[found[name].info.file].name}.")
+            found[name] = tensor
+    return found
+
+
+def _strided(data: Bytes, info: TensorInfo, stored: Mapping[str, StoredTensor]) -> Tensor:
+    """A view of the tensor, whatever its strides. Raises CheckpointError when the file is another than it was."""
+    tensor = stored.get(info.source)
+    if tensor is None or msgspec.structs.replace(tensor.info, name=info.name) != info:
+        raise CheckpointError(
+            f"Tensor '{info.name}' is not as it was when its file was resolved; was the file changed?"
+        )
+    span = _span(info.shape, tensor.strides)
+    itemsize = torch_dtype(info.dtype).itemsize
+    flat = msgspec.structs.replace(info, shape=(span,), nbytes=span * itemsize)
+    return view(data, flat).as_strided(info.shape, tensor.strides)
+
+
+def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last one of a tensor."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))

@@ -1,0 +1,68 @@
+"""The loader of directories that `core save-sharded` wrote: the tensors of one rank, in parts.
+
+Owns: which files are the rank's. Never does: convert a value, or read another rank's files.
+Called by: the engine's loading (`iter`), the command line (`resolve`, without torch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.api.errors import CheckpointError
+from core.checkpoint_files import inside
+from core_loaders.directory import read_directory
+from core_loaders.mapped import mapped_tensors
+from core_loaders.safetensors.header import read_all
+from core_runtime.models import shards
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class ShardedStateLoader:
+    """Kind `loader`. pattern: names of the files. strategy: see `core_loaders.mapped`."""
+
+    def __init__(self, pattern: str = shards.DEFAULT, strategy: str | None = None) -> None:
+        shards.check(pattern)
+        self._pattern = pattern
+        self._strategy = strategy
+
+    def resolve(self, ref: str) -> CheckpointManifest:
+        """Read configuration and headers; no torch, no weights. Raises CheckpointError."""
+        directory = read_directory(ref)
+        names = self._names(directory.path)
+        files = [inside(directory.path, name) for name in names]
+        return CheckpointManifest(
+            ref=ref,
+            format="sharded_state",
+            files=[str(file) for file in files],
+            tensors=read_all(files).tensors,
+            config=directory.config,
+            tokenizer=directory.tokenizer,
+            generation=directory.generation,
+        )
+
+    def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors part by part, in the order in which they lie there. Raises CheckpointError."""
+        return mapped_tensors(manifest, reads, self._strategy)
+
+    def _names(self, directory: Path) -> list[str]:
+        """The parts of this rank, which must be the only one. Raises CheckpointError."""
+        ranks = shards.found(self._pattern, (path.name for path in directory.iterdir()))
+        first = shards.named(self._pattern, 0)
+        if not ranks:
+            raise CheckpointError(f"{directory}: there is no {first}; core save-sharded writes such files.")
+        if list(ranks) != [shards.RANK]:
+            raise CheckpointError(
+                f"{directory}: was saved by ranks {', '.join(map(str, sorted(ranks)))}, but the engine runs on one rank; "
+                "save the model again with core save-sharded."
+            )
+        parts = ranks[shards.RANK]
+        for number in range(max(parts) + 1):
+            if number not in parts:
+                missing = shards.named(self._pattern, number)
+                raise CheckpointError(f"{directory / missing}: is missing. Is the download complete?")
+        return [parts[number] for number in sorted(parts)]

@@ -1,0 +1,1 @@
+"""Model families, one row a family in files by lineage."""

@@ -1,0 +1,28 @@
+"""The log of processes that users or clients talk to.
+
+Owns: the libraries of a server that log as it does, and the filter of its access log. Never does: format (`core.logging_setup`
+does). Called by: the command line and the server, once each; a library user configures `logging` as usual.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from core import logging_setup
+from core_observers.page_looks import PageLooks
+
+SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access", "opentelemetry")
+"""Loggers of what a server's process uses besides; their levels are theirs."""
+
+
+def setup_logging(
+    level: int | str = logging.INFO,
+    process: str = "main",
+    libraries: Sequence[str] = (),
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """As `core.logging_setup.setup_logging`, without lines about the page's own requests that went well."""
+    logging_setup.setup_logging(level, process, libraries, config, [PageLooks()])

@@ -1,0 +1,58 @@
+"""The compiled extension of the `cpu` platform, or the reason why it is missing. Torch-free.
+
+Owns: the one import of `_native`, the names of instruction sets. Never does: compile (see `build.py`).
+Called by: the kernels, the attention backend `cpu_paged`, and their manifests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from core.api.errors import UserError
+from core.api.reason import Reason
+
+InstructionSet = Literal[
+    "generic", "avx2", "avx512", "avx512_vnni", "avx512_vnni_bf16", "neon", "neon_dot", "neon_bf16"
+]
+ERROR_FILE = Path(__file__).parent / "native_build_error.txt"
+
+
+def kernels_or_reason() -> ModuleType | Reason:
+    """The compiled extension, or why it is not there."""
+    try:
+        from core_platforms.cpu import _native
+    except ImportError as error:
+        actual = str(error)
+        hint = "`core build-kernels` compiles it"
+        if ERROR_FILE.exists():
+            actual = "a failed build"
+            hint += "; `core plugins show cpu` shows what the compiler said"
+        return Reason("native_extension", "the compiled C++ extension", actual, hint)
+    return _native
+
+
+def check_isa(native: ModuleType | Reason, isa: str) -> None:
+    """Raises UserError when the kernels of an instruction set do not run here."""
+    if isinstance(native, Reason):
+        raise UserError(f"isa '{isa}': not compiled: {native}.")
+    runnable = native.isas()
+    if isa in runnable:
+        return
+    text = f"isa '{isa}': these run here: {', '.join(runnable)}"
+    if isa not in native.compiled_isas():  # an installation from source compiles the best set of its machine alone
+        text += "; `CORE_NATIVE=all core build-kernels` compiles every set that the compiler knows"
+    raise UserError(f"{text}.")
+
+
+def numerics(name: str, platform: Mapping[str, Any]) -> str | None:
+    """`NAME:ISA`, the platform's own arguments deciding; None without the extension. Raises UserError, see `check_isa`."""
+    native = kernels_or_reason()
+    isa = platform.get("isa")
+    if isa is not None:
+        check_isa(native, isa)
+    if isinstance(native, Reason):
+        return None
+    return f"{name}:{isa or native.isa()}"

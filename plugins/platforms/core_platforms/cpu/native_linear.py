@@ -1,0 +1,365 @@
+"""Packed linear layers: which formats the native kernels take, and how a canonical weight is handed to them.
+
+Owns: the repacking of weights and the checks of a product's operands. Never does: arithmetic (that is in `native/`).
+Called by: `NativeKernels.linear`.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field, replace
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from core.api.reason import Reason
+from core.api.specs import Activation, KernelQuery
+from core_platforms.cpu.checks import check_rows, check_same
+from core_runtime.contracts import ActivatedLinear
+from core_runtime.layers.activations import PAIRED, parse
+from core_runtime.weights.canonical import INPUT_GROUP
+from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Dense, Int8Channel, IntGroups, SuperGroups
+from core_runtime.weights.tables import TABLES, Table
+
+FORMATS = {
+    "float32": 0,
+    "float16": 1,
+    "bfloat16": 2,
+    "int4_groups": 3,
+    "int8_groups": 4,
+    "int8_channel": 4,
+    "nf4": 5,
+    "fp4": 5,
+    "mxfp4": 5,
+    "nvfp4": 5,
+    "fp8_e4m3": 6,
+    "fp8_e5m2": 7,
+    "int2_super": 8,
+    "int3_super": 9,
+    "int4_super": 10,
+    "int5_super": 11,
+    "int6_super": 12,
+    "iq4_super": 13,
+    "iq3_s_super": 13,
+    "iq3_super": 13,
+    "iq2_super": 14,
+    "iq1_super": 14,
+}
+SUPER_FORMATS = tuple(name for name in FORMATS if name.endswith("_super"))
+ACTIVATIONS: dict[Activation, int] = {"none": 0, "bf16": 1, "int8": 2, "int8_row": 2}
+ALLOWED: dict[str, tuple[Activation, ...]] = {
+    **dict.fromkeys(("float32", "float16", "bfloat16", "nf4", "fp4", "fp8_e4m3", "fp8_e5m2"), ("none", "bf16")),
+    **dict.fromkeys(("int4_groups", "int8_groups", *SUPER_FORMATS), ("none", "int8")),
+    **dict.fromkeys(("mxfp4", "nvfp4"), ("none", "bf16", "int8")),
+    "int8_channel": ("none", "int8", "int8_row"),
+}
+SCALE_TYPES = {torch.float32: 0, torch.float16: 1, torch.uint8: 2, torch.float8_e4m3fn: 3, torch.bfloat16: 4}
+DOUBLED_ZERO = 12  # twice the smallest code of e2m1, negated: doubled codes above it are unsigned integers
+TABLE_ZERO = 128  # signed bytes of a table become unsigned ones
+GROUP_MULTIPLE = 16
+NUM_TABLES = 10
+CODES = 16  # of a table
+ORDER = 4
+"""The table with the order of inputs."""
+PAGE = 4096
+BYTES_A_WORD = 4  # 8-bit elements are packed by four along K
+ACTIVATION_KINDS = {
+    "silu": 0,
+    "gelu_tanh": 1,
+    "gelu": 2,
+    "relu": 3,
+    "relu2": 4,
+    "quick_gelu": 5,
+    "xielu": 6,
+    "clamped_swiglu": 7,
+}
+ACTIVATION_NUMBERS = 4
+FEATURES = frozenset({*ACTIVATION_KINDS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
+GATED_MULTIPLE = 64  # outputs of gated layers: whole panels of 32 in each half
+MAX_INT8_INPUTS = 131072  # sums of 127 * 128 stay in 32 bits
+
+
+@dataclass(slots=True)
+class PackSource:
+    """What `_native.linear_pack` reads. Tensors must outlive the call.
+
+    format: a number of FORMATS.
+    shape: (N, K).
+    group: inputs that share a scale, 0 without scales.
+    super_size: inputs that share the upper one of two scales, 0 where there are no two.
+    zero: is subtracted from each stored integer.
+    scale_type: a number of SCALE_TYPES.
+    input_group: inputs that share a scale where they are rounded to integers, counted from the start of each group; 0: the
+         whole group.
+    tables: values, scale, minimum, zeros, order, codes, row_scale, and of super-groups high, sub_scale, sub_minimum; None is
+        an absent one, and the last ones may be left out.
+    """
+
+    format: int
+    shape: tuple[int, int]
+    group: int = 0
+    super_size: int = 0
+    zero: int = 0
+    scale_type: int = 0
+    input_group: int = 0
+    tables: list[Tensor | None] = field(default_factory=list)
+
+    @property
+    def order(self) -> bytes | None:
+        """The order of inputs as a value that can be compared."""
+        table = self.tables[ORDER] if len(self.tables) > ORDER else None
+        return None if table is None else table.numpy().tobytes()
+
+    def arguments(self, activation: Activation, bias: Tensor | None, into: Tensor | None, segments: int) -> list[int]:
+        """In the order of the extension."""
+        n, k = self.shape
+        groups = [self.group, self.super_size]
+        numbers = [self.format, ACTIVATIONS[activation], n, k, *groups, self.zero, self.scale_type, segments]
+        numbers.append(self.input_group)
+        absent = [None] * (NUM_TABLES - len(self.tables))
+        tables = [*self.tables, *absent, bias, into]
+        addresses = [0 if table is None else table.data_ptr() for table in tables]
+        return numbers + addresses
+
+
+class NativeLinear:
+    """A repacked weight.
+
+    shape: (N, K).
+    nbytes: of its packed memory.
+    packed: its handle in the extension.
+    memory: the caller's, which it was packed into, or None.
+    form: what decides how inputs are staged.
+    gated: the product with a gated activation behind it, None where N does not allow that.
+    """
+
+    capturable = True
+    features = frozenset(ACTIVATION_KINDS)
+    __slots__ = ("_gather", "_native", "_run", "form", "gated", "memory", "nbytes", "packed", "shape")
+
+    def __init__(
+        self,
+        native: ModuleType,
+        weight: CanonicalWeight,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor | None = None,
+        segments: int = 1,
+    ) -> None:
+        problem = weight.problem()
+        if problem is not None:
+            raise ValueError(problem)
+        source = pack_source(weight, activation)
+        if into is not None:
+            _check_memory(into, prepared_nbytes(native, weight, activation))
+        self._hold(native, source, activation, bias, into, segments)
+
+    @classmethod
+    def held(
+        cls,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor,
+        segments: int,
+    ) -> NativeLinear:
+        """A weight that is packed in `into` already. source: without values. Raises ValueError."""
+        sizes = replace(source, tables=[table if table is into else None for table in source.tables])
+        without_tables = native.linear_pack(*sizes.arguments(activation, None, into, segments))
+        _check_memory(into, native.linear_bytes(without_tables))
+        kernel = cls.__new__(cls)
+        kernel._hold(native, source, activation, bias, into, segments)
+        return kernel
+
+    def _hold(
+        self,
+        native: ModuleType,
+        source: PackSource,
+        activation: Activation,
+        bias: Tensor | None,
+        into: Tensor | None,
+        segments: int,
+    ) -> None:
+        """Pack the source, unless it has no values."""
+        self.shape = source.shape
+        n = self.shape[0]
+        if bias is not None:
+            bias = bias.detach().float().contiguous()
+            if bias.shape != (n,):
+                raise ValueError(f"bias has shape {tuple(bias.shape)}, expected ({n},)")
+        self.memory = into  # it lives as long as the weight that is packed into it
+        arguments = source.arguments(activation, bias, into, segments)
+        self.packed = native.linear_pack(*arguments)
+        groups = (source.group, source.super_size, source.zero, source.scale_type)
+        self.form = (self.shape, source.format, activation, *groups, source.order)
+        self.nbytes: int = native.linear_bytes(self.packed)
+        self._native = native
+        self._run = native.linear
+        self._gather = native.linear_rows
+        self.gated: ActivatedLinear | None = self._gated if n % GATED_MULTIPLE == 0 else None
+
+    def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
+        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`; a row's bits depend on that row alone."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n, "out")
+        check_same(rows, out_rows, "out")
+        self._run(self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, accumulate)
+
+    def _gated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, N / 2] = act(first half) * second half of x @ W.T (+ bias): the bits of the product and then `gated`."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n // 2, "out")
+        check_same(rows, out_rows, "out")
+        self._native.linear_gated(
+            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, *activation_numbers(activation)
+        )
+
+    def activated(self, x: Tensor, activation: str, out: Tensor) -> None:
+        """out[T, N] = act(x @ W.T (+ bias)): the bits of the product and then `activate`."""
+        n, k = self.shape
+        rows, stride = check_rows(x, k, "x")
+        out_rows, out_stride = check_rows(out, n, "out")
+        check_same(rows, out_rows, "out")
+        self._native.linear_activated(
+            self.packed, x.data_ptr(), stride, rows, out.data_ptr(), out_stride, *alone_numbers(activation)
+        )
+
+    def rows(self, ids: Tensor, out: Tensor) -> None:
+        """out[T, K] = W[ids] as float32, ids int64 [T]. Raises IndexError for a row that does not exist."""
+        rows, stride = check_rows(out, self.shape[1], "out")
+        if ids.dtype is not torch.int64 or ids.shape != (rows,):
+            raise ValueError(f"ids is {ids.dtype} {tuple(ids.shape)}, expected int64 ({rows},)")
+        self._gather(self.packed, ids.contiguous().data_ptr(), rows, out.data_ptr(), stride)
+
+
+@functools.cache
+def activation_numbers(name: str) -> tuple[float, ...]:
+    """The kind of an activation and its numbers, as the extension reads them. Raises ValueError for an unknown name."""
+    activation = parse(name)
+    absent = ACTIVATION_NUMBERS - len(activation.numbers)
+    return ACTIVATION_KINDS[activation.kind], *activation.numbers, *[0.0] * absent
+
+
+def alone_numbers(name: str) -> tuple[float, ...]:
+    """The same of an activation that needs no gate. Raises ValueError for one that does."""
+    numbers = activation_numbers(name)
+    if parse(name).kind in PAIRED:
+        raise ValueError(f"activation '{name}' is of a gate and what it opens; the layer has no gate")
+    return numbers
+
+
+def prepared_nbytes(native: ModuleType, weight: CanonicalWeight, activation: Activation) -> int:
+    """Bytes of the packed weight, but for its bias, factors of rows and order of inputs.
+
+    Raises ValueError for an unknown format.
+    """
+    form = packed_form(weight, activation)
+    held = weight.tensors()
+    minimum = "minimum" in held or "minimum_scale" in held
+    sizes = (form.format, *form.shape, form.group, form.super_size, form.scale_type)
+    parts = (minimum, "zeros" in held, "sub_scale" in held, "sub_minimum" in held)
+    return int(native.linear_prepared_bytes(*sizes, *parts))
+
+
+def packed_form(weight: CanonicalWeight, activation: Activation) -> PackSource:
+    """How the extension reads a weight, without its tables. Raises ValueError for a format that it does not know."""
+    if isinstance(weight, Dense):
+        name = str(weight.weight.dtype).removeprefix("torch.")
+        if activation == "bf16":
+            name = "bfloat16"
+        return PackSource(FORMATS[name], weight.shape)
+    if not isinstance(weight, IntGroups | Int8Channel | FP8 | Codebook | SuperGroups):
+        raise ValueError(f"a weight of format '{weight.name}' has no native kernel; known are {', '.join(FORMATS)}")
+    scale_type = SCALE_TYPES[weight.scale.dtype]
+    form = PackSource(FORMATS[weight.name], weight.shape, weight.group_size, scale_type=scale_type)
+    if isinstance(weight, IntGroups):
+        form.zero = weight.zero
+    elif isinstance(weight, SuperGroups):
+        form.super_size = weight.super_size
+        form.zero = TABLE_ZERO if weight.table else weight.zero
+    elif isinstance(weight, Codebook):
+        form.zero = DOUBLED_ZERO if activation == "int8" else 0
+    else:
+        words = -(-weight.group_size // BYTES_A_WORD)
+        form.group = words * BYTES_A_WORD
+        form.zero = 128 if isinstance(weight, Int8Channel) else 0
+    if activation == "int8" and not isinstance(weight, Codebook):
+        form.input_group = min(form.group, INPUT_GROUP)
+    return form
+
+
+def pack_source(weight: CanonicalWeight, activation: Activation) -> PackSource:
+    """The weight as the extension reads it. Raises ValueError for a format that it does not know."""
+    source = packed_form(weight, activation)
+    if isinstance(weight, Dense):
+        dense = weight.weight.bfloat16() if activation == "bf16" else weight.weight
+        source.tables = [dense.contiguous()]
+    elif isinstance(weight, IntGroups):
+        minimum = None if weight.minimum is None else weight.minimum.contiguous()
+        zeros = None if weight.zeros is None else weight.zeros.contiguous()
+        order = None if weight.order is None else weight.order.tensor()
+        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), minimum, zeros, order]
+    elif isinstance(weight, SuperGroups):
+        source.tables = _super_tables(weight)
+    elif isinstance(weight, Codebook):
+        row_scale = None if weight.row_scale is None else weight.row_scale.contiguous()
+        codes = torch.tensor(weight.codes, dtype=torch.float32)
+        source.tables = [weight.values.contiguous(), weight.scale.contiguous(), None, None, None, codes, row_scale]
+    elif isinstance(weight, Int8Channel | FP8):
+        values = weight.values.contiguous().view(torch.uint8)
+        if source.zero:
+            values = values ^ 128  # signed bytes become unsigned ones, 128 larger
+        source.tables = [values, weight.scale.contiguous()]
+    return source
+
+
+def _super_tables(weight: SuperGroups) -> list[Tensor | None]:
+    table = _whole_table(TABLES[weight.table]) if weight.table else None
+    order = None if weight.order is None else weight.order.tensor()
+    first = [weight.low, weight.scale, weight.minimum_scale, weight.zeros, order, table, None]
+    second = [weight.high, weight.sub_scale, weight.sub_minimum]
+    return [tensor if tensor is None else tensor.contiguous() for tensor in (*first, *second)]
+
+
+def _whole_table(table: Table) -> Tensor:
+    """As many numbers as the extension reads; those behind the table's own are never named."""
+    whole = torch.zeros(CODES)
+    whole[: len(table.numbers)] = torch.tensor(table.numbers)
+    return whole
+
+
+def _check_memory(into: Tensor, nbytes: int) -> None:
+    """Raises ValueError unless a packed weight of so many bytes fits."""
+    plain = into.dtype is torch.uint8 and into.dim() == 1
+    if not plain or len(into) < nbytes or into.data_ptr() % PAGE:
+        raise ValueError(
+            f"into is {into.dtype} {tuple(into.shape)} at {into.data_ptr():#x}, expected uint8 [{nbytes}] that begins at a "
+            f"multiple of {PAGE}"
+        )
+
+
+def linear_reasons(query: KernelQuery) -> list[Reason]:
+    """What is missing for a linear layer; empty means supported."""
+    if query.format not in FORMATS:
+        return [Reason("format", ", ".join(FORMATS), query.format)]
+    reasons = []
+    allowed = ALLOWED[query.format]
+    if query.activation not in allowed:
+        reasons.append(Reason("activation", " or ".join(allowed), query.activation))
+    group = query.attributes.get("group_size", GROUP_MULTIPLE)
+    inputs = query.shape[-1] if query.shape else 0
+    is_codebook = FORMATS[query.format] == FORMATS["nf4"]
+    by_sixteen = is_codebook or query.format in ("int4_groups", "int8_groups", *SUPER_FORMATS)
+    multiple = GROUP_MULTIPLE if by_sixteen else BYTES_A_WORD
+    one_group = not by_sixteen and group >= inputs  # its end is the end of the weight
+    if group % multiple and not one_group:
+        reasons.append(Reason("group_size", f"a multiple of {multiple}", str(group)))
+    if is_codebook and query.activation == "int8" and group > INPUT_GROUP:
+        reasons.append(Reason("group_size", f"at most {INPUT_GROUP}", str(group)))
+    if query.activation == "int8_row" and inputs > MAX_INT8_INPUTS:
+        reasons.append(Reason("inputs", f"at most {MAX_INT8_INPUTS}", str(inputs)))
+    return reasons

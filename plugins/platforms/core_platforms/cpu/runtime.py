@@ -1,0 +1,161 @@
+"""The opened CPU: memory, threads and kernels.
+
+Owns: torch's thread count, the active instruction set and the binding of threads in this process. Never does: compute.
+Called by: the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from core.api.errors import UserError
+from core.api.reason import Reason
+from core_platforms.cpu.extension import check_isa, kernels_or_reason
+from core_platforms.cpu.follower import Follower
+from core_platforms.cpu.memory import available_memory
+from core_platforms.cpu.tape import record
+from core_runtime.contracts import CapturedCalls, Kernels, MemoryTag
+from core_runtime.layers.kernels import KernelSet
+
+HUGE_PAGE = 2 << 20
+
+
+class CpuRuntime:
+    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
+
+    undo: restores the state that the process had before, but for torch's threads.
+    prefault: has the system provide the memory behind (address, bytes) in idle time, before it is written to.
+    prefault_bytes: how much of what is allocated it is called for.
+    """
+
+    def __init__(
+        self,
+        kernels: KernelSet,
+        num_threads: int,
+        undo: contextlib.ExitStack,
+        prefault: Callable[[int, int], object] | None = None,
+        prefault_bytes: int = 0,
+    ) -> None:
+        self.device = torch.device("cpu")
+        self.kernels: Kernels = kernels
+        self.num_threads = num_threads
+        self._undo = undo
+        self._prefault = prefault
+        self._prefault_bytes = prefault_bytes
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1 if kernels.native else num_threads)
+
+    def activation_dtype(self, dtype: str) -> torch.dtype:
+        """Always float32."""
+        return torch.float32
+
+    def available_memory(self) -> int:
+        """Bytes that could be allocated now."""
+        return available_memory()
+
+    def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
+        """Zeroed uint8 [nbytes], page-aligned; pages, huge ones where there are any, are taken when first written.
+
+        Pages of the cache are taken in idle time, too; weights begin at a huge page.
+        """
+        slack = HUGE_PAGE if tag == "weights" else 0
+        size = max(nbytes, 1) + slack
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without huge pages serves small ones
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        everything = torch.frombuffer(memory, dtype=torch.uint8)
+        start = -everything.data_ptr() % HUGE_PAGE if slack else 0
+        buffer = everything[start : start + nbytes]
+        ahead = min(nbytes, self._prefault_bytes) if tag == "kv" else 0
+        if self._prefault is not None and ahead > 0:
+            self._prefault(buffer.data_ptr(), ahead)
+            self._prefault_bytes -= ahead
+        return buffer
+
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """Run once and keep the native calls as a tape; None when a call was not on `num_rows` rows."""
+        return record(run, num_rows, num_seqs)
+
+    def close(self) -> None:
+        """Give torch its threads back, and the process the binding and the instruction set that it had before."""
+        torch.set_num_threads(self._threads_before)
+        self._undo.close()
+
+
+class CpuPlatform:
+    """The platform `cpu`.
+
+    num_threads: compute threads.
+    processors: the processor of each thread, or empty.
+    spin_microseconds: how long threads wait for more work before they sleep.
+    isa: the instruction set to use; None: the active one.
+    prefault_bytes: how much of the allocated memory the system is to provide in idle time, before it is written to.
+    follow: whether the number of threads follows the share of the machine while it runs.
+
+    Raises UserError for an instruction set that does not run here.
+    """
+
+    def __init__(
+        self,
+        num_threads: int,
+        processors: Sequence[int] = (),
+        spin_microseconds: int = 30,
+        isa: str | None = None,
+        *,
+        prefault_bytes: int = 0,
+        follow: bool = False,
+    ) -> None:
+        self.num_threads = num_threads
+        self.processors = processors
+        self.spin_microseconds = spin_microseconds
+        self._prefault_bytes = prefault_bytes
+        self._follow = follow
+        self._native = kernels_or_reason()
+        self._undo = contextlib.ExitStack()
+        if isa is not None:
+            check_isa(self._native, isa)
+        if isa is not None and not isinstance(self._native, Reason):
+            self._undo.callback(self._native.set_isa, self._native.isa())
+            self._native.set_isa(isa)
+
+    def open(self, device: str, kernels: Sequence[Kernels]) -> CpuRuntime:
+        """Open `cpu`, the only device there is."""
+        if device not in ("cpu", "cpu:0"):
+            raise UserError(f"device '{device}': the cpu platform has only 'cpu'.")
+        chosen = KernelSet(kernels, "cpu")
+        if isinstance(self._native, Reason):
+            return CpuRuntime(chosen, self.num_threads, self._undo)
+        self._native.pool_spin(self.spin_microseconds)
+        self._bind(self._native)
+        self._undo.callback(self._native.prefault_stop)
+        if self._follow:
+            follower = Follower(self._native, self.num_threads, threading.get_native_id())
+            follower.start()
+            self._undo.callback(follower.close)
+        return CpuRuntime(chosen, self.num_threads, self._undo, self._native.prefault, self._prefault_bytes)
+
+    def _bind(self, native: ModuleType) -> None:
+        """Bind the calling thread, which computes too, and the pool's threads.
+
+        Raises UserError where the system refuses.
+        """
+        if not self.processors:
+            return
+        before = os.sched_getaffinity(0)
+        self._undo.callback(
+            native.pool_bind, []
+        )  # undone last, when the caller may run anywhere again: threads then follow it
+        self._undo.callback(os.sched_setaffinity, 0, before)
+        first, *others = self.processors
+        os.sched_setaffinity(0, {first})
+        if not native.pool_bind(others):
+            raise UserError(f"thread_binding: the system does not bind threads to processors {list(self.processors)}.")

@@ -1,0 +1,125 @@
+"""Addresses and memory of an NVIDIA device, through the driver's functions for virtual memory.
+
+Owns: those calls. Never does: remember what was reserved (`virtual_memory` does). Called by: the platform.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.api.errors import UserError
+from core_platforms.cuda.driver import LIBRARY
+
+PINNED = 1
+"""`CU_MEM_ALLOCATION_TYPE_PINNED`: the only kind there is on a device."""
+ON_DEVICE = 1
+"""`CU_MEM_LOCATION_TYPE_DEVICE`."""
+READ_AND_WRITE = 3
+"""`CU_MEM_ACCESS_FLAGS_PROT_READWRITE`."""
+OUT_OF_MEMORY = 2
+"""`CUDA_ERROR_OUT_OF_MEMORY`."""
+
+
+class _Location(ctypes.Structure):
+    """`CUmemLocation`."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class _Flags(ctypes.Structure):
+    """The last member of `CUmemAllocationProp`."""
+
+    _fields_ = (
+        ("compression", ctypes.c_ubyte),
+        ("direct", ctypes.c_ubyte),
+        ("usage", ctypes.c_ushort),
+        ("reserved", ctypes.c_ubyte * 4),
+    )
+
+
+class _Kind(ctypes.Structure):
+    """`CUmemAllocationProp`."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", _Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", _Flags),
+    )
+
+
+class _Access(ctypes.Structure):
+    """`CUmemAccessDesc`."""
+
+    _fields_ = (("location", _Location), ("flags", ctypes.c_int))
+
+
+class DriverMemory:
+    """The `AddressSpace` of a device that torch has opened in this thread.
+
+    Raises OSError without the driver, and UserError where it has no virtual memory.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = ctypes.CDLL(LIBRARY)
+        self._device = device
+        self._location = _Location(ON_DEVICE, device.index or 0)
+        self._kind = _Kind(type=PINNED, location=self._location)
+        unit = ctypes.c_size_t()
+        self._check("cuMemGetAllocationGranularity", ctypes.byref(unit), ctypes.byref(self._kind), 0)
+        self.granularity = unit.value
+
+    def reserve(self, nbytes: int) -> int:
+        """See `AddressSpace`."""
+        address = ctypes.c_uint64()
+        size = ctypes.c_size_t(nbytes)
+        nothing = ctypes.c_uint64(0)
+        self._check("cuMemAddressReserve", ctypes.byref(address), size, ctypes.c_size_t(0), nothing, nothing)
+        return address.value
+
+    def fill(self, address: int, nbytes: int) -> int:
+        """See `AddressSpace`."""
+        handle = ctypes.c_uint64()
+        size = ctypes.c_size_t(nbytes)
+        nothing = ctypes.c_uint64(0)
+        self._check("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(self._kind), nothing)
+        place = ctypes.c_uint64(address)
+        access = _Access(self._location, READ_AND_WRITE)
+        try:
+            self._check("cuMemMap", place, size, ctypes.c_size_t(0), handle, nothing)
+            self._check("cuMemSetAccess", place, size, ctypes.byref(access), ctypes.c_size_t(1))
+        except (MemoryError, UserError):
+            self._cuda.cuMemRelease(handle)
+            raise
+        return handle.value
+
+    def empty(self, address: int, nbytes: int, handle: int) -> None:
+        """See `AddressSpace`."""
+        self._check("cuMemUnmap", ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
+        self._check("cuMemRelease", ctypes.c_uint64(handle))
+
+    def forget(self, address: int, nbytes: int) -> None:
+        """See `AddressSpace`."""
+        self._check("cuMemAddressFree", ctypes.c_uint64(address), ctypes.c_size_t(nbytes))
+
+    def tensor(self, address: int, nbytes: int) -> Tensor:
+        """See `AddressSpace`."""
+        storage = torch._C._construct_storage_from_data_pointer(address, self._device, nbytes)
+        empty = torch.empty(0, dtype=torch.uint8, device=self._device)
+        return empty.set_(storage, 0, (nbytes,))
+
+    def _check(self, name: str, *arguments: Any) -> None:
+        """Call a function of the driver. Raises MemoryError or UserError."""
+        status = getattr(self._cuda, name)(*arguments)
+        if status == OUT_OF_MEMORY:
+            raise MemoryError(f"{name}: the device has not enough free memory")
+        if status:
+            raise UserError(
+                f"{name} answers error {status}: the driver cannot give memory back and take it again here; give "
+                "--platform-config.virtual-memory false."
+            )

@@ -1,0 +1,122 @@
+"""An opened GPU.
+
+Owns: memory, kernels and recordings of one device, and the order of its work. Never does: compute.
+Called by: the worker.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from core.api.errors import UserError
+from core_platforms.cuda.calls import DeviceCalls
+from core_platforms.cuda.graphs import Graphs
+from core_platforms.cuda.virtual_memory import TaggedMemory
+from core_runtime.contracts import CapturedCalls, Kernels, MemoryTag
+from core_runtime.layers.kernels import KernelSet
+
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+MIB = 1 << 20
+
+
+class DeviceRuntime:
+    """One device. Activations have the run's dtype.
+
+    All its work is in one order: what a step uploads, computes and gives back follows what the step before did.
+    """
+
+    num_threads = 1
+
+    def __init__(self, calls: DeviceCalls, kernels: KernelSet, graphs: Graphs) -> None:
+        self.device = calls.device
+        self.kernels: Kernels = kernels
+        self._calls = calls
+        self._graphs = graphs
+        self._thread = threading.get_ident()
+
+    def activation_dtype(self, dtype: str) -> torch.dtype:
+        """The run's dtype."""
+        return DTYPES[dtype]
+
+    def available_memory(self) -> int:
+        """Free bytes on the device."""
+        free, _ = self._calls.memory()
+        return free
+
+    def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
+        """Zeroed uint8 [nbytes] on the device."""
+        return self._calls.zeros(nbytes)
+
+    def host_memory(self, nbytes: int) -> Tensor:
+        """See `Downloads`."""
+        return self._calls.pinned(nbytes)
+
+    def upload(self, device: Tensor, host: Tensor) -> Callable[[], None]:
+        """See `Uploads`. Every step begins with it, so it is here that a new thread takes the device into use."""
+        thread = threading.get_ident()
+        if thread != self._thread:
+            self._calls.use()
+            self._thread = thread
+        self._calls.copy(device, host)
+        return self._calls.mark().synchronize
+
+    def download(self, host: Tensor, device: Tensor) -> Callable[[], None]:
+        """See `Downloads`."""
+        self._calls.copy(host, device)
+        return self._calls.mark().synchronize
+
+    def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int]:
+        """See `CapturesSizes`."""
+        return self._graphs.sizes(kind, max_rows)
+
+    def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
+        """See `Captures`."""
+        return self._graphs.capture(run, num_rows)
+
+    def close(self) -> None:
+        """Give cached memory back to the driver."""
+        self._calls.synchronize()
+        self._calls.give_back()
+
+
+class SleepingRuntime(DeviceRuntime):
+    """One whose memory can be given up by tag. memory: what lies on it."""
+
+    def __init__(self, calls: DeviceCalls, kernels: KernelSet, graphs: Graphs, memory: TaggedMemory) -> None:
+        super().__init__(calls, kernels, graphs)
+        self._memory = memory
+
+    def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
+        """Zeroed uint8 [nbytes] on the device. Raises UserError."""
+        try:
+            return self._memory.allocate(nbytes, tag)
+        except MemoryError:
+            raise UserError(self._too_little(f"{nbytes // MIB} MiB for {tag}")) from None
+
+    def release(self, tag: MemoryTag) -> int:
+        """See `Releases`."""
+        return self._memory.release(tag)
+
+    def restore(self, tag: MemoryTag) -> None:
+        """See `Releases`."""
+        try:
+            self._memory.restore(tag)
+        except MemoryError:
+            raise UserError(self._too_little(f"the memory for {tag}, which was given up")) from None
+
+    def close(self) -> None:
+        """Give all memory back to the driver."""
+        self._calls.synchronize()
+        self._memory.close()
+        self._calls.give_back()
+
+    def _too_little(self, wanted: str) -> str:
+        free = self.available_memory() // MIB
+        return (
+            f"{self.device}: {wanted} cannot be had, {free} MiB are free; end what else uses the device, or lower "
+            "--gpu-memory-utilization."
+        )

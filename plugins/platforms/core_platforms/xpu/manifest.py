@@ -1,0 +1,15 @@
+"""Manifest of the `xpu` platform: a row of the platforms of GPUs. Torch-free.
+
+Called by: `core.plugin`.
+"""
+
+from __future__ import annotations
+
+from core_platforms.cuda.hooks import hooks_of
+
+CONTRACT = 1
+SUMMARY = "Intel GPUs, through torch; it compiles, and has not been run on a device"
+
+core_spec, core_probe, core_propose, core_load = hooks_of(
+    "xpu", SUMMARY, priority=80, driver="core_platforms.xpu.driver"
+)

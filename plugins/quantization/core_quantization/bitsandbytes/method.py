@@ -1,0 +1,25 @@
+"""The method of bitsandbytes checkpoints: which module has which layout.
+
+Owns: this choice. Never does: unpack. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from core_quantization.bitsandbytes.layouts import KINDS, STATE, EightBits, FourBits
+from core_quantization.declared.held import Run
+from core_quantization.declared.layout import Layout
+from core_quantization.declared.method import DeclaredMethod
+from core_quantization.declared.part import StoredPart
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+
+def bitsandbytes_method(manifest: CheckpointManifest, run: Run) -> DeclaredMethod:
+    """The method of a checkpoint whose declaration is served."""
+
+    def choose(part: StoredPart) -> Layout | None:
+        for kind in KINDS:
+            if STATE + kind in part.tensors:
+                return FourBits(run, kind)
+        return EightBits(run) if "SCB" in part.tensors else None
+
+    return DeclaredMethod(manifest, choose)

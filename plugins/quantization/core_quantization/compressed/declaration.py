@@ -1,0 +1,214 @@
+"""What a declaration of compressed-tensors says about matrices.
+
+Owns: its keys: which are read, which say nothing about weights, which cannot be served. Never does: look at a tensor.
+Torch-free. Called by: the manifest, the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, names_at, pair_at, whole_at
+from core_quantization.declared.shares import Shares
+
+USED: Final = ("config_groups", "format", "sparsity_config", "transform_config", "quant_method")
+NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "ignore": "the tensors of a module say whether it is packed",
+        "global_compression_ratio": "a figure for people",
+        "kv_cache_scheme": "the type of the cache is an argument; scales in the checkpoint are used with 8-bit caches",
+        "quantization_status": "a module that is not compressed is told by its tensors",
+        "version": "of the tool",
+        "run_compressed": "an option of transformers",
+    }
+)
+GROUP_USED: Final = ("targets", "weights", "format")
+GROUP_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "input_activations": "inputs are rounded by their own size, to what the argument `activation` says",
+        "output_activations": "outputs are not rounded",
+    }
+)
+WEIGHTS_USED: Final = ("num_bits", "type", "symmetric", "strategy", "group_size", "block_structure")
+WEIGHTS_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "actorder": "a module with permuted inputs has a tensor that says so",
+        "dynamic": "weights are never rounded at run time",
+        "observer": "of the calibration",
+        "observer_kwargs": "of the calibration",
+        "scale_dtype": "the tensor has its type",
+        "zp_dtype": "the tensor has its type",
+    }
+)
+SPARSE_USED: Final = ("format",)
+SPARSE_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "global_sparsity": "a figure for people",
+        "ignore": "the tensors of a module say whether it is sparse",
+        "registry_requires_subclass": "of the tool's own code",
+        "sparsity_structure": "the bit mask says which numbers are there",
+        "targets": "the tensors of a module say whether it is sparse",
+    }
+)
+FORMATS: Final = (
+    "pack-quantized",
+    "int-quantized",
+    "float-quantized",
+    "naive-quantized",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mxfp8-quantized",
+    "mixed-precision",
+    "dense",
+)
+"""All are told apart by the tensors of a module."""
+MARLIN: Final = "marlin-24"
+SPARSE_FORMATS: Final = ("dense", "sparse-24-bitmask", "sparse-bitmask")
+STRATEGIES: Final = ("tensor", "channel", "group", "block", "tensor_group")
+OFFLINE: Final = ("weight_input", "weight_output")
+"""Places of transforms that are part of the stored weights."""
+LARGEST_BITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How the numbers of a matrix are rounded.
+
+    kind: of numbers.
+    bits: of one.
+    symmetric: whether there are no zero points.
+    shares: what shares a scale.
+    """
+
+    kind: Literal["int", "float"]
+    bits: int
+    symmetric: bool
+    shares: Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Modules of one scheme.
+
+    targets: their names, patterns and classes.
+    numbers: None where weights stay plain.
+    """
+
+    targets: tuple[str, ...]
+    numbers: Numbers | None
+
+
+def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
+    """The groups of a declaration. Raises Refusal for what cannot be served."""
+    inner = declaration.get("quantization_config")
+    if isinstance(inner, Mapping):  # as transformers writes it beside a `sparsity_config`
+        rest = {key: value for key, value in declaration.items() if key != "quantization_config"}
+        declaration = {**inner, **rest}
+    known_keys("", declaration, USED, NEUTRAL)
+    _check_format("format", declaration.get("format"))
+    _check_sparsity(declaration.get("sparsity_config"))
+    _check_transforms(declaration.get("transform_config"))
+    groups = mapping_at("config_groups", declaration.get("config_groups") or {})
+    return [_group(f"config_groups.{name}", group) for name, group in groups.items()]
+
+
+def _group(where: str, found: object) -> Group:
+    group = mapping_at(where, found)
+    known_keys(where, group, GROUP_USED, GROUP_NEUTRAL)
+    _check_format(f"{where}.format", group.get("format"))
+    weights = group.get("weights")
+    numbers = None if weights is None else _numbers(f"{where}.weights", weights)
+    return Group(names_at(f"{where}.targets", group.get("targets")), numbers)
+
+
+def _numbers(where: str, found: object) -> Numbers:
+    weights = mapping_at(where, found)
+    known_keys(where, weights, WEIGHTS_USED, WEIGHTS_NEUTRAL)
+    kind = str(weights.get("type") or "int").lower()
+    bits = whole_at(f"{where}.num_bits", weights.get("num_bits", LARGEST_BITS))
+    symmetric = weights.get("symmetric", True) is not False
+    if kind == "int":
+        if not 1 <= bits <= LARGEST_BITS:
+            raise Refusal(f"{where}.num_bits", "1 to 8 bits", bits, "quantize the model again with 4 or 8 bits")
+        shares = _shares(where, weights)
+        if shares.by == "block":
+            raise Refusal(f"{where}.strategy", "tensor, channel or group for integers", "block", "quantize it again")
+        return Numbers("int", bits, symmetric, shares)
+    if kind != "float":
+        raise Refusal(f"{where}.type", "int or float", kind)
+    if bits not in (4, LARGEST_BITS):
+        raise Refusal(f"{where}.num_bits", "4 or 8 bits for floats", bits, "quantize the model again with 4 or 8 bits")
+    if not symmetric:
+        raise Refusal(f"{where}.symmetric", "true for floats", "false", "quantize the model again without zero points")
+    shares = _shares(where, weights)
+    if bits == 4 and shares.by != "group":
+        raise Refusal(f"{where}.strategy", "group or tensor_group for 4-bit floats", shares.by, "quantize it again")
+    return Numbers("float", bits, symmetric, shares)
+
+
+def _shares(where: str, weights: Mapping[str, Any]) -> Shares:
+    """What shares a scale, by the strategy, or by the group size where there is none."""
+    size = weights.get("group_size")
+    given = -1 if size is None else whole_at(f"{where}.group_size", size)
+    usual = "group" if given > 0 else "channel" if size is not None else "tensor"
+    strategy = str(weights.get("strategy") or usual).lower()
+    if strategy not in STRATEGIES:
+        raise Refusal(
+            f"{where}.strategy", " or ".join(STRATEGIES), strategy, "quantize the model again with one of these"
+        )
+    if strategy == "tensor":
+        return Shares("matrix")
+    if strategy == "channel":
+        return Shares("row")
+    if strategy != "block":
+        if given < 1:
+            raise Refusal(f"{where}.group_size", "a positive number for groups", size)
+        return Shares("group", given)
+    structure = weights.get("block_structure")
+    if isinstance(structure, str):
+        structure = [int(side) if side.isdigit() else side for side in structure.split("x")]
+    return Shares("block", block=pair_at(f"{where}.block_structure", structure))
+
+
+def _check_format(where: str, found: object) -> None:
+    if found == MARLIN:
+        raise Refusal(
+            where,
+            "a format that describes matrices",
+            MARLIN,
+            "its weights lie in tiles of one kind of GPU; save the model in the format pack-quantized",
+        )
+    if found is not None and found not in FORMATS:
+        raise Refusal(where, " or ".join(FORMATS), repr(found), "save the model in one of these formats")
+
+
+def _check_sparsity(found: object) -> None:
+    if found is None or found == {}:
+        return
+    sparsity = mapping_at("sparsity_config", found)
+    known_keys("sparsity_config", sparsity, SPARSE_USED, SPARSE_NEUTRAL)
+    form = sparsity.get("format", "dense")
+    if form not in SPARSE_FORMATS:
+        raise Refusal("sparsity_config.format", " or ".join(SPARSE_FORMATS), repr(form), "save the model as dense")
+
+
+def _check_transforms(found: object) -> None:
+    """Transforms that were multiplied into the weights need nothing; the others would be missing at run time."""
+    if not found:
+        return
+    transforms = mapping_at("transform_config", found)
+    groups = mapping_at("transform_config.config_groups", transforms.get("config_groups") or {})
+    for name, scheme in groups.items():
+        where = f"transform_config.config_groups.{name}"
+        for step in mapping_at(where, scheme).get("apply") or ():
+            place = mapping_at(f"{where}.apply", step).get("location")
+            if place not in OFFLINE:
+                raise Refusal(
+                    f"{where}.apply.location",
+                    f"{' or '.join(OFFLINE)}, transforms that are part of the weights",
+                    place,
+                    "transforms of inputs, outputs or caches cannot be served; quantize the model without them",
+                )

@@ -1,0 +1,99 @@
+"""Which layout a module of compressed-tensors has.
+
+Owns: the choice by scheme and tensors. Never does: unpack. Torch-free. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from core.api.specs import Unsupported
+from core_quantization.compressed.declaration import Group, Numbers
+from core_quantization.compressed.integers import PackedIntegers, PlainIntegers
+from core_quantization.compressed.sparse import SparseLayout
+from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
+from core_quantization.declared.held import Run
+from core_quantization.declared.layout import Layout
+from core_quantization.declared.method import PLAIN
+from core_quantization.declared.part import StoredPart
+from core_quantization.declared.patterns import REGEX, any_means
+
+CLASSES: Final = {
+    "linear": ("Linear",),
+    "head": ("Linear", "ParallelLMHead"),
+    "embedding": ("Embedding", "VocabParallelEmbedding"),
+}
+"""By role, the classes of its modules; what is not listed is linear."""
+KNOWN_CLASSES: Final = frozenset[str]().union(*CLASSES.values())
+
+
+class Choice:
+    """The layouts of one checkpoint.
+
+    groups: of its declaration.
+    run: what the user wants.
+    """
+
+    def __init__(self, groups: Sequence[Group], run: Run) -> None:
+        self._groups = groups
+        self._run = run
+        self._named: dict[str, Group] = {}
+        for group in groups:
+            for target in group.targets:
+                self._named.setdefault(target, group)
+
+    def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
+        """See `Choose` of the method."""
+        there = part.tensors
+        is_sparse = "bitmask" in there
+        weight = there.get("weight")
+        is_plain = weight is not None and weight.dtype in PLAIN
+        if is_plain and "weight_scale" in there:
+            return Unsupported(
+                f"its tensor '{part.own_name}.weight' is plain and has a scale: the model was saved before it was "
+                "compressed; save it again with save_compressed=True"
+            )
+        if is_plain or not there:
+            return None
+        if is_sparse and "weight_scale" not in there:
+            return SparseLayout(self._run, None)
+        group = self._group(part)
+        if group is None:
+            return Unsupported(f"module '{part.own_name}' is packed, but no group of config_groups means it")
+        if group.numbers is None:
+            return Unsupported(f"module '{part.own_name}' is packed, but its group of config_groups has no weights")
+        inner = self._layout(part, group.numbers)
+        return SparseLayout(self._run, inner) if is_sparse else inner
+
+    def _layout(self, part: StoredPart, numbers: Numbers) -> Layout:
+        if numbers.kind == "float":
+            if numbers.bits == 8:
+                return DeclaredFloat8(numbers.shares, self._run)
+            return DeclaredFloat4("weight_packed", numbers.shares.group_size, self._run)
+        packed = "weight_packed" in part.tensors
+        return PackedIntegers(numbers, self._run) if packed else PlainIntegers(numbers, self._run)
+
+    def _group(self, part: StoredPart) -> Group | None:
+        """A group that names the module, else one that names its class, else one of classes that nobody knows here."""
+        named = self._named.get(part.own_name)
+        if named is not None:  # some declarations list every module of a large model
+            return named
+        by_class: list[Group] = []
+        strange: list[Group] = []
+        mine = CLASSES.get(part.role, CLASSES["linear"])
+        for group in self._groups:
+            classes = {target for target in group.targets if _is_class(target)}
+            names = [target for target in group.targets if target not in classes]
+            if any_means(part.own_name, names):
+                return group
+            if not classes.isdisjoint(mine):
+                by_class.append(group)
+            elif classes and classes.isdisjoint(KNOWN_CLASSES):
+                strange.append(group)
+        return next(iter((*by_class, *strange)), None)
+
+
+def _is_class(target: str) -> bool:
+    """Whether a target is the name of a class, such as `Linear` or `MoEGate`."""
+    return not target.startswith(REGEX) and target.isidentifier() and target[0].isupper()

@@ -1,0 +1,233 @@
+"""How packed matrices are held: formats, fuse keys and bytes of canonical weights.
+
+Owns: what a plan says about each format. Never does: read a tensor. Torch-free. Called by: layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+
+from core.api.specs import Activation, PartPlan, Unsupported
+from core.plugin.hookspecs import LoadContext
+from core_quantization.declared.arguments import activation_for
+from core_quantization.declared.part import StoredPart
+from core_quantization.declared.stored import Wanted, problem
+
+GROUP_MULTIPLE: Final = 16
+SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
+ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+ORDER_BYTES: Final = 4
+"""Of an input, in the order of permuted ones."""
+PLANES: Final = {1: 2, 2: 2, 3: 3, 5: 5, 6: 6}
+"""Bits of integers that are held in planes of bits, and how many they take there."""
+PLANES_UNIT: Final = 32
+"""Inputs of a unit of such planes."""
+OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
+    "int4_groups": ("int8", "none"),
+    "int8_groups": ("int8", "none"),
+    **dict.fromkeys(("int2_super", "int3_super", "int5_super", "int6_super"), ("int8", "none")),
+    "int8_channel": ("int8", "int8_row", "none"),
+    "fp8_e4m3": ("bf16", "none"),
+    "fp8_e5m2": ("bf16", "none"),
+    "nf4": ("bf16", "none"),
+    "fp4": ("bf16", "none"),
+    "mxfp4": ("int8", "bf16", "none"),
+    "nvfp4": ("int8", "bf16", "none"),
+}
+"""By format, the precisions that its inputs may have; its own choice first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the user wants of all packed layers.
+
+    activation: the argument. dtype: of the run. roundings: of inputs, by which the device gains.
+    """
+
+    activation: str
+    dtype: str
+    roundings: Sequence[str]
+
+    @classmethod
+    def of(cls, activation: str, context: LoadContext) -> Run:
+        """What the argument says, on the device of a context."""
+        return cls(activation, context.dtype, context.roundings)
+
+    def plan(
+        self, part: StoredPart, reads: tuple[str, ...], form: str, key: str, nbytes: int, multiple: int
+    ) -> PartPlan | Unsupported:
+        """The plan of a part in one format.
+
+        reads: suffixes of its tensors; those that are not there are left out.
+        key: tells apart weights of one format that cannot be fused.
+        multiple: inputs that cannot be divided.
+        """
+        offered = OFFERED[form]
+        activation = activation_for(self.activation, offered, self.dtype, self.roundings)
+        if activation is None:
+            choices = " or ".join(offered)
+            return Unsupported(
+                f"it is held as {form}, whose inputs cannot be rounded to {self.activation}; choose {choices} for "
+                "--quantization-config.activation"
+            )
+        return PartPlan(
+            reads=part.names(*reads),
+            format=form,
+            activation=activation,
+            fuse_key=f"{form}/{key}/{activation}",
+            nbytes=nbytes,
+            shard_multiple=multiple,
+        )
+
+    def plan_plain(self, part: StoredPart, reads: tuple[str, ...]) -> PartPlan:
+        """The plan of a part that is unpacked to the run's own dtype. It fuses with plain neighbours. reads: see `plan`."""
+        rows, inputs = part.shape
+        activation: Activation = "bf16" if self.dtype == "bfloat16" else "none"
+        nbytes = rows * inputs * ITEM_BYTES[self.dtype]
+        return PartPlan(part.names(*reads), self.dtype, activation, "dense", nbytes)
+
+
+class Held(Protocol):
+    """A format in which a part is held."""
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        ...
+
+
+def planned(
+    part: StoredPart,
+    wanted: Sequence[Wanted],
+    how: Callable[[StoredPart], Held],
+    run: Run,
+    unread: Sequence[str] = (),
+) -> PartPlan | Unsupported:
+    """The plan of a part whose tensors are those that its layout needs; else what is wrong with one of them.
+
+    how: tells the format, by those tensors, so that it is asked when they are known to be right.
+    unread: suffixes of tensors that say nothing more, should they be there.
+    """
+    wrong = problem(part, wanted)
+    if wrong is not None:
+        return Unsupported(wrong)
+    reads = dict.fromkeys((*(tensor.suffix for tensor in wanted), *unread))
+    return how(part).plan(part, run, tuple(reads))
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Integers with a scale a group or row.
+
+    bits: of an integer in the checkpoint, 1 to 8.
+    group_size: inputs that share a scale.
+    zeros: whether each group has a zero point; otherwise it is the middle of all integers.
+    channel: whether a scale belongs to a whole row.
+    ordered: whether the inputs are permuted (act-order).
+    scale: type of the scales in the checkpoint.
+    minimum: whether each group has a float that is added, of the scales' type.
+    """
+
+    bits: int
+    group_size: int
+    zeros: bool
+    channel: bool
+    ordered: bool
+    scale: str
+    minimum: bool = False
+
+    @property
+    def unpacked_bits(self) -> int:
+        """Of an integer as layouts hand it over: 4 or 8."""
+        return 4 if self.bits <= 4 else 8
+
+    @property
+    def planes(self) -> int | None:
+        """Bits that an integer takes in planes of bits; None where they are held in 4 or 8 bits."""
+        fits = self.scale == "F16" and self.group_size % PLANES_UNIT == 0
+        return PLANES.get(self.bits) if fits else None
+
+    @property
+    def zero(self) -> int:
+        """The unsigned integer that means zero, where no group has its own."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def form(self) -> str:
+        """The canonical format."""
+        only_scales = not self.zeros and not self.ordered and not self.minimum
+        if self.planes is not None:
+            return f"int{self.planes}_super"
+        if self.unpacked_bits == 8 and self.channel and only_scales:
+            return "int8_channel"
+        return f"int{self.unpacked_bits}_groups"
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        n, k = part.shape
+        if self.form == "int8_channel":
+            return run.plan(part, reads, self.form, "row", n * (k + 4), 1)
+        size = self.group_size
+        if k % size:
+            return Unsupported(f"its {k} inputs are not a multiple of {size}, its group size")
+        if size % GROUP_MULTIPLE:
+            return Unsupported(
+                f"its groups of {size} inputs are no multiple of {GROUP_MULTIPLE}; quantize it again with groups of 32 to 128"
+            )
+        zero_bytes = 1 if self.zeros else 0
+        floats = 2 if self.minimum else 1
+        group_bytes = floats * SCALE_BYTES[self.scale] + zero_bytes
+        held_bits = self.planes or self.unpacked_bits
+        nbytes = n * (k * held_bits // 8 + k // size * group_bytes)
+        lowest = "zeros" if self.zeros else f"zero{self.zero}"
+        key = f"{size}/{self.scale}/{lowest}"
+        if self.minimum:
+            key += "/minimum"
+        if not self.ordered:
+            return run.plan(part, reads, self.form, key, nbytes, size)
+        plan = run.plan(part, reads, self.form, key, nbytes + ORDER_BYTES * k, k)
+        return plan if isinstance(plan, Unsupported) else msgspec.structs.replace(plan, ordered=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Floats8:
+    """8-bit floats with a scale a group of inputs.
+
+    form: `fp8_e4m3` or `fp8_e5m2`.
+    group_size: inputs that share a scale; those of a row at most.
+    """
+
+    form: str
+    group_size: int
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        n, k = part.shape
+        num_scales = -(-k // self.group_size)
+        multiple = self.group_size if num_scales > 1 else 1
+        return run.plan(part, reads, self.form, str(self.group_size), n * (k + 4 * num_scales), multiple)
+
+
+@dataclass(frozen=True, slots=True)
+class Floats4:
+    """4-bit floats with a narrow scale a block of inputs.
+
+    form: `mxfp4`, or `nvfp4` with one more scale.
+    """
+
+    form: str
+    block_size: int
+
+    def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
+        """See `Run.plan`."""
+        n, k = part.shape
+        size = self.block_size
+        if k % size or size % GROUP_MULTIPLE:
+            return Unsupported(
+                f"its {k} inputs are in blocks of {size}; blocks must divide the inputs and be a multiple of {GROUP_MULTIPLE}"
+            )
+        row_bytes = 4 if self.form == "nvfp4" else 0
+        return run.plan(part, reads, self.form, str(size), n * (k // 2 + k // size + row_bytes), size)

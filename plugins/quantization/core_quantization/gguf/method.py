@@ -1,0 +1,130 @@
+"""The quantization method of GGUF checkpoints.
+
+Owns: which canonical format a tensor type becomes, and the translation. Never does: hold a dense copy of a packed weight.
+Called by: the memory plan (`plan`), loading (`pack`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from core.api.errors import CheckpointError
+from core.api.specs import Activation, DensePlan, LayerSpec, PartPlan, Unsupported
+from core_quantization.gguf.blocks import FORMATS, BlockFormat
+from core_runtime.specs.checkpoint import CheckpointManifest
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core_runtime.weights.formats import Codebook, IntGroups, SuperGroups
+
+ROW_SCALE_BYTES = 4
+PLAIN = ("F32", "F16", "BF16", "F64")
+CHUNK_BYTES = 1 << 20
+SHARD_MULTIPLE = 32  # a canonical weight can be cut between any two runs of so many inputs
+
+
+class GGUFMethod:
+    """Kind `quantization` for one checkpoint.
+
+    manifest: the checkpoint's tensors.
+    activation: precision to which a packed layer's inputs are rounded.
+    """
+
+    def __init__(self, manifest: CheckpointManifest, activation: Activation) -> None:
+        self.manifest = manifest
+        self.activation = activation
+
+    def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
+        """Plain tensors are left to the core, block types become canonical weights of exactly the same values."""
+        name = f"{spec.name}.weight"
+        info = self.manifest.tensors.get(name)
+        if info is None:
+            return Unsupported(f"the checkpoint has no tensor '{name}'")
+        if info.dtype in PLAIN:
+            return DensePlan(reads=(name,))
+        row = FORMATS.get(info.dtype)
+        if row is None:
+            supported = ", ".join([*PLAIN, *FORMATS])
+            return Unsupported(f"tensor '{name}' has type {info.dtype}; supported are {supported}")
+        if len(info.shape) != 2:
+            return Unsupported(f"tensor '{name}' has shape {info.shape}; packed tensors must be matrices")
+        scales = self._scales(spec, row)
+        return PartPlan(
+            reads=(name, *scales),
+            format=row.form,
+            activation=self.activation,
+            fuse_key=f"gguf/{info.dtype}/{self.activation}/{len(scales)}",
+            nbytes=row.nbytes(*info.shape) + len(scales) * info.shape[0] * ROW_SCALE_BYTES,
+            shard_multiple=SHARD_MULTIPLE,
+        )
+
+    def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups | SuperGroups | Codebook:
+        """The tensor's blocks (uint8 [N, bytes a row]) as a canonical weight; copies everything. Raises CheckpointError."""
+        from core_runtime.weights.formats import Codebook
+
+        name = f"{spec.name}.weight"
+        info = self.manifest.tensors[name]
+        raw = tensors[name]
+        row = FORMATS[info.dtype]
+        n, k = info.shape
+        row_bytes = k // row.block_size * row.block_bytes
+        expected = (n, row_bytes)
+        if tuple(raw.shape) != expected:
+            raise CheckpointError(
+                f"Tensor '{name}' arrived as {tuple(raw.shape)} bytes; {info.dtype} needs {expected}."
+            )
+        weight = translate(raw, row)
+        for scale in self._scales(spec, row):
+            assert isinstance(weight, Codebook), "only codebooks have a scale of the whole tensor"
+            weight = replace(weight, row_scale=tensors[scale].float().reshape(1, 1).repeat(n, 1))
+        problem = weight.problem()
+        if problem is not None:
+            raise CheckpointError(
+                f"Tensor '{name}' holds scales that are not finite ({problem}); the file is damaged, download it again."
+            )
+        return weight
+
+    def _scales(self, spec: LayerSpec, row: BlockFormat) -> list[str]:
+        """The tensor with the scale of the whole matrix, where there is one."""
+        name = f"{spec.name}.weight_scale_2"
+        return [name] if row.form == "nvfp4" and name in self.manifest.tensors else []
+
+
+def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebook:
+    """uint8 [N, bytes a row] to a canonical weight, some rows at a time so that temporaries stay small."""
+    import torch
+
+    from core_runtime.weights.formats import Codebook, IntGroups, SuperGroups
+
+    source = raw.contiguous().numpy()
+    n, row_bytes = source.shape
+    step = max(1, CHUNK_BYTES // row_bytes)
+    tensors: dict[str, Tensor] = {}
+    for start in range(0, n, step):
+        part = source[start : start + step]
+        rows = len(part)
+        blocks = part.reshape(-1, row.block_bytes)
+        # A damaged file may hold infinite scales; `pack` looks for them afterwards.
+        with np.errstate(invalid="ignore"):
+            parts = row.unpack(blocks)
+        for name, unpacked in parts.items():
+            by_row = torch.from_numpy(unpacked.reshape(rows, -1))
+            if name not in tensors:
+                tensors[name] = by_row.new_empty(n, by_row.shape[1])
+            tensors[name][start : start + rows] = by_row
+    if row.form == "nvfp4":
+        tensors["scale"] = tensors["scale"].view(torch.float8_e4m3fn)
+    if "kind" in row.attributes:
+        return Codebook(**row.attributes, **tensors)
+    build = IntGroups if row.form.endswith("_groups") else SuperGroups
+    return build(**row.attributes, **tensors)
+
+
+def dequantized(raw: Tensor, dtype: str, k: int) -> Tensor:
+    """float32 [N, k] of uint8 [N, bytes a row]. dtype: the block type. For matrices that are not kept packed."""
+    weight = translate(raw, FORMATS[dtype])
+    return weight.dequantize().view(-1, k)

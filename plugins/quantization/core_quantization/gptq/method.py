@@ -1,0 +1,37 @@
+"""The method of GPTQ checkpoints: which module has which layout.
+
+Owns: this choice. Never does: unpack. Called by: the manifest.
+"""
+
+from __future__ import annotations
+
+from core.api.specs import Unsupported
+from core_quantization.declared.held import Run
+from core_quantization.declared.method import Choose
+from core_quantization.declared.part import StoredPart
+from core_quantization.gptq.declaration import Declaration
+from core_quantization.gptq.layout import GPTQLayout
+
+PACKED = "qweight"
+"""A module that has this tensor is packed, whatever lists of modules say."""
+
+
+def gptq_layouts(declaration: Declaration, run: Run) -> Choose:
+    """Choose by the declaration. run: what the user wants."""
+
+    def choose(part: StoredPart) -> GPTQLayout | Unsupported | None:
+        if PACKED not in part.tensors:
+            return None
+        scheme = declaration.scheme_of(part.own_name)
+        if scheme is None:
+            return Unsupported(f"'{part.own_name}' is packed, but 'dynamic' of the declaration says that it is plain")
+        return GPTQLayout(
+            run=run,
+            bits=scheme.bits,
+            group_size=scheme.group_size,
+            sym=scheme.sym,
+            desc_act=scheme.desc_act,
+            minus_one=declaration.minus_one,
+        )
+
+    return choose

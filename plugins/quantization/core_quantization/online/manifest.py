@@ -1,0 +1,127 @@
+"""Manifests of the methods that round plain checkpoints and open those that declare them. Torch-free.
+
+One entry point a scheme, all of one class.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from core.api.errors import UserError
+from core.api.reason import Reason
+from core.api.specs import Activation
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+from core.plugin.kinds import normalize
+from core_quantization.online.schemes import SCHEMES, Scheme
+from core_runtime.specs.checkpoint import CheckpointFacts
+
+
+class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The method's own arguments."""
+
+    activation: Annotated[
+        Literal["auto", "none", "bf16", "int8", "int8_row"],
+        msgspec.Meta(
+            description="Precision to which inputs of quantized layers are rounded; int8: integers with a scale for a row and "
+            "group; int8_row: one for a row, of weights too, which is faster and less exact; auto: the scheme's own, or none "
+            "when the dtype is not bfloat16."
+        ),
+    ] = "auto"
+    head: Annotated[
+        Literal["auto", "same", "int8", "none"],
+        msgspec.Meta(
+            description="How the embedding and the output head are held: same, as the other layers; int8; none, plain; auto, "
+            "int8."
+        ),
+    ] = "auto"
+    ignore: Annotated[
+        list[str],
+        msgspec.Meta(description="Parts whose name contains one of these stay plain, such as down_proj or layers.0."),
+    ] = []
+
+
+class OnlineManifest:
+    """The manifest of one scheme."""
+
+    CONTRACT = 1
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say what the plugin is."""
+        summary = f"rounds a plain checkpoint while it loads, or opens one that declares it: {self.scheme.summary}"
+        return PluginSpec(name=self.scheme.name, summary=summary, arguments=OnlineArguments)
+
+    @hookimpl
+    def core_supports(self, query: CheckpointFacts) -> list[Reason]:
+        """Plain checkpoints can be rounded, and those opened that declare the method."""
+        held = "GGUF file" if query.format == "gguf" else query.quantization
+        if held is None or self._is_declared(query):
+            return []
+        return [Reason("checkpoint", "plain floats", str(held), "leave --quantization out")]
+
+    @hookimpl
+    def core_load(self, context: LoadContext) -> Any:
+        """Build the method. Raises UserError for an activation that the scheme does not have."""
+        from core_quantization.online.method import OnlineMethod
+        from core_quantization.scaled.method import scaled_method
+
+        arguments = context.arguments or OnlineArguments()
+        if context.facts is not None and self._is_declared(context.facts):
+            self.refuse_online(arguments)
+            return scaled_method(context, arguments.activation)
+        head = self._head(arguments.head)
+        activations = {self.scheme.name: self._activation(arguments.activation, context)}
+        if head is not None and head.name not in activations:
+            activations[head.name] = _default(head, context)
+        return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
+
+    def _is_declared(self, facts: CheckpointFacts) -> bool:
+        """Whether the checkpoint says that it is packed so."""
+        words = (self.scheme.name, *self.scheme.declared_as)
+        return facts.quantization is not None and normalize(facts.quantization) in words
+
+    def refuse_online(self, arguments: OnlineArguments) -> None:
+        """Raises UserError for arguments about rounding, given for a checkpoint that is rounded already."""
+        for name, value, usual in (("head", arguments.head, "auto"), ("ignore", arguments.ignore, [])):
+            if value != usual:
+                raise UserError(
+                    f"--quantization-config.{name} {value}: the checkpoint is packed already ({self.scheme.name}), its tensors "
+                    "say which layers are plain; leave the argument out."
+                )
+
+    def _head(self, asked: str) -> Scheme | None:
+        """The scheme of the embedding and the output head; None: they stay plain."""
+        if asked == "none":
+            return None
+        names = {"auto": self.scheme.head, "same": self.scheme.name}
+        return SCHEMES[names.get(asked, asked)]
+
+    def _activation(self, asked: str, context: LoadContext) -> Activation:
+        if asked == "auto":
+            return _default(self.scheme, context)
+        for offered in self.scheme.activations:
+            if offered == asked:
+                return offered
+        offers = " or ".join(self.scheme.activations)
+        raise UserError(
+            f"--quantization-config.activation {asked}: quantization '{self.scheme.name}' has no such inputs; choose {offers}."
+        )
+
+
+def _default(scheme: Scheme, context: LoadContext) -> Activation:
+    """The scheme's own, which decides on the form of the weights as well, where the device gains by it."""
+    own = scheme.activations[0]
+    return own if context.dtype == "bfloat16" and own in context.roundings else "none"
+
+
+INT8 = OnlineManifest(SCHEMES["int8"])
+FP8 = OnlineManifest(SCHEMES["fp8"])
+NF4 = OnlineManifest(SCHEMES["nf4"])
+FP4 = OnlineManifest(SCHEMES["fp4"])
+MXFP4 = OnlineManifest(SCHEMES["mxfp4"])
+NVFP4 = OnlineManifest(SCHEMES["nvfp4"])

@@ -1,0 +1,143 @@
+"""How Quark stores matrices.
+
+Owns: names and shapes of its tensors, and how they are unpacked. Never does: round. Called by: the method.
+
+Integers in groups lie turned, [K, N]; those of 4 bits fill words along the last axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from core.api.specs import PartPlan, Unsupported
+from core_quantization.declared.floats import DeclaredFloat4, DeclaredFloat8
+from core_quantization.declared.held import Integers, Run, planned
+from core_quantization.declared.layout import Layout
+from core_quantization.declared.method import PLAIN
+from core_quantization.declared.part import StoredPart
+from core_quantization.declared.stored import FLOATS, Wanted
+from core_quantization.quark.declaration import FLOAT4, INTEGERS, Declaration, Numbers
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from core_runtime.weights.formats import CanonicalWeight
+
+WORD: Final = 8
+"""Integers of 4 bits in a word."""
+INTERLEAVED: Final = (0, 4, 1, 5, 2, 6, 3, 7)
+UNREAD: Final = ("input_scale", "input_zero_point")
+"""Inputs are rounded by their own size."""
+
+
+class Choice:
+    """The layouts of one checkpoint.
+
+    declaration: what it says. run: what the user wants.
+    """
+
+    def __init__(self, declaration: Declaration, run: Run) -> None:
+        self._declaration = declaration
+        self._run = run
+
+    def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
+        """See `Choose` of the method."""
+        weight = part.tensors.get("weight")
+        has_scale = "weight_scale" in part.tensors
+        if weight is None or (weight.dtype in PLAIN and not has_scale):
+            return None
+        if weight.dtype in PLAIN:
+            return Unsupported(
+                f"tensor '{weight.source}' is plain and has a scale: the model was exported before it was packed; export it "
+                "again with weight_format 'real_quantized'"
+            )
+        numbers = self._declaration.numbers_of(part.own_name)
+        if numbers is None:
+            return Unsupported(f"module '{part.own_name}' is packed, but its declaration gives its weights no scheme")
+        if numbers.dtype in INTEGERS:
+            return IntegerLayout(numbers, self._run, self._declaration.reordered)
+        if numbers.dtype == FLOAT4:
+            return DeclaredFloat4("weight", numbers.shares.group_size, self._run)
+        return DeclaredFloat8(numbers.shares, self._run)
+
+
+class IntegerLayout:
+    """Integers of 4 or 8 bits.
+
+    numbers: the scheme. run: what the user wants. reordered: whether those of a word are interleaved.
+    """
+
+    def __init__(self, numbers: Numbers, run: Run, reordered: bool) -> None:
+        self._numbers = numbers
+        self._run = run
+        self._bits = INTEGERS[numbers.dtype]
+        self._order = INTERLEAVED if reordered else None
+        self._turned = numbers.shares.by == "group"
+        self._sign = 0 if numbers.dtype.startswith("u") else 1 << (self._bits - 1)
+
+    def plan(self, part: StoredPart) -> PartPlan | Unsupported:
+        """See `Layout`."""
+        rows, inputs = part.shape
+        stored = (inputs, rows) if self._turned else (rows, inputs)
+        own = [self._wanted("weight", stored), Wanted("weight_scale", FLOATS, self._scales(part))]
+        if self._numbers.zeros:
+            own.append(self._wanted("weight_zero_point", *self._scales(part)))
+        return planned(part, own, self._how, self._run, ("weight_zero_point", *UNREAD))
+
+    def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
+        """See `Layout`."""
+        from core_quantization.declared.bits import to_nibbles
+        from core_quantization.declared.canonical import integer_weight
+
+        rows, inputs = part.shape
+        width = rows if self._turned else inputs
+        values = self._unsigned(tensors["weight"], width)
+        scale = tensors["weight_scale"]
+        zeros = None
+        if self._numbers.zeros:
+            zeros = self._unsigned(tensors["weight_zero_point"], rows)
+        if self._turned:
+            values = values.T.contiguous()
+            scale = scale.T
+            zeros = None if zeros is None else zeros.T
+        if self._bits == 4:
+            values = to_nibbles(values)
+        return integer_weight(self._how(part), values, scale, zeros)
+
+    def _how(self, part: StoredPart) -> Integers:
+        inputs = part.shape[1]
+        return Integers(
+            bits=self._bits,
+            group_size=self._numbers.shares.width(inputs),
+            zeros=self._numbers.zeros,
+            channel=not self._turned,
+            ordered=False,
+            scale=part.tensors["weight_scale"].dtype,
+        )
+
+    def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
+        """Shapes that the scales may have; those of groups lie turned, too."""
+        shapes = self._numbers.shares.shapes(part.shape)
+        return [shape[::-1] for shape in shapes] if self._turned else shapes
+
+    def _wanted(self, suffix: str, *shapes: tuple[int, ...]) -> Wanted:
+        """A tensor of so many integers, as it is stored."""
+        if self._bits == 8:
+            return Wanted(suffix, ("U8",) if self._sign == 0 else ("I8",), shapes)
+        packed = [(*shape[:-1], -(-shape[-1] // WORD)) if shape else shape for shape in shapes]
+        return Wanted(suffix, ("I32",), packed)
+
+    def _unsigned(self, stored: Tensor, width: int) -> Tensor:
+        """Integers [..., width], or one of them, as unsigned ones, larger by half of their range where they have a sign."""
+        import torch
+
+        from core_quantization.declared.bits import unpack_words
+
+        if self._bits == 8:
+            return stored.view(torch.uint8) ^ self._sign
+        if stored.numel() == 1:  # the zero point of a whole matrix
+            return (stored & 15).to(torch.uint8) ^ self._sign
+        words = stored if stored.dim() == 2 else stored.reshape(1, -1)
+        values = unpack_words(words, self._bits, self._order)[:, :width] ^ self._sign
+        return values if stored.dim() == 2 else values[0]

@@ -1,0 +1,21 @@
+"""Where an answer begins: inside of reasoning or not.
+
+Owns: that question. Never does: read the answer. Called by: the parser, the constraint.
+"""
+
+from __future__ import annotations
+
+from core_formats.reader import SPACE
+from core_formats.response_format import ResponseFormat
+
+
+def begins_inside(row: ResponseFormat, prompt_tail: str) -> bool:
+    """Whether the answer to a prompt that ends so begins inside of reasoning."""
+    if row.reasoning is None:
+        return False
+    tail = prompt_tail.rstrip(SPACE)
+    if tail.endswith(tuple(text.strip() for text in row.reasoning.open)):
+        return True
+    if tail.endswith(tuple(text.strip() for text in row.reasoning.close)):
+        return False
+    return row.reasoning.implied_open

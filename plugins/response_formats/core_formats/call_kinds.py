@@ -1,0 +1,67 @@
+"""The kinds of bodies of calls.
+
+Owns: which reader a kind has, and which of several forms a text is in. Never does: read. Called by: the parser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from core_formats.call_reading import CallReading
+from core_formats.json_body import read_json_calls
+from core_formats.loose_body import read_loose_call
+from core_formats.markers import FormMarkers
+from core_formats.named_body import read_named_call
+from core_formats.pairs_body import read_pairs_call
+from core_formats.python_body import read_python_calls
+from core_formats.reader import SPACE, Reader, Reading
+from core_formats.response_format import BodyKind
+
+READERS: Mapping[BodyKind, Callable[[CallReading], Reading[bool]]] = MappingProxyType(
+    {
+        "json": read_json_calls,
+        "named_json": read_named_call,
+        "pairs": read_pairs_call,
+        "pythonic": read_python_calls,
+        "loose": read_loose_call,
+    }
+)
+
+
+def chosen(forms: tuple[FormMarkers, ...], reader: Reader) -> Reading[FormMarkers | None]:
+    """The form of the text that follows; None: it has none of them. Nothing is read but white space."""
+    if len(forms) == 1 and forms[0].open:
+        return forms[0]
+    first = yield from reader.skip()
+    second = (yield from _second(reader)) if first == "[" else ""
+    for form in forms:
+        if _fits(form, first, second):
+            return form
+    return None
+
+
+def _second(reader: Reader) -> Reading[str]:
+    """The first character behind the next that is no white space."""
+    offset = 1
+    while True:
+        if reader.at + offset >= len(reader.text):
+            if not (yield from reader.more()):
+                return ""
+        elif reader.text[reader.at + offset] in SPACE:
+            offset += 1
+        else:
+            return reader.text[reader.at + offset]
+
+
+def _fits(form: FormMarkers, first: str, second: str) -> bool:
+    """Whether a body may begin with these characters. second: the one in a list that begins."""
+    start = second if first == "[" else first
+    match form.form.kind:
+        case "json":
+            return start == "{" or (form.form.fence and first == "`")
+        case "pythonic":
+            named = start.isalpha() or start == "_"
+            return named and (first == "[" or bool(form.open))
+        case _:
+            return bool(first) and first not in "{[`"

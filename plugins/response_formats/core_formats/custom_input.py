@@ -1,0 +1,58 @@
+"""The text of a custom tool's input, out of the JSON around it.
+
+Owns: `CustomInput`. Never does: know where the JSON came from. Called by: `core_formats.answer_sink`.
+"""
+
+from __future__ import annotations
+
+from core_formats.json_text import string_text
+from core_formats.reader import Reader, Reading, Sink
+
+
+class CustomInput:
+    """Is given `{"input": "..."}` in pieces and gives the string; anything else is given as it is."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._reader = Reader()
+        self._reading = self._run()
+
+    def put(self, text: str) -> None:
+        """More of the JSON."""
+        self._reader.give(text)
+        next(self._reading, None)
+
+    def end(self) -> None:
+        """No more comes."""
+        self._reader.ended = True
+        next(self._reading, None)
+
+    def _run(self) -> Reading[None]:
+        reader = self._reader
+        reader.mark = reader.at
+        if (yield from self._key()) and (yield from reader.skip()) == '"':
+            reader.mark = None
+            yield from string_text(reader, self._sink)
+            while (yield from reader.peek()):
+                reader.at = len(reader.text)
+            return
+        reader.at = reader.mark
+        reader.mark = None
+        while (yield from reader.peek()):
+            rest = reader.text[reader.at :]
+            reader.at = len(reader.text)
+            self._sink(rest)
+
+    def _key(self) -> Reading[bool]:
+        """Read up to the first value of an object."""
+        reader = self._reader
+        if (yield from reader.skip()) != "{":
+            return False
+        reader.at += 1
+        if (yield from reader.skip()) != '"':
+            return False
+        yield from string_text(reader, lambda text: None)
+        if (yield from reader.skip()) != ":":
+            return False
+        reader.at += 1
+        return True

@@ -1,0 +1,38 @@
+"""Manifest of the `draft_model` proposer: a smaller model, which the core runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from core.plugin.hookspecs import DraftContext, PluginSpec, hookimpl
+from core_runtime.specs.draft_spec import DraftSpec
+from core_speculative.draft_model.shape import model_draft
+
+CONTRACT = 1
+
+
+class DraftModelArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments under `--speculative-config`."""
+
+    parallel_drafting: Annotated[
+        bool, msgspec.Meta(description="All drafts come from one pass, as of the method `parallel`.")
+    ] = False
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="draft_model",
+        summary="drafts of a smaller model with the same vocabulary (--speculative-config.model)",
+        arguments=DraftModelArguments,
+    )
+
+
+@hookimpl
+def core_draft_spec(context: DraftContext) -> DraftSpec:
+    """The whole model, as its family describes it."""
+    arguments = context.arguments or DraftModelArguments()
+    return model_draft(context, parallel=arguments.parallel_drafting)

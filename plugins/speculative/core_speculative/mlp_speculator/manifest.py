@@ -1,0 +1,40 @@
+"""Manifest of the `mlp_speculator` proposer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.plugin.hookspecs import DraftContext, LoadContext, PluginSpec, hookimpl
+from core_runtime.specs.draft_spec import BEHIND_NORM, DraftSpec
+from core_speculative.counted import CountedArguments, check_count
+
+CONTRACT = 1
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="mlp_speculator",
+        summary="an MLP whose state goes from draft to draft (speculators of IBM's accelerators)",
+        arguments=CountedArguments,
+    )
+
+
+@hookimpl
+def core_draft_spec(context: DraftContext) -> DraftSpec | None:
+    """Describe the draft: heads, which read the last hidden state."""
+    from core_speculative.mlp_speculator.layout import mlp_shape
+
+    shape = mlp_shape(context)
+    if context.arguments is not None:
+        check_count(context.arguments.num_speculative_tokens, len(shape.stages), "stages")
+    return DraftSpec(taps=(BEHIND_NORM,), num_drafts=len(shape.stages))
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the heads."""
+    from core_speculative.mlp_speculator.heads import MLPHeads
+
+    return MLPHeads(context)

@@ -1,0 +1,70 @@
+"""Manifest of the `ngram` proposer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
+
+CONTRACT = 1
+
+
+class NgramArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments under `--speculative-config`."""
+
+    prompt_lookup_max: Annotated[
+        int, msgspec.Meta(ge=1, le=64, description="Longest suffix, in tokens, that is looked for in what came before.")
+    ] = 4
+    prompt_lookup_min: Annotated[
+        Annotated[int, msgspec.Meta(ge=1)] | None,
+        msgspec.Meta(description="Shortest suffix, in tokens. Unset: half of prompt_lookup_max, at least 1."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.shortest > self.prompt_lookup_max:
+            raise ValueError(
+                f"prompt_lookup_min is {self.prompt_lookup_min}, more than prompt_lookup_max ({self.prompt_lookup_max}); "
+                "lower it or raise the other."
+            )
+
+    @property
+    def shortest(self) -> int:
+        """`prompt_lookup_min`, or its default."""
+        if self.prompt_lookup_min is not None:
+            return self.prompt_lookup_min
+        return max(1, self.prompt_lookup_max // 2)
+
+
+@hookimpl
+def core_spec() -> PluginSpec:
+    """Say what the plugin is."""
+    return PluginSpec(
+        name="ngram",
+        summary="drafts copied from earlier text that followed the same words; needs no second model",
+        arguments=NgramArguments,
+    )
+
+
+@hookimpl
+def core_load(context: LoadContext) -> Any:
+    """Build the proposer."""
+    from core_speculative.ngram.proposer import NgramProposer
+
+    arguments = context.arguments or NgramArguments()
+    return NgramProposer(shortest=arguments.shortest, longest=arguments.prompt_lookup_max)
+
+
+class NgramGpu:
+    """Manifest of `ngram_gpu`, another name for `ngram`: there is one form of it, whatever the device."""
+
+    CONTRACT = CONTRACT
+
+    @hookimpl
+    def core_spec(self) -> PluginSpec:
+        """Say whose name this is."""
+        return PluginSpec(name="ngram_gpu", summary="another name for ngram", alias_of="ngram")
+
+
+NGRAM_GPU = NgramGpu()

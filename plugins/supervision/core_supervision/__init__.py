@@ -1,0 +1,1 @@
+"""The life of an engine process: its state, its death, and the engine that follows it."""

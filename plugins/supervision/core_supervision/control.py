@@ -1,0 +1,170 @@
+"""An engine paused, put to sleep and given new weights, as a server or a program in asyncio asks for it.
+
+Owns: `EngineControl`: the calls, and waiting for requests that are to end first. Never does: know what a call does (the
+engine's lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the server's routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
+from core.api.weights import WeightUpdate
+from core_supervision.state_table import ENDED
+
+POLL_S = 0.02
+"""Seconds between two questions whether the requests that are waited for have ended."""
+
+
+class Callee(Protocol):
+    """The client of an engine."""
+
+    async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
+        """Call a utility. Raises UtilityError, EngineDeadError."""
+        ...
+
+
+class EngineControl:
+    """The calls of one client of an engine; make one for each connection.
+
+    client: of the engine that lives; raises what it raises when none does.
+    wait:   sleeps for a number of seconds.
+
+    Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
+    being started again. What it changes is in the statistics, which the engine sends before it answers.
+    """
+
+    def __init__(
+        self,
+        client: Callable[[], Callee],
+        wait: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._client = client
+        self._wait = wait
+        self._num_holds = 0
+
+    async def pause(self, mode: str = "abort", *, clear_cache: bool = True) -> None:
+        """Compute nothing until `resume`; requests that come wait.
+
+        mode: what becomes of those that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
+        clear_cache: whether cached prefixes are forgotten.
+
+        A call that is cancelled while it waits halts nothing any more, nor does one whose process dies.
+        """
+        if mode == "wait":
+            await self._having_waited("keep_pause", clears_cache=clear_cache)
+        else:
+            await self._call("pause", mode=mode, clear_cache=clear_cache)
+
+    async def resume(self) -> None:
+        """End all pauses, those of calls that wait too."""
+        await self._call("resume")
+
+    async def state(self) -> dict[str, Any]:
+        """The state of the engine as plain values; see `LifecycleCalls.lifecycle`."""
+        state: dict[str, Any] = await self._call("lifecycle")
+        return state
+
+    async def is_paused(self) -> bool:
+        """Whether a pause was asked for that has not ended."""
+        state = await self.state()
+        return bool(state["is_paused"])
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give the memory of weights and cache back until `wake_up`; requests that come wait.
+
+        level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
+        mode: see `pause`.
+        """
+        if mode == "wait":
+            await self._having_waited("sleep", level=level, mode="wait")
+        else:
+            await self._call("sleep", level=level, mode=mode)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it."""
+        await self._call("wake_up", tags=None if tags is None else list(tags))
+
+    async def is_sleeping(self) -> bool:
+        """Whether some of the memory is not there."""
+        state = await self.state()
+        return bool(state["is_sleeping"])
+
+    async def update_weights(self, update: WeightUpdate, mode: str = "keep") -> str:
+        """Replace weights, or gather the update after `start_weight_update`. Returns the version of the weights in use.
+
+        mode: see `pause`; requests that go on do so with the new weights.
+        """
+        fields = msgspec.to_builtins(update)
+        given = {name: value for name, value in fields.items() if value is not None}
+        return await self._replacing("update_weights", mode, update=given)
+
+    async def init_weight_transfer_engine(self) -> None:
+        """Nothing is to be prepared: checkpoints and shared memory are there or not."""
+
+    async def start_weight_update(self) -> None:
+        """From now on updates are gathered."""
+        await self._call("start_weight_update")
+
+    async def finish_weight_update(self, weight_version: str | None = None, mode: str = "keep") -> str:
+        """Apply what was gathered. Returns the version of the weights in use."""
+        return await self._replacing("finish_weight_update", mode, weight_version=weight_version)
+
+    async def reload_weights(self) -> str:
+        """Read the weights again, as their files are now. Returns the version of the weights in use."""
+        state = await self._call("reload_weights")
+        return str(state["weight_version"])
+
+    async def _replacing(self, method: str, mode: str, **arguments: Any) -> str:
+        """Make a call that replaces weights. Returns their version."""
+        if mode == "wait":
+            state = await self._having_waited(method, **arguments, mode="wait")
+        else:
+            state = await self._call(method, **arguments, mode=mode)
+        return str(state["weight_version"])
+
+    async def _having_waited(self, method: str, *, clears_cache: bool = False, **arguments: Any) -> dict[str, Any]:
+        """Make a call once all requests that are there have ended; those that come wait for it. Returns the state.
+
+        The engine holds new requests for this call alone, and stops doing so when the call ends, however it does.
+        Raises RequestError when all pauses are ended before the requests have.
+        """
+        self._num_holds += 1
+        hold = self._num_holds
+        keeps_pause = False
+        try:
+            state = await self._call("pause", mode="wait", clear_cache=False, hold=hold)
+            while state["hold"] == "drains":
+                await self._wait(POLL_S)
+                state = await self._call("lifecycle", hold=hold)
+            if state["hold"] == "ended":
+                raise RequestError(ENDED, status=409, code="engine_refused")
+            if clears_cache:  # first: a caller that hangs up meanwhile has not paused anything
+                await self._call("reset_prefix_cache")
+            changed: dict[str, Any] = await self._call(method, **arguments, hold=hold)
+            keeps_pause = method == "keep_pause"
+        finally:
+            if not keeps_pause:
+                await self._let_go(hold)
+        return changed
+
+    async def _let_go(self, hold: int) -> None:
+        with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has gone with the engine
+            await self._call("let_go", hold=hold)
+
+    async def _call(self, method: str, **arguments: Any) -> Any:
+        try:
+            state = await self._client().call(method, arguments)
+        except UtilityError as error:
+            raise RequestError(str(error), code="engine_refused") from None
+        except EngineDeadError:
+            self._client()  # raises this error again when the engine is gone for good
+            raise EngineStalledError(
+                f"The engine died during {method} and is being started again; look at its state before you call again."
+            ) from None
+        return state

@@ -1,0 +1,92 @@
+"""Why an engine process died.
+
+Owns: `Death`, and how it follows from what the system, the engine and its last step tell. Never does: act on it.
+Called by: `EngineProcess`.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from core.api.messages import NO_HANDLE
+from core_supervision.breadcrumbs import LastStep
+
+Cause = Literal["crash", "killed", "out_of_memory", "wedge", "exit"]
+"""A signal through its own doing; one from outside; the system needed its memory; we killed it because it hung; it ended by
+itself."""
+
+CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
+
+CRASHES: Final = frozenset({
+    signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
+})  # fmt: skip
+"""Signals by which a process ends through its own doing; others come from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """One death of an engine process.
+
+    cause:    see `Cause`.
+    sentence: the cause in words, for log and health.
+    suspects: handles of the sequences that it was computing; none where that says nothing: between steps, or when memory
+              was short.
+    """
+
+    cause: Cause
+    sentence: str
+    suspects: tuple[int, ...] = ()
+
+
+def death_of(
+    returncode: int | None,
+    last: LastStep | None,
+    *,
+    wedge: str | None = None,
+    num_oom_kills: int = 0,
+) -> Death:
+    """Why a process died.
+
+    returncode:    as of `subprocess`; None: it still runs.
+    last:          the last step that it began.
+    wedge:         why we killed it, if we did: a clause.
+    num_oom_kills: processes that the system has killed for their memory while it ran.
+    """
+    suspects = suspects_in(last)
+    if wedge is not None:
+        return Death("wedge", f"The engine process was killed because it hung: {wedge}.", suspects)
+    if returncode == -signal.SIGKILL and num_oom_kills > 0:
+        return Death("out_of_memory", "The engine process was killed by the system because memory was short.")
+    return Death(_cause(returncode), f"The engine process ended unexpectedly: it {how_ended(returncode)}.", suspects)
+
+
+def suspects_in(last: LastStep | None) -> tuple[int, ...]:
+    """Handles of the sequences that a step was computing; none when it had ended."""
+    if last is None or not last.computing:
+        return ()
+    return tuple(handle for handle in last.handles if handle != NO_HANDLE)
+
+
+def how_ended(returncode: int | None) -> str:
+    """The end of a process in words that follow "it". returncode: as of `subprocess`; None: it still runs."""
+    if returncode is None:
+        return "still runs"
+    if returncode >= 0:
+        return f"exited with code {returncode}"
+    number = -returncode
+    return f"was killed by signal {number} ({_signal_name(number)})"
+
+
+def _cause(returncode: int | None) -> Cause:
+    if returncode is None or returncode >= 0:
+        return "exit"
+    return "crash" if -returncode in CRASHES else "killed"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "real-time"

@@ -1,0 +1,88 @@
+"""The lifecycle as a part of an engine.
+
+Owns: `LifecycleObserver`: what an engine takes over from the one before it, and when its lifecycle hears of clients and steps.
+Never does: pause, sleep or change weights (`core_supervision.lifecycle` does). Called by: the engine core.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.api.messages import SchedulerStats
+from core.engine.observer import Engine, EngineObserver, EngineStart
+from core_supervision import lasting
+from core_supervision.engine_state import EngineState
+from core_supervision.lifecycle import Lifecycle
+from core_supervision.state_keeper import StateStorage
+
+
+class LifecycleObserver(EngineObserver):
+    """lifecycle: the engine's, once it is attached.
+
+    before:  state of the previous engine when it died; None: there was none.
+    storage: memory that the next engine reads; None: the file that the configuration names.
+    clock:   seconds since the epoch.
+    """
+
+    order = 20  # its gate comes before that of grammars: no grammar is prepared for an engine that is halted
+
+    lifecycle: Lifecycle
+    _engine: Engine
+
+    def __init__(
+        self,
+        before: EngineState | None,
+        *,
+        storage: StateStorage | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._before = before
+        self._storage = storage
+        self._clock = clock
+
+    @classmethod
+    def open(cls, start: EngineStart) -> Self:
+        """The lifecycle, with what the previous engine has left."""
+        return cls(lasting.read(start.config.lasting_file))
+
+    def configure(self, config: EngineConfig) -> EngineConfig:
+        """Begin with the weights of the previous engine."""
+        if self._before is None:
+            return config
+        return msgspec.structs.replace(config, weights=self._before.weights)
+
+    def attach(self, engine: Engine) -> None:
+        """Begin a lifecycle."""
+        self._engine = engine
+        self.lifecycle = Lifecycle(engine, engine.config, engine.executor, storage=self._storage, clock=self._clock)
+        self.gate = self.lifecycle.halt
+
+    def before_first(self) -> None:
+        """Pause and sleep as the previous engine did when it died."""
+        if self._before is not None:
+            self.lifecycle.go_on_as(self._before)
+
+    def before_step(self) -> None:
+        """Settle calls that wait for requests to end, when the state has changed since the last step."""
+        if self._engine.has_news:
+            self.lifecycle.note_drained()
+
+    def client_gone(self, client: int) -> None:
+        """End the waiting calls of a client."""
+        self.lifecycle.client_gone(client)
+
+    def report(self, stats: SchedulerStats) -> None:
+        """Count the requests that wait for the engine to go on."""
+        arrivals = self.lifecycle.halt.arrivals
+        if arrivals:
+            stats.num_waiting += len(arrivals)
+            stats.num_deferred += len(arrivals)
+
+    def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
+        """The calls by which clients pause the engine, put it to sleep and change its weights."""
+        return self.lifecycle.utilities(client)

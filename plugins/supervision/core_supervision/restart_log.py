@@ -1,0 +1,68 @@
+"""What became of dead engines, for whoever watches a server.
+
+Owns: `RestartLog`: the number of restarts by cause, the latest deaths. Never does: restart. Called by: the recovery (writes),
+health and metrics (read).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core_supervision.death import CAUSES
+
+LATEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class PastDeath:
+    """One death.
+
+    cause: in a word, as `core_supervision.death` has it.
+    time: seconds since the epoch.
+    """
+
+    cause: str
+    time: float
+
+
+class RestartLog:
+    """Of one server.
+
+    latest:       the newest deaths, oldest first.
+    num_restarts: engines that were started in place of dead ones, by the cause of the death.
+    paused_since: monotonic seconds since which requests wait for the next engine; None: they do not.
+    on_recovered: called with the seconds of each pause that went well.
+    """
+
+    def __init__(self) -> None:
+        self.latest: deque[PastDeath] = deque(maxlen=LATEST)
+        # Zeros from the start: a rate over a counter that first appears as 1 would never show the first restart.
+        self.num_restarts: Counter[str] = Counter(dict.fromkeys(CAUSES, 0))
+        self.paused_since: float | None = None
+        self.on_recovered: Callable[[float], None] | None = None
+
+    def died(self, cause: str) -> None:
+        """An engine has died; a pause begins, unless there is one."""
+        self.latest.append(PastDeath(cause, time.time()))
+        if self.paused_since is None:
+            self.paused_since = time.monotonic()
+
+    def restarted(self, cause: str) -> None:
+        """Another engine runs after a death of this cause."""
+        self.num_restarts[cause] += 1
+
+    def recovered(self) -> float:
+        """The pause is over: everything goes on. Returns its seconds."""
+        seconds = self.paused_s
+        self.paused_since = None
+        if self.on_recovered is not None:
+            self.on_recovered(seconds)
+        return seconds
+
+    @property
+    def paused_s(self) -> float:
+        """Seconds of the present pause; 0.0: there is none."""
+        return 0.0 if self.paused_since is None else time.monotonic() - self.paused_since

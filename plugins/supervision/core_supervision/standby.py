@@ -1,0 +1,91 @@
+"""Processes for engines to come.
+
+Owns: `EngineProcesses`: one that was spawned for the first engine, one that waits for the next death, if asked for, and the
+files in memory that engines hand on.
+Never does: configure or judge them. Called by: `OwnedEngineSource`.
+
+A process that waits has imported all that an engine of its executor needs, which is most of a start's time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+
+from core.api.errors import UserError
+from core.engine.shared_file import SharedFiles
+from core_supervision.child import EngineProcess
+
+SETTLE_S = 2.0
+"""Time after which the next process is spawned: an engine that has just come up has requests to go on with first."""
+
+
+class EngineProcesses:
+    """Use it from one event loop.
+
+    executor: MODULE:CLASS of another executor than the default.
+    first:    the process for the first engine, spawned already.
+    standby:  whether one waits while an engine runs.
+    """
+
+    def __init__(self, executor: str | None, first: EngineProcess | None, *, standby: bool) -> None:
+        self._executor = executor
+        self._waiting = first
+        self._standby = standby
+        self._files: SharedFiles | None = None
+        self._refilling: asyncio.Task[None] | None = None
+        self._spawner = ThreadPoolExecutor(1, "engine-spawner")
+        # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
+        # inherits the priority of the thread that spawns it.
+        self._spawner.submit(bool)
+
+    async def take(self) -> EngineProcess:
+        """A process that has no configuration yet, the caller's from now on. Raises UserError where none can be spawned."""
+        await self._stop_refilling()
+        process = self._waiting
+        self._waiting = None
+        if process is not None and process.has_ended:
+            process.discard()
+            process = None
+        if process is None:
+            process = await self._spawn()
+        if self._files is None and process.files is not None:
+            self._files = process.files.again()
+        return process
+
+    def engine_runs(self) -> None:
+        """Spawn the one that waits, a little later."""
+        if self._standby and self._waiting is None:
+            self._refilling = asyncio.create_task(self._refill())
+
+    async def close(self) -> None:
+        """End the one that waits, and give the files back. May be called twice."""
+        await self._stop_refilling()
+        if self._waiting is not None:
+            self._waiting.kill()
+            await self._waiting.stop(0.0)
+            self._waiting = None
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+        self._spawner.shutdown(wait=False)
+
+    async def _stop_refilling(self) -> None:
+        if self._refilling is not None:
+            self._refilling.cancel()
+            await asyncio.gather(self._refilling, return_exceptions=True)
+            self._refilling = None
+
+    async def _refill(self) -> None:
+        await asyncio.sleep(SETTLE_S)
+        with contextlib.suppress(OSError, UserError):  # the next engine's start tells of it, if it lasts
+            self._waiting = await self._spawn()
+
+    async def _spawn(self) -> EngineProcess:
+        spawning = self._spawner.submit(EngineProcess.spawn, self._executor, self._files)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(spawning))
+        except asyncio.CancelledError:
+            spawning.result().discard()
+            raise

@@ -1,0 +1,88 @@
+"""The one place where the state of an engine changes.
+
+Owns: `StateKeeper`: the current state, the check of each event against the table, and the order of a change: check, write for
+the next engine, adopt, report. Never does: touch memory or weights. Called by: the lifecycle and its weight updates.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from core.api.errors import EngineDeadError, UtilityError
+from core.api.weights import WeightsState
+from core_supervision.engine_state import EngineState
+from core_supervision.state_table import TABLE, EventName
+from core_supervision.state_text import who_holds
+
+logger = logging.getLogger(__name__)
+
+
+class StateStorage(Protocol):
+    """Memory that the next engine reads."""
+
+    def write(self, state: EngineState) -> None:
+        """Keep a record, whole or not at all. Raises OSError."""
+        ...
+
+
+class StateKeeper:
+    """state: the record as it is now.
+
+    storage:   of the record.
+    on_change: called after each change with the new state.
+    """
+
+    def __init__(self, state: EngineState, storage: StateStorage, on_change: Callable[[EngineState], None]) -> None:
+        self.state = state
+        self._storage = storage
+        self._on_change = on_change
+
+    def take_over(self, before: EngineState, weights: WeightsState) -> None:
+        """Begin as the engine that follows one which died in the state `before`.
+
+        weights: that this engine was started with.
+        """
+        self.state = before
+        self.move("died", lambda state: state.after_death(weights))
+        self._on_change(self.state)
+
+    def check(self, event: EventName) -> None:
+        """Raise UtilityError when an event is refused now."""
+        cell = TABLE[event].cells[self.state.phase]
+        if isinstance(cell, str):
+            raise UtilityError(cell.replace("{who}", who_holds(self.state)))
+
+    def move(self, event: EventName, change: Callable[[EngineState], EngineState]) -> bool:
+        """Let an event happen. Returns whether the next engine will know of it.
+
+        change: makes the next state of the present one.
+        Raises UtilityError when the table refuses the event, or when it cannot be recorded before it is acted upon; then
+        nothing has changed. Raises EngineDeadError for a state that the table does not know: a defect, after which no
+        claim about cached keys and values holds.
+        """
+        self.check(event)
+        row = TABLE[event]
+        before = self.state
+        after = change(before)
+        if after.phase not in row.cells[before.phase]:
+            raise EngineDeadError(f"The engine's state broke: {event} led from {before.phase} to {after.phase}.")
+        if after == before:
+            return True
+        is_recorded = self._record(event, after, is_intent=row.is_intent)
+        self.state = after
+        self._on_change(after)
+        return is_recorded
+
+    def _record(self, event: EventName, state: EngineState, *, is_intent: bool) -> bool:
+        try:
+            self._storage.write(state)
+        except OSError as error:
+            if is_intent:
+                raise UtilityError(
+                    f"There is no memory to note {event} for the next engine ({error.strerror}); nothing has changed."
+                ) from error
+            logger.error("The next engine will not know of %s: %s.", event, error.strerror)
+            return False
+        return True

@@ -1,0 +1,202 @@
+"""Newer weights for an engine that runs: taken at once, or gathered and taken together.
+
+Owns: `WeightUpdates`: what was gathered, and the order of a change. Never does: touch a weight (the executor's reloader does),
+or decide whether the engine computes (the state keeper does). Called by: the lifecycle, for its utilities.
+
+The order of a change: record that it begins; swap the models; record the new weights; drop every cached key and value;
+give the memory of replaced tensors back; record the end. A death between two of these leaves the old weights or the new ones,
+never a mixture, and never an old cache.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from core.api.config import EngineConfig
+from core.api.decoding import UNREADABLE
+from core.api.errors import UtilityError
+from core.api.weights import Version, WeightSource, WeightsState, WeightUpdate
+from core.engine.executor import Reloader
+from core.engine.observer import Engine
+from core_supervision.engine_state import Gathering
+from core_supervision.halt import between_steps, drop_cache
+from core_supervision.state_keeper import StateKeeper
+
+logger = logging.getLogger(__name__)
+
+NOT_APPLIED = (
+    "The weight update that was begun could not be applied and is dropped; start it again (start_weight_update)."
+)
+
+
+class WeightUpdates:
+    """The updates of one engine.
+
+    reloader: None where the executor replaces no weights.
+    clock:    seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        core: Engine,
+        config: EngineConfig,
+        reloader: Reloader | None,
+        keeper: StateKeeper,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._core = core
+        self._config = config
+        self._reloader = reloader
+        self._keeper = keeper
+        self._clock = clock
+        self._gathered: list[WeightSource] = []
+        self._frees_first = False
+        self._recorded = keeper.state.weights
+        """Weights that the next engine would begin with."""
+
+    def take(self, update: dict[str, Any], mode: str) -> None:
+        """Take one update, at once, or with others when an update was begun. See `Lifecycle.update_weights`."""
+        reloader = self._replacing()
+        self._check_not_lost()
+        request = _as_update(update)
+        is_gathering = self._keeper.state.gathering is not None
+        if is_gathering and request.weight_version is not None:
+            raise UtilityError("weight update: name the version when you finish it.")
+        try:
+            source = between_steps(self._core, lambda: reloader.stage(request))
+        except BaseException:
+            self._discard(())  # what was copied by then
+            raise
+        if is_gathering:
+            self._gathered.append(source)
+            self._frees_first |= request.frees_first
+        else:
+            self._apply([source], request.weight_version, mode, frees_first=request.frees_first)
+
+    def start(self, client: int) -> None:
+        """Begin to gather updates. What was gathered before is dropped."""
+        self._replacing()
+        gathering = Gathering(client, self._clock())
+        self._keeper.move("begin_gathering", lambda state: state.gathered(gathering))
+        self._drop_gathered()
+
+    def finish(self, weight_version: str | None, mode: str) -> None:
+        """Apply what was gathered. A failure drops all of it, and nothing has changed."""
+        self._replacing()
+        self._check_not_lost()
+        gathering = self._keeper.state.gathering
+        if gathering is None or not self._gathered:
+            raise UtilityError("There is no weight update to finish; start one, and send tensors.")
+        version = _as_version(weight_version)
+        sources = self._gathered
+        self._gathered = []
+        try:
+            self._apply(sources, version, mode, frees_first=self._frees_first)
+        except BaseException:
+            if self._keeper.state.gathering is not None and self._keeper.state.phase != "changing":
+                lost = msgspec.structs.replace(gathering, lost=NOT_APPLIED)
+                self._keeper.move("end_gathering", lambda state: state.gathered(lost))
+            raise
+
+    def reload(self) -> None:
+        """Read the weights again, as their files are now."""
+        self._change(self._replacing().reload)
+
+    def _apply(self, sources: Sequence[WeightSource], version: str | None, mode: str, *, frees_first: bool) -> None:
+        """Use staged sources, or discard them."""
+        reloader = self._replacing()
+        try:
+            self._change(
+                lambda: reloader.apply(sources, version, frees_first=frees_first),
+                mode,
+                frees_first=frees_first,
+                ends_gathering=True,
+            )
+        except BaseException:
+            self._discard(sources)  # the reloader keeps those that it uses
+            raise
+
+    def _change(
+        self, change: Callable[[], None], mode: str = "keep", *, frees_first: bool = False, ends_gathering: bool = False
+    ) -> None:
+        """Replace the weights, and forget what was computed with those before, however the change ends."""
+        before = self._replacing().state
+        self._keeper.move("begin_update", lambda state: state.began("update"))
+        is_done = False
+        try:
+            between_steps(self._core, change)
+            is_done = True
+            if mode == "abort":
+                self._core.sequences.end_all()
+        finally:
+            self._settle(before, has_new_cache=is_done or frees_first, ends_gathering=ends_gathering)
+        logger.info("The weights are of version %s now.", self._replacing().state.version)
+
+    def _settle(self, before: WeightsState, *, has_new_cache: bool, ends_gathering: bool) -> None:
+        """Bring record and cache in line with the weights in use.
+
+        before:        weights until now.
+        has_new_cache: whether the models or the memory of the cache are others, whatever the weights are.
+        Raises EngineDeadError when the old cache cannot be dropped: nothing may be computed then.
+        """
+        reloader = self._replacing()
+        weights = reloader.state
+        if weights != before:
+            if self._keeper.move("swapped", lambda state: state.swapped(weights, ends_gathering=ends_gathering)):
+                self._recorded = weights
+            self._config = msgspec.structs.replace(self._config, weights=weights)
+            drop_cache(self._core, self._config)
+        elif has_new_cache:
+            drop_cache(self._core)
+        self._keeper.move("changed", lambda state: state.changed(reloader.missing))
+        self._discard(())
+
+    def _check_not_lost(self) -> None:
+        gathering = self._keeper.state.gathering
+        if gathering is not None and gathering.lost:
+            raise UtilityError(gathering.lost)
+
+    def _replacing(self) -> Reloader:
+        """Return the reloader. Raises UtilityError where weights cannot be replaced."""
+        config = self._config
+        if self._reloader is None:
+            raise UtilityError("The executor of this engine does not replace weights.")
+        for value, flag in ((config.state_canary, "--state-canary"), (config.keep_weights, "--keep-weights")):
+            if value is not None:
+                raise UtilityError(f"Weights cannot be replaced with {flag}, which holds on to those of the start.")
+        return self._reloader
+
+    def _drop_gathered(self) -> None:
+        sources = self._gathered
+        self._gathered = []
+        self._frees_first = False
+        self._discard(sources)
+
+    def _discard(self, sources: Iterable[WeightSource]) -> None:
+        """Drop staged sources, and the memory of all tensors that neither this engine nor the next one would read."""
+        if self._reloader is None:
+            return
+        for source in sources:
+            self._reloader.discard(source)
+        self._reloader.settle((*self._gathered, *self._recorded.sources))
+
+
+def _as_version(given: object) -> str | None:
+    """Raise UtilityError for a version that cannot stand in a header."""
+    try:
+        return msgspec.convert(given, Version | None)
+    except UNREADABLE as error:
+        raise UtilityError(f"weight_version {given!r}: {error}.") from error
+
+
+def _as_update(given: dict[str, Any]) -> WeightUpdate:
+    """Raise UtilityError naming a wrong field."""
+    try:
+        return msgspec.convert(given, WeightUpdate)
+    except UNREADABLE as error:
+        raise UtilityError(f"weight update: {error}.") from error

@@ -1,0 +1,213 @@
+"""Prompts to token ids, in which no character of content is part of a control token.
+
+Owns: `ContentEncoder`: the check that all control tokens come from the template, and the encoding of prompts where they do
+not. Never does: render, or decide which tokens control (`core_tokens.control_tokens` does).
+Called by: the server's preparation, `LLM.chat`, pairs of texts, scripts.
+
+Nearly every prompt is encoded as a whole, by the tokenizer as it is: it has as many control tokens as the template's own runs
+of characters have alone, so none is of content. Otherwise those of the template are replaced by marks that nobody can guess,
+which a second tokenizer knows in their place. It shares the model with the first one and has no control tokens, so all else,
+across the borders of template and content too, is encoded as ordinary text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from typing import NamedTuple
+
+from core_tokens.control_tokens import control_tokens
+from core_tokens.marked_tokenizer import MarkedTokenizer, Match
+from core_tokens.tokenizer import PairEncoding, Tokenizer
+from core_tokens.written_text import Spans, plain, spans_of
+
+MAX_RUNS = 512
+"""Runs of a template's characters whose control tokens are remembered."""
+MAX_ENCODERS = 8
+"""Encoders that a tokenizer keeps, for as many sets of templates."""
+
+
+class Run(NamedTuple):
+    """A text that a template wrote. matches: its control tokens. is_clear: nothing around it can change them."""
+
+    matches: tuple[Match, ...]
+    is_clear: bool
+
+
+class Encoded(NamedTuple):
+    """A prompt. ids: its tokens. control_text: spellings of control tokens in its content, with their number."""
+
+    ids: list[int]
+    control_text: dict[str, int]
+
+
+class ContentEncoder:
+    """For one tokenizer and the templates that it is used with. Thread-safe.
+
+    texts: sources of the templates, and markers of response formats, whose tokens count as control.
+    Where the tokenizer allows control tokens in content, texts are encoded as they are.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, texts: Iterable[str] = ()) -> None:
+        self.tokenizer = tokenizer
+        self._backend = tokenizer.backend
+        self._added = self._backend.get_added_tokens_decoder()
+        self._control = control_tokens(self._added, texts)
+        unknown = tokenizer.unk_token_id
+        # Unknown characters give this token, too, so it is looked for in the text, and not among the ids.
+        self._unknown_id = -1 if unknown is None else unknown
+        self._unknown = self._control.get(self._unknown_id)
+        self._counted = frozenset(index for index in self._control if index != unknown)
+        self._spellings = "\0".join(["", *(token.content for token in self._added.values()), ""])
+        self._run = lru_cache(maxsize=MAX_RUNS)(self._analysed)
+        self._apart: MarkedTokenizer | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, texts: Iterable[str] = ()) -> ContentEncoder:
+        """The encoder for these texts, the same one as long as the tokenizer is used with few others."""
+        kept: dict[tuple[str, ...], ContentEncoder] = tokenizer.content_encoders
+        key = tuple(texts)
+        found = kept.get(key)
+        if found is None:
+            if len(kept) >= MAX_ENCODERS:
+                kept.clear()
+            found = kept[key] = cls(tokenizer, key)
+        return found
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Token ids of a text: a `WrittenText` of a template, or content alone. Raises RequestError for lone surrogates."""
+        return self.encoded(text, add_special_tokens).ids
+
+    def encoded(self, text: str, add_special_tokens: bool = False) -> Encoded:
+        """As `encode`, with what in the content is spelled like control."""
+        whole = plain(text)
+        spans = spans_of(text)
+        ids = self.tokenizer.encode(whole, add_special_tokens=False)
+        runs = [self._run(whole[start:end]) for start, end in spans]
+        expected = sum(len(run.matches) for run in runs)
+        found: dict[str, int] = {}
+        if not all(run.is_clear for run in runs) or self._count(whole, ids) != expected:
+            ids, found = self._checked(whole, spans, runs, ids)
+        if add_special_tokens:
+            first, last = self._ends
+            ids = [*first, *ids, *last]
+        return Encoded(ids, found)
+
+    def encode_pair(self, first: str, second: str) -> PairEncoding:
+        """Two contents as one sequence, as cross-encoders read them. Raises RequestError for lone surrogates."""
+        pair = self.tokenizer.encode_pair(first, second)
+        if self.tokenizer.allows_control or self._count(first + second, pair.ids) == self._pair_ends:
+            return pair
+        return self._separate().encode_pair(first, second)
+
+    def _count(self, text: str, ids: Sequence[int]) -> int:
+        count = len(list(filter(self._counted.__contains__, ids)))
+        return count if self._unknown is None else count + self._count_unknown(text, ids)
+
+    def _count_unknown(self, text: str, ids: Sequence[int]) -> int:
+        """How often the unknown token is written out, maybe in letters that the normalizer makes it of."""
+        spelling = self._unknown or ""
+        normalizer = self._backend.normalizer
+        written_out = text.count(spelling)
+        if normalizer is None or self._unknown_id not in ids:
+            return written_out
+        normalized: str = normalizer.normalize_str(text)
+        return max(written_out, normalized.count(spelling))
+
+    def _checked(
+        self, text: str, spans: Spans, runs: Sequence[Run], ids: list[int]
+    ) -> tuple[list[int], dict[str, int]]:
+        """The ids of a text that may hold control tokens of content, and those by their spelling."""
+        matches = self._matches(text)
+        own: list[Match] = []
+        foreign: list[Match] = []
+        for match in matches:
+            (own if _is_within(match, spans) else foreign).append(match)
+        num_unknown = sum(match.token_id == self._unknown_id for match in matches)
+        if not foreign and (self._unknown is None or self._count_unknown(text, ids) == num_unknown):
+            return ids, {}
+        found = dict(Counter(self._control[match.token_id] for match in foreign))
+        if self.tokenizer.allows_control:
+            return ids, found
+        for (start, _), run in zip(spans, runs, strict=True):
+            moved = [Match(match.start + start, match.end + start, match.token_id) for match in run.matches]
+            own += [match for match in moved if _overlaps(match, foreign)]
+        return self._separate().encode(text, sorted(own)), found
+
+    def _matches(self, text: str) -> list[Match]:
+        """The control tokens of a text, in their order."""
+        if self.tokenizer.refusal:
+            return []
+        encoding = self._backend.encode_batch([text], add_special_tokens=False)[0]
+        found: list[Match] = []
+        for (start, end), index in zip(encoding.offsets, encoding.ids, strict=True):
+            if index not in self._counted:
+                continue
+            # without the white space that a token may swallow, which is the text's
+            shown = text[start:end]
+            spelling = self._control[index]
+            at = shown.find(spelling)
+            if at < 0:
+                at = len(shown) - len(shown.lstrip())
+                spelling = shown.strip()
+            found.append(Match(start + at, start + at + len(spelling), index))
+        if self._unknown is not None and self._unknown in text:
+            places = [match.span() for match in re.finditer(re.escape(self._unknown), text)]
+            found += [Match(start, end, self._unknown_id) for start, end in places]
+            found.sort()
+        return found
+
+    def _analysed(self, text: str) -> Run:
+        matches = tuple(self._matches(text))
+        return Run(matches, all(self._is_clear(text[match.start : match.end], match.token_id) for match in matches))
+
+    def _is_clear(self, found: str, token_id: int) -> bool:
+        """Whether a token is found in every text that holds these characters: nothing can overlap it or stand in its way."""
+        token = self._added[token_id]
+        spelling: str = token.content
+        is_spelled_by_model = found != spelling or (token.special and self.tokenizer.split_special_tokens)
+        if is_spelled_by_model or token.single_word or (token.normalized and self._backend.normalizer is not None):
+            return False
+        if self._spellings.count(spelling) > 1:
+            return False
+        for cut in range(1, len(spelling)):
+            if f"{spelling[:cut]}\0" in self._spellings or f"\0{spelling[cut:]}" in self._spellings:
+                return False
+        return True
+
+    @cached_property
+    def _pair_ends(self) -> int:
+        """Control tokens that the tokenizer puts around each pair."""
+        return self._count("", self.tokenizer.encode_pair("", "").ids)
+
+    @cached_property
+    def _ends(self) -> tuple[list[int], list[int]]:
+        """The tokens that the tokenizer puts before and after each text."""
+        letter = self.tokenizer.encode("a", add_special_tokens=False)
+        whole = self.tokenizer.encode("a")
+        start = next(at for at in range(len(whole) + 1) if whole[at : at + len(letter)] == letter)
+        return whole[:start], whole[start + len(letter) :]
+
+    def _separate(self) -> MarkedTokenizer:
+        if self._apart is None:
+            self._apart = MarkedTokenizer(self._backend, self._control, self._unknown_id)
+        return self._apart
+
+
+def _is_within(match: Match, spans: Spans) -> bool:
+    """Whether all characters of a control token are the template's."""
+    at = bisect_right(spans, match.start, key=_first) - 1
+    return at >= 0 and match.end <= spans[at][1]
+
+
+def _overlaps(match: Match, others: Sequence[Match]) -> bool:
+    """Whether any of the others, which are in order and do not overlap, overlaps this one."""
+    at = bisect_right(others, match.start, key=_first)
+    return any(other.start < match.end and match.start < other.end for other in others[max(0, at - 1) : at + 1])
+
+
+def _first(span: tuple[int, ...]) -> int:
+    return span[0]

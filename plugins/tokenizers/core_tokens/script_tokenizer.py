@@ -1,0 +1,216 @@
+"""The tokenizer as scripts know it: transformers' methods and defaults over the engine's own tokenizer.
+
+Owns: `ScriptTokenizer`. Never does: pad, make tensors, or add tokens, which it refuses by name. Called by: users, through
+`LLM.get_tokenizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from core.api.errors import RequestError, nearest
+from core_tokens.chat_template import ChatTemplate
+from core_tokens.content_encoding import ContentEncoder
+from core_tokens.templates import TOOL_TEMPLATE
+from core_tokens.tokenizer import Tokenizer
+from core_tokens.written_text import WrittenText, plain
+
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "padding": (False, "do_not_pad"),
+    "truncation": (False, "do_not_truncate"),
+    "max_length": (),
+    "return_tensors": (),
+    "return_attention_mask": (True, False),
+    "return_dict": (False,),
+    "clean_up_tokenization_spaces": (False,),
+    "text_pair": (),
+}
+"""Options of transformers' methods, and the values besides None that ask for nothing that is not done anyway."""
+
+
+def chat_template_of(tokenizer: Tokenizer, given: str | None) -> ChatTemplate:
+    """The template that renders conversations: `given` as source or name, else the checkpoint's."""
+    named = tokenizer.named_templates
+    special = tokenizer.special_tokens
+    if given:
+        return ChatTemplate(named.get(given, given), special)
+    return ChatTemplate(tokenizer.chat_template, special, named.get(TOOL_TEMPLATE))
+
+
+class Encoding(dict[str, Any]):
+    """`input_ids` and `attention_mask`, as keys and as attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"'Encoding' has no attribute '{name}'; it has {', '.join(self)}")
+        return self[name]
+
+
+class ScriptTokenizer:
+    """transformers' methods over a tokenizer of the engine.
+
+    tokenizer: the engine's own, with methods of its own.
+    bos_token_id, eos_token_id, pad_token_id, unk_token_id: ids, or None; the same without `_id` is the token's text.
+    chat_template: Jinja source, or None.
+    vocab_size: number of ids, with added tokens.
+    """
+
+    is_fast = True
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.bos_token_id = tokenizer.bos_token_id
+        self.eos_token_id = tokenizer.eos_token_id
+        self.pad_token_id = tokenizer.pad_token_id
+        self.unk_token_id = tokenizer.unk_token_id
+        named = tokenizer.special_tokens
+        self.bos_token = named.get("bos_token")
+        self.eos_token = named.get("eos_token")
+        self.pad_token = named.get("pad_token")
+        self.unk_token = named.get("unk_token")
+        self.chat_template = tokenizer.chat_template
+        self.vocab_size = tokenizer.vocab_size
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Ids of all special tokens, in order."""
+        return sorted(self.tokenizer.special_ids)
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Their spellings."""
+        return self._spellings(self.all_special_ids)
+
+    def __call__(self, text: str | Sequence[str], *, add_special_tokens: bool = True, **options: Any) -> Encoding:
+        """Token ids of a text, or of each of several."""
+        _refuse("__call__", options)
+        if isinstance(text, str):
+            ids = self.encode(text, add_special_tokens)
+            return Encoding(input_ids=ids, attention_mask=[1] * len(ids))
+        batch = self.tokenizer.encode_batch(list(text), add_special_tokens)
+        return Encoding(input_ids=batch, attention_mask=[[1] * len(ids) for ids in batch])
+
+    def encode(self, text: str, add_special_tokens: bool = True, **options: Any) -> list[int]:
+        """Token ids of a text."""
+        _refuse("encode", options)
+        return self.tokenizer.encode(text, add_special_tokens)
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """As `encode`, for several texts."""
+        return self.tokenizer.encode_batch(texts, add_special_tokens)
+
+    def decode(self, token_ids: int | Iterable[int], skip_special_tokens: bool = False, **options: Any) -> str:
+        """The text of token ids, special tokens included unless they are skipped."""
+        _refuse("decode", options)
+        return self.tokenizer.decode(_as_list(token_ids), skip_special_tokens)
+
+    def batch_decode(
+        self, sequences: Iterable[int | Iterable[int]], skip_special_tokens: bool = False, **options: Any
+    ) -> list[str]:
+        """As `decode`, for several sequences."""
+        return [self.decode(ids, skip_special_tokens, **options) for ids in sequences]
+
+    def tokenize(self, text: str, add_special_tokens: bool = False) -> list[str]:
+        """The tokens of a text, as the vocabulary spells them."""
+        return self._spellings(self.tokenizer.encode(text, add_special_tokens))
+
+    def get_vocab(self) -> dict[str, int]:
+        """Ids by the vocabulary's spelling, added tokens included."""
+        return self.tokenizer.backend.get_vocab(with_added_tokens=True)
+
+    def get_added_vocab(self) -> dict[str, int]:
+        """Ids of added tokens by their spelling."""
+        added = self.tokenizer.backend.get_added_tokens_decoder()
+        return {token.content: index for index, token in added.items()}
+
+    def convert_ids_to_tokens(self, ids: Any, skip_special_tokens: bool = False) -> Any:
+        """The vocabulary's spelling of an id, or of each of several; None for an id that there is not."""
+        if isinstance(ids, int):
+            return self.tokenizer.backend.id_to_token(ids)
+        hidden = self.tokenizer.special_ids if skip_special_tokens else ()
+        return self._spellings([index for index in ids if index not in hidden])
+
+    def _spellings(self, ids: Iterable[int]) -> list[Any]:
+        return [self.tokenizer.backend.id_to_token(index) for index in ids]
+
+    def convert_tokens_to_ids(self, tokens: Any) -> Any:
+        """The id of a spelling, or of each of several; the unknown token's for one that there is not."""
+        if isinstance(tokens, str):
+            found = self.tokenizer.backend.token_to_id(tokens)
+            return self.unk_token_id if found is None else found
+        return [self.convert_tokens_to_ids(token) for token in tokens]
+
+    def convert_tokens_to_string(self, tokens: Sequence[str]) -> str:
+        """The text of tokens in the vocabulary's spelling."""
+        known = [index for index in self.convert_tokens_to_ids(tokens) if index is not None]
+        return self.tokenizer.decode(known, skip_special_tokens=False)
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Any],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        return_dict: bool = False,
+        tokenizer_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The prompt of a conversation, or of each of several: token ids, or text with `tokenize` false.
+
+        Control tokens spelled out in contents stay text in the ids. In the text nothing tells them from the template's own.
+        return_dict: an `Encoding` in place of token ids.
+        kwargs: go to the template.
+        Raises RequestError when there is no template, or when it refuses.
+        """
+        shared = {name: kwargs.pop(name) for name in list(kwargs) if name in NEUTRAL}
+        _refuse("apply_chat_template", {**shared, **(tokenizer_kwargs or {})})
+        template = chat_template_of(self.tokenizer, chat_template)
+        single = bool(conversation) and isinstance(conversation[0], Mapping)
+        texts: list[WrittenText] = []
+        for messages in [conversation] if single else conversation:
+            text = template.render(
+                list(messages),
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                tools=tools,
+                documents=documents,
+                **kwargs,
+            )
+            texts.append(text)
+        if not tokenize:
+            shown = [plain(text) for text in texts]
+            return shown[0] if single else shown
+        contents = ContentEncoder.of(self.tokenizer, template.sources)
+        batch = [contents.encode(text) for text in texts]  # the template wrote the special tokens out
+        if not return_dict:
+            return batch[0] if single else batch
+        masks = [[1] * len(ids) for ids in batch]
+        return Encoding(input_ids=batch[0] if single else batch, attention_mask=masks[0] if single else masks)
+
+
+def _as_list(token_ids: int | Iterable[int]) -> list[int]:
+    """Ids as Python integers: also from an array or a tensor."""
+    if isinstance(token_ids, int):
+        return [token_ids]
+    return [int(index) for index in token_ids]
+
+
+def _refuse(method: str, options: Mapping[str, Any]) -> None:
+    """Raises RequestError for an option that asks for something."""
+    for name, value in options.items():
+        if value is None or (name in NEUTRAL and value in NEUTRAL[name]):
+            continue
+        if name not in NEUTRAL:
+            raise RequestError(f"{method}: unknown option '{name}'.{nearest(name, NEUTRAL)}", param=name)
+        raise RequestError(
+            f"{method}: {name}={value!r} is not served: texts become plain lists of token ids, neither padded nor cut. Leave "
+            "it out, or use transformers' AutoTokenizer.",
+            param=name,
+        )
