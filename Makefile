@@ -9,10 +9,10 @@ STAMP := $(VENV)/.installed
 CLIENTS := $(VENV)/clients
 PYTHON_CLIENTS := $(VENV)/clients-python
 TEST_STAMP := $(VENV)/.installed-test
-DISTRIBUTIONS := .
+DISTRIBUTIONS := . $(sort $(patsubst %/,%,$(dir $(wildcard plugins/*/pyproject.toml))))
 # The distribution with the C++ extension; its object files are kept in build/ beside its setup.py.
-NATIVE := .
-NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/plugins/platforms/core_platforms/cpu/native/*)
+NATIVE := plugins/platforms
+NATIVE_SOURCES := $(NATIVE)/setup.py $(wildcard $(NATIVE)/core_platforms/cpu/native/*)
 PROJECTS := $(addsuffix /pyproject.toml,$(DISTRIBUTIONS))
 # Python compiles what it imports when it first does; all of torch and transformers would take half a minute more here.
 PIP_INSTALL := $(PYTHON) -m pip install --quiet --no-compile
@@ -28,7 +28,7 @@ ON_FAKE_DEVICES := tests/test_llm.py tests/library/test_engines.py tests/engine/
 
 $(VENV)/bin/python:
 	python3 -m venv $(VENV)
-	$(PIP_INSTALL) --upgrade pip "setuptools>=77"
+	$(PIP_INSTALL) --upgrade pip "setuptools>=77" "flit_core>=3.11"
 
 $(VENV)/.packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python
 	$(PYTHON) .ci/requirements.py $(DISTRIBUTIONS) > $(VENV)/packages.txt
@@ -43,7 +43,7 @@ $(VENV)/.native: $(NATIVE_SOURCES) | $(VENV)/bin/python
 # Unpacking torch takes one processor, compiling this machine's kernels the other.
 $(STAMP): $(PROJECTS) $(NATIVE_SOURCES) | $(VENV)/bin/python
 	@$(MAKE) --no-print-directory --jobs=2 $(VENV)/.packages $(VENV)/.native
-	$(PIP_INSTALL) --no-deps --no-build-isolation $(addprefix --editable ,$(DISTRIBUTIONS))
+	$(PIP_INSTALL) --no-deps --no-build-isolation $(addprefix --editable ./,$(DISTRIBUTIONS))
 	touch $@
 
 $(VENV)/.test-packages: $(PROJECTS) .ci/requirements.py | $(VENV)/bin/python

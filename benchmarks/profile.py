@@ -201,7 +201,7 @@ def main() -> None:
         watch_engine(core, watches)
         maker = PromptMaker(lambda text: list(llm.get_tokenizer().encode(text, add_special_tokens=False)))
         columns = [measure(core, watches, maker.batch(size, PROMPT_TOKENS), options.steps) for size in sizes]
-    table = Table("µs a step", "what", *(f"batch {size}" for size in sizes), title=f"{core_runtime.executor.numerics}")
+    table = Table("µs a step", "what", *(f"batch {size}" for size in sizes), title=f"{core.executor.numerics}")
     for part, what in (
         PARTS | {"Python": "all but native", "wall": "as a clock sees it, stopwatches included"}
     ).items():

@@ -45,7 +45,7 @@ _OWN: Final = {
 }
 """Module of each name that this distribution has itself."""
 
-_FRONTEND: Final = "core-engine"
+_FRONTEND: Final = "core-frontend"
 """Distribution that offers all other names, as entry points of the group `core.names`."""
 
 

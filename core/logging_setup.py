@@ -1,6 +1,6 @@
 """One line a log record, the same in every process.
 
-Owns: the format and the handler of the loggers `core` and `core_plugins`, and of libraries that a process names; lines in that
+Owns: the format and the handler of the loggers of our own packages, and of libraries that a process names; lines in that
 format without a logger; the filter against floods.
 Never does: touch other loggers or the root otherwise.
 Called by: the engine process, and `core_observers.logging` for all others; a library user configures `logging` as usual.
@@ -16,8 +16,9 @@ from typing import Any
 
 from core.api.errors import UserError
 from core.log_repeats import RepeatFilter
+from core.own_packages import OWN
 
-LOGGERS = ("core", "core_plugins")
+LOGGERS = OWN
 HANDLER_NAME = "core-stderr"
 
 

@@ -1,8 +1,8 @@
 """The record that an engine keeps of one sequence, for requests that ask how their answer came about.
 
 Owns: `SequenceRecord` (it goes to the client with each output), the causes that it names, and how much of it may be told.
-Never does: measure, or speak to users (`core_frontend.api.explanation` does). Called by: the scheduler and the KV cache (they fill
-records), messages (carry them).
+Never does: measure, or speak to users (`core_frontend.api.explanation` does). Called by: the scheduler and the KV cache
+(they fill records), messages (carry them).
 """
 
 from __future__ import annotations

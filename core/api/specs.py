@@ -180,7 +180,8 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     The core multiplies with the projections in front and behind; a backend owns what lies between them.
 
-    op:          what a backend must know, such as `short_conv` (below); the others are described in `core_runtime.models.state_ops`.
+    op:          what a backend must know, such as `short_conv` (below); the others are described in
+    `core_runtime.models.state_ops`.
     inputs:      projections of the layer's input, name → outputs; side by side, in this order, they are the op's input.
     output_size: numbers that the op gives for a token; `out_proj` takes them.
     state_size:  numbers that the op keeps of a sequence.

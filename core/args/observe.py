@@ -33,7 +33,7 @@ class ObserveArgs(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Arg(
             "Where spans of requests are sent with OTLP: over gRPC (http://localhost:4317), or over HTTP where it ends with "
-            "/v1/traces (http://localhost:4318/v1/traces). Needs core-engine[otel]."
+            "/v1/traces (http://localhost:4318/v1/traces). Needs core-observers[otel]."
         ),
     ] = None
     collect_detailed_traces: Annotated[
@@ -48,7 +48,7 @@ class ObserveArgs(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Arg(
             "YAML or JSON file for Python's logging.config.dictConfig; all our processes follow it. Loggers: core, "
-            "core_plugins, uvicorn.error, uvicorn.access."
+            "core_apis and the other packages of core, uvicorn.error, uvicorn.access."
         ),
     ] = None
     enable_logging_iteration_details: Annotated[

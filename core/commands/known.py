@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 CORE: Final = "core-engine"
-COMMANDS: Final = "core-engine"
+COMMANDS: Final = "core-commands"
 
 KNOWN: Final[dict[str, str]] = {
     "serve": COMMANDS,

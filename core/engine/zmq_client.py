@@ -54,7 +54,8 @@ DeathHandler = Callable[[EngineDeadError], None]
 
 
 class ZmqClient:
-    """One client of one engine: `connect` to one, or start one (`core_supervision.owned_engine`); then `listen` and `add` requests.
+    """One client of one engine: `connect` to one, or start one (`core_supervision.owned_engine`); then `listen` and
+    `add` requests.
 
     ready:      what the engine said when it was up.
     for_others: whether further clients have connected to this engine, so that its owner has to ask whether it lives.

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from types import FrameType
 
 from core.api.errors import CoreError, PluginError
+from core.own_packages import FRAMEWORK
 from core.plugin.discovery import label
 from core.plugin.manifest import Manifest
 
@@ -39,7 +40,7 @@ def blamed(error: Exception, manifests: Iterable[Manifest]) -> Exception:
 def _nearest(frame: FrameType, manifests: list[Manifest]) -> list[Manifest]:
     """The plugins whose modules lie nearest to the frame's; more than one when they share a module, none for other code."""
     name = str(frame.f_globals.get("__name__", ""))
-    if name.partition(".")[0] == "core":
+    if name.partition(".")[0] in FRAMEWORK:
         return []
     nearest: list[Manifest] = []
     best = 1  # modules without a common leading part have nothing to do with each other

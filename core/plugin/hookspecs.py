@@ -138,7 +138,8 @@ class DraftContext:
     target:    the shape of the model that drafts are for, a `core_runtime.specs.module_spec.ModelSpec`.
     hf_config: the draft's configuration, in the style of `config.json`; the target's, where no checkpoint was named.
     arguments: the plugin's own, as its Struct (None when it has none).
-    decoder:   the model that the engine's own table of families makes of `hf_config`, a `core_runtime.specs.decoder_spec.DecoderSpec`;
+    decoder:   the model that the engine's own table of families makes of `hf_config`, a
+    `core_runtime.specs.decoder_spec.DecoderSpec`;
                None where it knows none, or where no checkpoint was named.
     why_no_decoder: a sentence where that is None although there is a checkpoint.
     tensors:   names of the tensors in that checkpoint.

@@ -22,7 +22,8 @@ from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
 from core.plugin.answers import expectation, hook_mistakes, is_right
 from core.plugin.capabilities import constraint_mistakes
-from core.plugin.discovery import ENGINE, label
+from core.plugin.discovery import label
+from core.plugin.distributions import is_own
 from core.plugin.editable import stale
 from core.plugin.entry_points import named
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec
@@ -109,7 +110,7 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
     had_torch = "torch" in sys.modules
     begin = time.perf_counter()
     try:
-        if row.distribution != ENGINE:
+        if not is_own(row.distribution):
             keep_moved_names()
         module = _import(row)
     except KeyboardInterrupt:

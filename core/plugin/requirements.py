@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 
 from core.plugin.discovery import ENGINE
-from core.plugin.distributions import mismatch
+from core.plugin.distributions import is_own, mismatch
 from core.plugin.kinds import normalize
 from core.version import __version__
 
@@ -19,9 +19,8 @@ def unmet(distribution: str) -> str:
     if not distribution or distribution == ENGINE:
         return ""
     try:
-        other = mismatch(distribution, importlib.metadata.version(distribution))
-        if other:
-            return other
+        if is_own(distribution):
+            return mismatch(distribution, importlib.metadata.version(distribution))
         asked = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return ""

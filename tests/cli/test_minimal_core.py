@@ -1,8 +1,4 @@
-"""The minimal core without any other distribution: nothing else can be imported or found, and its commands work.
-
-The other parts are installed here, so they are hidden: a hook in every process refuses their modules, and the metadata of the
-distribution lists the entry points of the minimal core alone.
-"""
+"""The core without any other distribution of ours: its commands work, and all of it can be imported."""
 
 from __future__ import annotations
 
@@ -11,63 +7,74 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from core.version import __version__
 
-PARTS = ("api", "args", "commands", "plugin", "processes", "version")
-"""Modules and packages of `core` that these commands may import; scheduler, KV manager and loop are not needed for them."""
-OTHERS = ("torch", "numpy", "transformers", "tokenizers", "fastapi", "uvicorn", "starlette", "rich", "core_plugins")
-
-BLOCKER = """
-import sys
-
-PARTS, OTHERS = {parts!r}, {others!r}
-
-
-class Blocker:
-    def find_spec(self, name, path=None, target=None):
-        first, *rest = name.split(".")
-        if first in OTHERS or name == "core_runtime.specs.vllm_config" or (first == "core" and rest and rest[0] not in PARTS):
-            raise ModuleNotFoundError(f"{{name}} is not of the minimal core", name=name)
-
-
-sys.meta_path.insert(0, Blocker())
-"""
-ENTRIES = """
-[core.commands]
-plugins.list = core.commands.rows:PLUGINS_LIST
-config.schema = core.commands.rows:CONFIG_SCHEMA
-"""
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """alone(*words) -> the finished command, in processes that have the minimal core alone."""
+    """alone(*words) -> the finished command, where nothing but the core and what it depends on can be imported or found."""
     folder = tmp_path_factory.mktemp("alone")
-    (folder / "sitecustomize.py").write_text(BLOCKER.format(parts=PARTS, others=OTHERS))
+    for name in dependencies():
+        for path in top_level(name):
+            folder.joinpath(path.name).symlink_to(path)
     info = folder / "core_engine-0.1.0.dist-info"
     info.mkdir()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: core-engine\nVersion: {__version__}\n")
-    (info / "entry_points.txt").write_text(ENTRIES)
-    root = Path(__file__).parents[2]
+    lines: list[str] = []
+    for group, entries in project["entry-points"].items():
+        lines += [f"[{group}]", *(f"{name} = {target}" for name, target in entries.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+    for name in ("core", "core_engine.py"):
+        folder.joinpath(name).symlink_to(ROOT / name)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(folder), str(root)])
         program = "import sys, core_engine; sys.argv[0] = 'core'; sys.exit(core_engine.main())"
+        return python("-c", program, *words)
+
+    def python(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-P", "-c", program, *words],
-            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "100"},
+            [sys.executable, "-S", "-P", *words],
+            env={**os.environ, "PYTHONPATH": str(folder), "COLUMNS": "100"},
             capture_output=True,
             text=True,
             timeout=60,
             check=False,
         )
 
+    run.python = python  # type: ignore[attr-defined]
     return run
+
+
+def dependencies() -> set[str]:
+    """Names of the distributions that the core depends on, and of those that they depend on in turn."""
+    found: set[str] = set()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    todo = list(project["dependencies"])
+    while todo:
+        requirement = Requirement(todo.pop())
+        is_meant = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if is_meant and requirement.name not in found:
+            found.add(requirement.name)
+            todo += metadata.requires(requirement.name) or []
+    return found
+
+
+def top_level(name: str) -> set[Path]:
+    """Files and folders of a distribution right under its folder of installation."""
+    distribution = metadata.distribution(name)
+    names = {file.parts[0] for file in distribution.files or () if file.parts[0] != ".."}
+    return {Path(str(distribution.locate_file(part))) for part in names if part != "__pycache__"}
 
 
 def test_a_command_of_another_distribution_is_missed_by_its_name(alone: Any) -> None:
@@ -110,3 +117,21 @@ def test_arguments_are_described(alone: Any) -> None:
     schema = json.loads(done.stdout)
     assert schema["properties"]["max_num_seqs"]["description"]
     assert schema["properties"]["speculative_config"]
+
+
+def test_every_module_of_the_core_is_imported_without_torch(alone: Any) -> None:
+    names = []
+    for path in sorted((ROOT / "core").rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        if not name.endswith("__main__"):
+            names.append(name)
+    program = (
+        f"import importlib, sys; [importlib.import_module(name) for name in {names}]; print('torch' in sys.modules)"
+    )
+    done = alone.python("-c", program)
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
+def test_a_public_name_of_another_distribution_says_what_to_install(alone: Any) -> None:
+    done = alone.python("-c", "from core import LLM")
+    assert done.returncode == 1 and "pip install core-frontend" in done.stderr

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-import core
-import core_plugins
 from core.api.config import SchedulerConfig
 from core.api.step_limits import StepLimits, step_limits
 from core_config.resolve import Resolution, resolve
 from core_runtime.executor.worker import Worker
 from core_supervision.lowered import lowered
+from tests.layout import PACKAGES
 from tests.tiny_models import save_checkpoint
 
 SIZES = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "max_model_len": 64, "num_gpu_blocks_override": 24}
@@ -83,8 +82,7 @@ def _names(node: ast.AST) -> set[str]:
 
 def _second_computations() -> Iterator[str]:
     """Expressions outside `step_limits` that put its numbers together again, and other defaults of `max_num_seqs`."""
-    for package in (core, core_plugins):
-        root = Path(str(package.__file__)).parent
+    for root in PACKAGES.values():
         for path in root.rglob("*.py"):
             if path.name in ("step_limits.py", "scheduler_config.py"):
                 continue

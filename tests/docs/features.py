@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from core.args import foreign
+from tests.layout import PROJECTS
 
 ROOT = Path(__file__).parents[2]
 ROWS = Path(__file__).with_name("features.toml")
@@ -65,9 +66,12 @@ def rows() -> list[Row]:
 @cache
 def entry_points() -> dict[str, list[str]]:
     """The names of our own plugins by group."""
-    document: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    groups = document["project"]["entry-points"]
-    return {group: list(names) for group, names in groups.items()}
+    found: dict[str, list[str]] = {}
+    for project in PROJECTS:
+        document: dict[str, Any] = tomllib.loads(project.read_text(encoding="utf-8"))
+        for group, names in document["project"].get("entry-points", {}).items():
+            found.setdefault(group, []).extend(names)
+    return found
 
 
 def document() -> str:

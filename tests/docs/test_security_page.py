@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.layout import PACKAGES
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
 CLASSES = PAGE.partition("## Classes of advisories")[2].partition("\n## ")[0]
@@ -48,8 +50,8 @@ def calls(source: str) -> Iterator[tuple[str, ast.Call]]:
 
 def test_the_product_evaluates_and_unpickles_nothing() -> None:
     found = set()
-    for folder in ("core", "core_plugins"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
+    for folder in PACKAGES.values():
+        for path in sorted(folder.rglob("*.py")):
             source = path.read_text(encoding="utf-8")
             if not SUSPICIOUS.search(source):  # parsing everything takes seconds
                 continue

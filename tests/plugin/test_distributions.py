@@ -9,6 +9,7 @@ import pytest
 
 from core.api.errors import UserError
 from core.api.specs import AttentionQuery, AttentionSpec
+from core.plugin import distributions
 from core.plugin.discovery import discover
 from core.plugin.distributions import is_own, mismatch, table
 from core.plugin.kinds import KINDS, normalize
@@ -77,6 +78,13 @@ CHOICES = [
 ]
 
 
+@pytest.fixture
+def nothing_else(monkeypatch):
+    """Only the core is installed."""
+    monkeypatch.setattr(distributions, "_installed", lambda distribution: None)
+
+
+@pytest.mark.usefixtures("nothing_else")
 @pytest.mark.parametrize(("distribution", "choose", "words"), CHOICES)
 def test_a_named_plugin_that_is_not_installed_names_its_package(distribution, choose, words):
     with pytest.raises(UserError) as caught:
@@ -86,6 +94,7 @@ def test_a_named_plugin_that_is_not_installed_names_its_package(distribution, ch
     assert words in str(caught.value)
 
 
+@pytest.mark.usefixtures("nothing_else")
 @pytest.mark.parametrize(
     ("distribution", "choose"),
     [

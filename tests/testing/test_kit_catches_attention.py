@@ -18,7 +18,7 @@ STORE = "from __future__ import annotations\n" + "".join(
     line
     for file in ("cache.py", "latent.py", *STATES, "backend.py")
     for line in (SDPA / file).read_text().splitlines(keepends=True)
-    if not line.startswith(("from __future__", "from core_plugins."))
+    if not line.startswith(("from __future__", "from core_attention."))
 )
 """A backend of every KV type and kind of layer, in one file."""
 BACKENDS = {

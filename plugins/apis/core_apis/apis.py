@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import PluginError
-from core.plugin.discovery import ENGINE
+from core.plugin.distributions import is_own
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_config.server_config import ServerConfig
 
@@ -130,8 +130,8 @@ def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:
         return list(own.items())
     found: list[tuple[str, Api]] = []
     for row in chosen:
-        is_own = row.distribution == ENGINE and row.name in own
-        found.append((row.name, own[row.name] if is_own else _loaded(row)))
+        is_ours = is_own(row.distribution) and row.name in own
+        found.append((row.name, own[row.name] if is_ours else _loaded(row)))
     return found
 
 

@@ -16,7 +16,7 @@ KIND = "api"
 def chosen_apis(registry: PluginRegistry, problems: list[str], warnings: list[str]) -> tuple[ResolvedPlugin, ...]:
     """Their rows. Sentences about what is wrong go to `problems`, about one that nobody named to `warnings`."""
     if not registry.rows(KIND):
-        problems.append("No HTTP API is installed: the installed core-engine is older than its code; install it again.")
+        problems.append("No HTTP API is installed: `pip install core-apis` brings those of the engine.")
     installed = [row for row in registry.rows(KIND) if not registry.blocked(row)]
     registry.rehearse([row for row in installed if not registry.own(row)], ())
     found: list[tuple[int, ResolvedPlugin]] = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from core.args.schema import flag_of
-from core.plugin.discovery import ENGINE
+from core.plugin.distributions import is_own
 from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
 from core.plugin.selection import select_kv_connectors
@@ -68,5 +68,5 @@ def _has(registry: PluginRegistry, name: str) -> bool:
 
 
 def _is_own(registry: PluginRegistry, name: str) -> bool:
-    own = {row.name for row in registry.rows("kv_connector") if row.distribution == ENGINE}
+    own = {row.name for row in registry.rows("kv_connector") if is_own(row.distribution)}
     return normalize(name) in own

@@ -14,7 +14,7 @@ from core.args import foreign
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
 from core.plugin.capabilities import constraint_problems
-from core.plugin.discovery import ENGINE
+from core.plugin.distributions import is_own
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 from core_config import acceptance
@@ -101,7 +101,7 @@ def _checked_arguments(
             values = speculative_arguments(settings, chosen)
             prefix = flag_of(f"{argument}")
         elif kind == "kv_connector":
-            if manifest.row.distribution != ENGINE:
+            if not is_own(manifest.row.distribution):
                 values = settings.mapping("kv_transfer_config").get("kv_connector_extra_config") or {}
             prefix = flag_of(f"{argument}")
         elif argument is not None:

@@ -1,7 +1,7 @@
 """What outlives an engine's client: the seed of a request and what the engine gave it.
 
-Owns: the Protocol. Never does: keep anything (`core_apis.journal` does). Called by: `AsyncEngine`, for requests whose terms name
-a recorder; all others cost nothing here.
+Owns: the Protocol. Never does: keep anything (`core_apis.journal` does). Called by: `AsyncEngine`, for requests whose
+terms name a recorder; all others cost nothing here.
 """
 
 from __future__ import annotations

@@ -17,4 +17,6 @@ def require(library: str, extra: str, subject: str) -> None:
     except (ImportError, ValueError):
         found = None
     if found is None:
-        raise UserError(f"{subject}: needs {library}, which is not installed here: pip install 'core-engine[{extra}]'.")
+        raise UserError(
+            f"{subject}: needs {library}, which is not installed here: pip install 'core-loaders[{extra}]'."
+        )

@@ -3,8 +3,8 @@
 Owns: how the tensors of each op are handed to the extension (`native/states.cpp`). Never does: compute a step itself.
 Called by: `backend.py`.
 
-What an op computes is said in `core_runtime.models.state_ops` and at `StateSpec`. A row's bits depend on the tokens before it alone:
-not on chunks, batch, blocks or threads. Products within an op are those of the native linear kernels.
+What an op computes is said in `core_runtime.models.state_ops` and at `StateSpec`. A row's bits depend on the tokens
+before it alone: not on chunks, batch, blocks or threads. Products within an op are those of the native linear kernels.
 """
 
 from __future__ import annotations

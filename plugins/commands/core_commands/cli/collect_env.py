@@ -162,13 +162,14 @@ def _packages() -> Facts:
 
 def _plugins() -> Facts:
     """Those of other packages, and those that cannot be used; the others are counted."""
+    from core.plugin.distributions import is_own
     from core.plugin.listing import listing
     from core.plugin.registry import PluginRegistry
 
     found: dict[str, str] = {}
     num_usable = 0
     for item in listing(PluginRegistry()):
-        is_ours = item.row.distribution == "core-engine"
+        is_ours = is_own(item.row.distribution)
         if item.status == "available" and is_ours:
             num_usable += 1
             continue
@@ -176,7 +177,7 @@ def _plugins() -> Facts:
         origin = "" if is_ours else f" ({item.row.distribution} {item.row.version})"
         reason = without_names(lines[0])
         found[f"{item.row.kind}.{item.row.name}"] = f"{item.status}{origin} {reason}".strip()
-    return {"of core-engine, usable": str(num_usable), **found}
+    return {"of core, usable": str(num_usable), **found}
 
 
 def _environment() -> Facts:

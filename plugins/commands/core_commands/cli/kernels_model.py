@@ -1,6 +1,7 @@
 """What a model calls on a chip that need not be in this machine, for the commands about kernels.
 
-Owns: the configuration for such a chip. Never does: run a model (`core_runtime.executor.dry_run` does). Called by: `core kernels`.
+Owns: the configuration for such a chip. Never does: run a model (`core_runtime.executor.dry_run` does). Called by:
+`core kernels`.
 """
 
 from __future__ import annotations

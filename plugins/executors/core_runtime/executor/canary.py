@@ -13,7 +13,9 @@ import torch
 import xxhash
 from torch import Tensor
 
-OURS = ("core", "core_plugins")
+from core.own_packages import OWN
+
+OURS = frozenset(OWN)
 """Packages whose objects are looked into; objects of other packages are opaque."""
 PIECE = 16 << 20
 """Bytes between two pauses, about a millisecond; what is on another device comes over in such pieces."""

@@ -1,7 +1,8 @@
 """A sequence to pool, between its chunks.
 
 Owns: what each kind of pooling keeps of the hidden states that it has seen, and the vector that it makes of them.
-Never does: compute a hidden state. Called by: the persistent batch (holds one a slot), `core_runtime.executor.pooled` (fills it).
+Never does: compute a hidden state. Called by: the persistent batch (holds one a slot), `core_runtime.executor.pooled`
+(fills it).
 
 Sums are float64 and whole rows are added one after the other, so where a prompt is cut into chunks changes no bit.
 """

@@ -1,7 +1,8 @@
 """A checkpoint's configuration under usual names, which remembers what was read of it. Torch-free.
 
 Owns: the order of sources of a value, the checks of values that every family needs, and the record of keys that were
-read. Never does: know a family. Called by: `core_runtime.models.families` and its parts; `core_runtime.models.unread` asks for the record.
+read. Never does: know a family. Called by: `core_runtime.models.families` and its parts; `core_runtime.models.unread`
+asks for the record.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Rotary embeddings as configurations describe them. Torch-free.
 
-Owns: its several spellings. Never does: compute angles (`core_runtime.layers.rotary` does). Called by: `core_runtime.models.families`.
+Owns: its several spellings. Never does: compute angles (`core_runtime.layers.rotary` does). Called by:
+`core_runtime.models.families`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keys of a configuration that nobody read: neutral ones, ones that must be understood, and ones that nobody knows.
 
-Owns: which is which. Never does: read values for a model. Called by: `core_runtime.models.families`, after a spec was built; rules of
-the configuration.
+Owns: which is which. Never does: read values for a model. Called by: `core_runtime.models.families`, after a spec was
+built; rules of the configuration.
 """
 
 from __future__ import annotations

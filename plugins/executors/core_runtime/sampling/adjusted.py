@@ -1,7 +1,8 @@
 """The rows whose logits are changed before they compete, drawn from copies of them.
 
 Owns: the copies, on the host or on the device that has the logits, and what becomes of a row whose changes fail.
-Never does: change logits itself (`core_runtime.sampling.stages` and the processors of plugins do). Called by: `core_runtime.sampling.sampler`.
+Never does: change logits itself (`core_runtime.sampling.stages` and the processors of plugins do). Called by:
+`core_runtime.sampling.sampler`.
 """
 
 from __future__ import annotations

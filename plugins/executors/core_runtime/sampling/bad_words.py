@@ -1,6 +1,7 @@
 """The bad words of one sequence.
 
-Owns: which tokens would complete one. Never does: touch logits. Called by: `core_runtime.sampling.state` and `core_runtime.sampling.stages`.
+Owns: which tokens would complete one. Never does: touch logits. Called by: `core_runtime.sampling.state` and
+`core_runtime.sampling.stages`.
 """
 
 from __future__ import annotations

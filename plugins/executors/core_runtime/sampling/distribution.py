@@ -1,7 +1,7 @@
 """The probabilities from which a row's token is drawn: behind stages, masks, temperature and filters.
 
-Owns: `Distribution`. Never does: draw. Called by: `core_runtime.sampling.judge` (the target's and the drafts'), and the rules of
-acceptance.
+Owns: `Distribution`. Never does: draw. Called by: `core_runtime.sampling.judge` (the target's and the drafts'), and the
+rules of acceptance.
 """
 
 from __future__ import annotations

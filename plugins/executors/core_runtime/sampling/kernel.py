@@ -1,6 +1,7 @@
 """The sampling kernel: one token for each row of logits. A provider's, or the reference in numpy.
 
-Owns: `SamplingKernel` and its reference. Never does: adjust logits, or know sequences. Called by: `core_runtime.sampling.sampler`.
+Owns: `SamplingKernel` and its reference. Never does: adjust logits, or know sequences. Called by:
+`core_runtime.sampling.sampler`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The k largest of many values, quickly and exactly.
 
-Owns: `at_least_kth`. Never does: order or break ties. Called by: `core_runtime.sampling.filters`, `core_runtime.sampling.logprobs`.
+Owns: `at_least_kth`. Never does: order or break ties. Called by: `core_runtime.sampling.filters`,
+`core_runtime.sampling.logprobs`.
 """
 
 from __future__ import annotations

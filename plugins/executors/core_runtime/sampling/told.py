@@ -1,7 +1,8 @@
 """Log-probabilities as a kernel tells them: numbers in one piece of memory, which one copy brings to the host.
 
 Owns: the layout of that memory, and the messages that are made of it. Never does: compute (a `LogprobsKernel` does), or
-decide who is told. Called by: the sampler and `core_runtime.sampling.logprobs` (they have it filled), the steps ahead (they read it).
+decide who is told. Called by: the sampler and `core_runtime.sampling.logprobs` (they have it filled), the steps ahead
+(they read it).
 """
 
 from __future__ import annotations

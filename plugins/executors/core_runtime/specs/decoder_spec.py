@@ -1,7 +1,8 @@
 """The shape of a decoder, resolved from a configuration and its family row. Torch-free.
 
 Owns: `DecoderSpec`, and what follows from it without weights: the matrices, tensors and buffers of the whole model.
-Never does: read configurations (`core_runtime.models.families` does), name what is in a block (`block_parts` does) or hold weights.
+Never does: read configurations (`core_runtime.models.families` does), name what is in a block (`block_parts` does) or
+hold weights.
 Called by: the decoder, the weight loading, the memory plan, the dummy loader.
 """
 

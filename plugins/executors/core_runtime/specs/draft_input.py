@@ -1,7 +1,7 @@
 """How a draft takes in the target's hidden states, beside its tokens. Torch-free.
 
-Owns: `DraftInput`, and the names and shapes of its tensors. Never does: hold weights or compute (`core_runtime.models.draft_input`
-does). Called by: `DecoderSpec`, proposers (they describe their drafts).
+Owns: `DraftInput`, and the names and shapes of its tensors. Never does: hold weights or compute
+(`core_runtime.models.draft_input` does). Called by: `DecoderSpec`, proposers (they describe their drafts).
 """
 
 from __future__ import annotations

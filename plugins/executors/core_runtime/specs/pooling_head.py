@@ -1,7 +1,8 @@
 """The head of a model that tells classes, as a shape. Torch-free.
 
 Owns: `PoolingHead`: which hidden states it takes, its layers, and how checkpoints name their tensors.
-Never does: read a configuration (`core_runtime.models.families.class_heads` does) or hold weights (`core_runtime.models.vector_head` does).
+Never does: read a configuration (`core_runtime.models.families.class_heads` does) or hold weights
+(`core_runtime.models.vector_head` does).
 Called by: `DecoderSpec`, the map of weights, the loading.
 """
 

@@ -1,7 +1,7 @@
 """The choice of experts for each token.
 
-Owns: the kernel and its launch; `core_runtime.layers.experts.route` says what is chosen. Never does: run experts. Called by: the
-provider.
+Owns: the kernel and its launch; `core_runtime.layers.experts.route` says what is chosen. Never does: run experts.
+Called by: the provider.
 
 A program takes one token: its experts lie in a tile, a row for each group. The best are taken one after the other, the lowest
 id first among equals.

@@ -1,8 +1,8 @@
 """The tier on disk, which survives a restart and may be shared by processes.
 
-Owns: `DiskTier`: pages in a directory for each fingerprint. Never does: trust a file (see `core_kv_connectors.tiers.page_file`),
-touch what is not its own (`core_kv_connectors.tiers.page_directory`), make the engine wait for a write (`core_kv_connectors.tiers.page_writer`),
-or raise because of the disk. Called by: `KVTiers`.
+Owns: `DiskTier`: pages in a directory for each fingerprint. Never does: trust a file (see
+`core_kv_connectors.tiers.page_file`), touch what is not its own (`core_kv_connectors.tiers.page_directory`), make the
+engine wait for a write (`core_kv_connectors.tiers.page_writer`), or raise because of the disk. Called by: `KVTiers`.
 
 The files are the only truth: what another process has written is found, and what it has deleted is merely missing.
 `contains` and `read` may be called by another thread than the rest; what they share with it are single sets and numbers.

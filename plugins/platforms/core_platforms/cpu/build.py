@@ -26,7 +26,7 @@ def rebuild() -> str:
     ten minutes.
     """
     if not (ROOT / "setup.py").exists():
-        raise UserError(f"{ROOT} has no setup.py: reinstall core-engine from its source to compile the kernels")
+        raise UserError(f"{ROOT} has no setup.py: reinstall core-platforms from its source to compile the kernels")
     package = Path(__file__).parent
     if not os.access(package, os.W_OK):
         raise UserError(

@@ -215,7 +215,9 @@ class NativeKernels:
         self._native.take_rows(x.data_ptr(), stride, which, count, out.data_ptr(), out_stride, width)
 
     def race(self, *arguments: Any) -> None:
-        """The `MaskedRaceKernel` contract: the tokens of `core_runtime.sampling.race`, without noise for the whole vocabulary."""
+        """The `MaskedRaceKernel` contract: the tokens of `core_runtime.sampling.race`, without noise for the whole
+        vocabulary.
+        """
         call = RaceCall(*arguments)
         which = call.which
         data, (stride, vocab_size, count) = check_logits(call.logits, which)

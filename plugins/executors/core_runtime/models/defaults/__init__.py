@@ -1,8 +1,8 @@
 """What transformers' configuration classes fill in for absent keys, as data. Torch-free, and without transformers.
 
 Owns: reading that data. Never does: compute a default that depends on other keys (rows do).
-Called by: `core_runtime.models.configuration`. `python -m core_runtime.models.defaults` writes the data again, from the installed
-transformers; `transformers_version` of each file says which release it is from.
+Called by: `core_runtime.models.configuration`. `python -m core_runtime.models.defaults` writes the data again, from the
+installed transformers; `transformers_version` of each file says which release it is from.
 """
 
 from __future__ import annotations

@@ -1,0 +1,11 @@
+"""Where the project's packages lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {path.name: path for path in (ROOT / "core", *sorted(ROOT.glob("plugins/*/core_*")))}
+"""Folder of each import package of the product."""
+PROJECTS = (ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml")))
+"""The descriptions of all distributions."""
