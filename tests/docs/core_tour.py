@@ -1,9 +1,9 @@
 """The tour of the core, docs/core.md: its citations and excerpts, and the tool that keeps them current.
 
-Owns: citations (a path and line in back-ticks, then a name in brackets), excerpts (a block of Python, cut from the definition
-cited last before it), and `python -m tests.docs.core_tour --fix`, which moves line numbers to where the names are now and renews
-excerpts whose first and last lines are still there. Never does: change the prose. Called by: a person after an edit of the core,
-and the test of the tour.
+Owns: citations (a path and line in back-ticks, then a name in brackets), excerpts (a block of Python, cut from the
+definition cited last before it), and `python -m tests.docs.core_tour --fix`, which moves line numbers to where the names are
+now and renews excerpts whose first and last lines are still there. Never does: change the prose. Called by: a person after
+an edit of the core, and the test of the tour.
 """
 
 from __future__ import annotations
