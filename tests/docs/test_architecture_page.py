@@ -38,3 +38,9 @@ def test_the_table_of_distributions_is_the_order_that_lint_checks() -> None:
         r"core-[\w-]+", "".join(line.rpartition("|")[0].rpartition("|")[2] for line in table.splitlines())
     )
     assert sorted(named) == sorted(tomllib.loads(path.read_text())["project"]["name"] for path in PROJECTS)
+
+
+def test_the_picture_names_every_package() -> None:
+    picture = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    words = set(re.findall(r"\bcore_\w+|core/|(?<![\w])_\w+", picture))
+    assert [name for name in PACKAGES if not {name, f"{name}/", name.removeprefix("core")} & words] == []
