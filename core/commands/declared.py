@@ -31,7 +31,7 @@ class DeclaredCommand:
         """Make the manifest that describes this command to the plugin framework."""
         from core.commands.manifest import CommandManifest
 
-        return CommandManifest(self)
+        return CommandManifest(self.name, self)
 
     def run(self, words: list[str]) -> int:
         """Import the function and call it."""

@@ -5,28 +5,27 @@ Owns: its hooks. Never does: import the command's function. Called by: `core.com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from core.api.command import Command
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
-
-if TYPE_CHECKING:
-    from core.commands.declared import DeclaredCommand
 
 
 class CommandManifest:
-    """Manifest of one `DeclaredCommand`."""
+    """Manifest of one command that a row declares."""
 
     CONTRACT: Final = 1
 
-    def __init__(self, command: DeclaredCommand) -> None:
+    def __init__(self, name: str, command: Command) -> None:
+        self._name = name
         self._command = command
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
         """Say what the plugin is."""
-        return PluginSpec(name=self._command.name, summary=self._command.usages[0][1])
+        return PluginSpec(name=self._name, summary=self._command.usages[0][1])
 
     @hookimpl
-    def core_load(self, context: LoadContext) -> DeclaredCommand:
+    def core_load(self, context: LoadContext) -> Command:
         """Return the command."""
         return self._command

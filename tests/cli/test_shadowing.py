@@ -9,24 +9,24 @@ from pathlib import Path
 
 import pytest
 
-import core
+from tests.layout import PROJECTS
 
-ROOT = Path(core.__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json
 import plugins
-import core, core_plugins
+import core, core_loaders
 from core import SamplingParams
-print(json.dumps([core.__file__, core_plugins.__file__, plugins.MINE, SamplingParams(max_tokens=3).max_tokens]))
+print(json.dumps([core.__file__, core_loaders.__file__, plugins.MINE, SamplingParams(max_tokens=3).max_tokens]))
 """
 RAISES = "raise RuntimeError('this package is not the engine')\n"
 
 
 @pytest.fixture
 def beside(tmp_path):
-    """A user's folder: bare folders `core` and `core_plugins`, a package `plugins` of their own, and a script."""
+    """A user's folder: bare folders `core` and `core_loaders`, a package `plugins` of their own, and a script."""
     folder = tmp_path / "project"
-    for name in ("plugins/commands/core_commands/cli", "plugins/platforms/core_platforms", "plugins"):
+    for name in ("core/cli", "core_loaders/platforms", "plugins"):
         (folder / name).mkdir(parents=True)
     (folder / "plugins/__init__.py").write_text("MINE = 7\n")
     (folder / "script.py").write_text(SCRIPT)
@@ -59,7 +59,7 @@ def test_bare_folders_beside_a_script_hide_nothing(beside):
     done = run("script.py", cwd=beside)
     assert done.returncode == 0, done.stderr
     ours, built_in, mine, number = json.loads(done.stdout)
-    assert (Path(ours).parents[1], Path(built_in).parents[1]) == (ROOT, ROOT)
+    assert (Path(ours).parents[1], Path(built_in).parents[2]) == (ROOT, ROOT / "plugins")
     assert (mine, number) == (7, 3)
 
 
@@ -74,25 +74,19 @@ def test_the_command_finds_its_own_package_and_so_do_its_processes(shadow):
 
 def test_an_ordinary_installation(beside, tmp_path):
     source, target = tmp_path / "source", tmp_path / "target"
-    skipped = shutil.ignore_patterns("__pycache__", "*.so")
-    for name in ("core", "core_plugins"):
-        shutil.copytree(ROOT / name, source / name, ignore=skipped)
-    for name in ("core_engine.py", "setup.py", "pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    install = [
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        str(target),
-        str(source),
-    ]
-    done = run(*install, cwd=tmp_path, CC="/bin/false", CXX="/bin/false")
+    shutil.copytree(ROOT, source, ignore=skipped)
+    distributions = [str(source), *(str(source / project.parent.relative_to(ROOT)) for project in PROJECTS[1:])]
+    options = ("--quiet", "--no-deps", "--no-build-isolation", "--no-compile", "--target", str(target))
+    done = run("-m", "pip", "install", *options, *distributions, cwd=tmp_path, CC="/bin/false", CXX="/bin/false")
     assert done.returncode == 0, done.stderr[-2000:]
     done = run("script.py", cwd=beside, PYTHONPATH=str(target))
     assert done.returncode == 0, done.stderr
     ours, built_in, mine, _ = json.loads(done.stdout)
     assert (Path(ours).parents[1], Path(built_in).parents[1], mine) == (target, target, 7)
+
+
+def skipped(folder, names):
+    """What of the repository is no source of a distribution."""
+    if folder == str(ROOT):
+        return set(names) - {"core", "plugins", "core_engine.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"}
+    return {name for name in names if name in ("__pycache__", "build") or name.endswith(".so")}

@@ -119,7 +119,7 @@ def in_tags(backend, schema):
     content = {"type": "json_schema", "json_schema": schema}
     tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": content, "end": "</a>"}}
     spec = GrammarSpec("structural_tag", json.dumps(tag))
-    name = type(backend).__module__.split(".")[2]
+    name = type(backend).__module__.split(".")[1]
     return [] if reasons(name, spec) else [(spec, "<a>", "</a>")]
 
 

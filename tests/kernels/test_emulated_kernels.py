@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[2] / "plugins/platforms"
 TOOLS = {
     "aarch64": (("aarch64-linux-gnu-g++", "aarch64-g++"), "qemu-aarch64"),
     "x86_64": (("x86_64-linux-gnu-g++",), "qemu-x86_64"),

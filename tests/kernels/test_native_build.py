@@ -13,8 +13,8 @@ import pytest
 from core.api.errors import UserError
 from core_platforms.cpu import build as build_kernels
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = Path("plugins/platforms/core_platforms/cpu")
+ROOT = Path(__file__).resolve().parents[2] / "plugins/platforms"
+PACKAGE = Path("core_platforms/cpu")
 NO_MACROS = 'case "$*" in *-dM*) exit 1;; esac'
 """Of a compiler that cannot tell which instruction sets this machine has: all are compiled then."""
 OLD_COMPILER = f"""#!/bin/sh
@@ -32,8 +32,6 @@ def source(tmp_path):
     shutil.copytree(ROOT / PACKAGE / "native", tmp_path / PACKAGE / "native")
     shutil.copy(ROOT / "setup.py", tmp_path)
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    for name in ("core", "core_plugins"):
-        (tmp_path / name).mkdir(exist_ok=True)
     (tmp_path / "README.md").write_text("")
     return tmp_path
 

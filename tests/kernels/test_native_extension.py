@@ -17,8 +17,8 @@ from core_platforms.cpu import extension
 from core_platforms.cpu import kernels as binding
 from core_runtime.weights.formats import Dense
 
-ROOT = Path(__file__).resolve().parents[2]
-NATIVE = Path("plugins/platforms/core_platforms/cpu/native")
+ROOT = Path(__file__).resolve().parents[2] / "plugins/platforms"
+NATIVE = Path("core_platforms/cpu/native")
 
 
 def run_python(code):
@@ -144,7 +144,7 @@ def test_an_extension_of_another_processor_is_refused_with_what_it_was_compiled_
     assert "`core build-kernels` compiles it" in said and said.rstrip().endswith("None")
 
 
-OBJECTS = sorted((ROOT / "build").glob("native.*/plugins/platforms/core_platforms/cpu/native/*.o"))
+OBJECTS = sorted((ROOT / "build").glob("native.*/core_platforms/cpu/native/*.o"))
 FEATURES = {  # of the instructions of an object file, without what x86-64 always has
     "avx": r"\bv[a-z0-9]+\s|%ymm",
     "avx512": r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b",
@@ -179,7 +179,7 @@ def test_the_tests_have_every_instruction_set(native):
     prefix = {"x86_64": ("avx", "generic"), "aarch64": ("neon", "generic")}.get(platform.machine(), "generic")
     sets = {path.stem.removeprefix("kernels_") for path in (ROOT / NATIVE).glob("kernels_*.cpp")}
     expected = {name for name in sets if name.startswith(prefix)}
-    assert set(native.compiled_isas()) == expected, "CORE_NATIVE=all .venv/bin/python setup.py build_ext --inplace"
+    assert set(native.compiled_isas()) == expected, "CORE_NATIVE=all .venv/bin/python plugins/platforms/setup.py build_ext --inplace"
 
 
 def test_every_source_has_its_object_file(native):

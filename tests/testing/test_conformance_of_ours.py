@@ -6,6 +6,7 @@ import pytest
 from gguf import GGMLQuantizationType
 
 from core.plugin.discovery import discover
+from core.plugin.distributions import is_own
 from core_kit import cases, general
 from core_kit.checkpoints import write_checkpoint
 from core_kit.worker import Answer, Task
@@ -13,7 +14,7 @@ from core_runtime.models.shards import DEFAULT
 from tests.loaders.gguf_files import write_gguf
 from tests.testing.forked_workers import ForkedWorkers
 
-OURS = [(row.kind, row.name) for row in discover() if row.distribution == "core-engine"]
+OURS = [(row.kind, row.name) for row in discover() if is_own(row.distribution)]
 ALL = [pytest.param(case, id=f"{kind}.{name}: {case}") for kind, name in OURS for case in cases(kind, name)]
 
 

@@ -19,7 +19,6 @@ from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_config.server_config import ServerConfig
 
 if TYPE_CHECKING:
-    from core_apis.api_routes import ApiRoutes
     from core_apis.body_kinds import BodyKind
     from core_apis.contract import Api
 
@@ -77,7 +76,7 @@ class OwnApi:
         found: Sequence[BodyKind] = importlib.import_module(self._bodies).BODIES
         return found
 
-    def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[ApiRoutes]:
+    def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
         """As in `Api`."""
         from core_apis.api_routes import own_routes
 

@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from core_apis.protocol.decoding import decode_body
-
-if TYPE_CHECKING:
-    from core_apis.preparation import Preparation
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
@@ -28,7 +25,8 @@ class BodyKind:
 
     name:    as exchanges, and the journal, name it.
     decode:  from bytes to what `prepare` takes. Raises RequestError.
-    prepare: the steps up to what the engine, or the answer, needs. Raises RequestError.
+    prepare: takes the `core_apis.preparation.Preparation` and what was decoded; the steps up to what the engine, or the
+        answer, needs. Raises RequestError.
     result:  the type of that; a Struct, which crosses processes.
     renders: it may render a template, whose cost no size tells: never on the event loop.
     pairs:   its texts may be read in pairs: one of them is then tokenized once for each other one.
@@ -36,7 +34,7 @@ class BodyKind:
 
     name: str
     decode: Callable[[Buffer], Any]
-    prepare: Callable[[Preparation, Any], msgspec.Struct]
+    prepare: Callable[[Any, Any], msgspec.Struct]
     result: type[msgspec.Struct]
     renders: bool = False
     pairs: bool = False

@@ -32,9 +32,7 @@ from core_observers.metrics import ServerMetrics
 from core_observers.recent_requests import RecentRequests
 
 if TYPE_CHECKING:
-    from core_apis.exchange import Exchange
     from core_apis.observed.tracing import Tracing
-    from core_apis.pipeline import Pipeline
 
 
 @dataclass(slots=True)
@@ -44,8 +42,9 @@ class ServingContext:
     bodies: the memory for request bodies.
     responses: those of /v1/responses that are kept.
     generate: the engine's, within what watches each prompt.
-    pipeline: the way of every request that asks the engine.
-    exchanges: the rows of the APIs by the kind of their bodies.
+    pipeline: the `core_apis.pipeline.Pipeline` of every request that asks the engine. It and the rows need this context, so
+        their types are not imported here.
+    exchanges: the rows of the APIs, each a `core_apis.exchange.Exchange`, by the kind of their bodies.
     drain: whether the server takes requests, and which ones run.
     tenants: who shares cached prefixes with whom.
     durable: streams that outlive their connections; None: none do.
@@ -63,8 +62,8 @@ class ServingContext:
     metrics: ServerMetrics
     responses: ResponseStore
     generate: Generate
-    pipeline: Pipeline
-    exchanges: Mapping[str, Exchange]
+    pipeline: Any
+    exchanges: Mapping[str, Any]
     drain: Drain = field(default_factory=Drain)
     tenants: Tenants = field(default_factory=Tenants)
     durable: DurableStreams | None = None

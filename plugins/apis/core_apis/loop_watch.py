@@ -22,9 +22,11 @@ from typing import Any, TypeVarTuple, cast
 
 import uvloop
 
+import core
+
 logger = logging.getLogger(__name__)
 
-ROOT = str(Path(__file__).parents[2])
+ROOT = str(Path(core.__file__).parents[1])
 LOOKS = 4
 """How often the callback that runs is looked at within the time that it may take."""
 PROTOCOL_CALLS = (

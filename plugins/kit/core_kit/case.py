@@ -25,6 +25,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
 from core_kit.grammar_vocabulary import vocabulary
+from core_kit.kv_context import context_of
 
 if TYPE_CHECKING:
     from core_kit.checkpoints import Sample
@@ -124,9 +125,7 @@ class Subject:
         if self.kind == "grammar":
             return replace(context, options={"vocabulary": vocabulary()})
         if self.kind == "kv_connector":
-            from core_kit.kv_connector import context_of
-
-            return context_of(self, dict(self.arguments))
+            return context_of(self.directory, dict(self.arguments))
         if self.kind == "speculative" and self.manifest.implements("core_draft_spec"):
             raise Skipped("the core reads the checkpoint of its draft; a test of its own shows it at work")
         if self.kind not in ("quantization", "kernels", "attention"):

@@ -23,15 +23,13 @@ from core.kv.sequence import KVSequence
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_kit.case import Failure, Subject
+from core_kit.kv_context import BLOCK_SIZE, PAGE_BYTES, config_of
 from core_runtime.contracts import KVConnector
 
-BLOCK_SIZE = 4
 NUM_BLOCKS = 10
-PAGE_BYTES = 64
-PRINT, OTHER_PRINT = "0a" * 16, "0b" * 16
+OTHER_PRINT = "0b" * 16
 ONE, TWO, THREE = (list(range(start, start + 8 * BLOCK_SIZE + 1)) for start in (0, 100, 200))
 PATIENCE_S = 15.0
-_NUMBERS = itertools.count()
 
 
 class Strict(KVConnectors):
@@ -131,7 +129,7 @@ def other_weights_get_nothing(subject: Subject) -> None:
     """After `use_weights` with another fingerprint no earlier page is found."""
     with opened(subject) as world:
         world.fill()
-        world.connector.use_weights(config_of(subject), lambda: OTHER_PRINT)
+        world.connector.use_weights(config_of(subject.directory), lambda: OTHER_PRINT)
         world.start_over()
         found = world.run(ONE)
         if found:
@@ -191,27 +189,3 @@ def opened(subject: Subject) -> Iterator[World]:
         yield world
     finally:
         connector.close(1.0)
-
-
-def config_of(subject: Subject) -> EngineConfig:
-    """A configuration that asks for everything that the engine's own connectors do."""
-    place = subject.directory / f"kv{next(_NUMBERS)}"
-    return EngineConfig(
-        model=ModelConfig(model="kit", served_names=("kit",)),
-        cache=CacheConfig(
-            block_size=BLOCK_SIZE,
-            host_bytes=1 << 20,
-            disk_path=str(place),
-            disk_bytes=1 << 20,
-            events=KVEventsConfig(endpoint=f"ipc://{place}.events"),
-            metrics_sample=1.0,
-        ),
-        scheduler=SchedulerConfig(),
-        plugins=PluginChoices(loader="none", platform="none"),
-    )
-
-
-def context_of(subject: Subject, arguments: dict[str, Any]) -> LoadContext:
-    """What `core_load` of a connector is given."""
-    options = {"page_bytes": PAGE_BYTES, "fingerprint": lambda: PRINT}
-    return LoadContext(arguments=arguments, config=config_of(subject), options=options)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from core.api.errors import UserError
 from core.args.show import Section, show
+import core
 from core.commands.tables import print_json
 from core.commands.words import take_help, take_switch
 from core.version import __version__
@@ -90,7 +91,7 @@ def _system() -> Facts:
     libc, version = platform.libc_ver()
     return {
         "core": __version__,
-        "installed at": without_names(str(Path(__file__).resolve().parents[2])),
+        "installed at": without_names(str(Path(core.__file__).resolve().parents[1])),
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "distribution": _distribution(),

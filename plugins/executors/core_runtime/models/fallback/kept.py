@@ -23,7 +23,7 @@ MOST: Final = 64
 PACKAGES: Final = ("transformers", "torch")
 SOURCES: Final = (
     Path(__file__).parent,
-    Path(__file__).parents[2] / "api",
+    Path(__file__).parents[2] / "specs",
 )
 """Folders of the code that makes an answer."""
 
