@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 LARGEST: Final = 1 << 31
-"""Of a size that has no entry of its own."""
+"""Upper bound of a size that has no entry in `BOUNDS`."""
 
 BOUNDS: Final[Mapping[str, int]] = {
     "num_hidden_layers": 1 << 10,
@@ -32,7 +32,9 @@ BOUNDS: Final[Mapping[str, int]] = {
     "n_shared_experts": 1 << 8,
     "conv_L_cache": 1 << 10,
 }
-"""Usual name → most."""
+"""Usual name of a key → its upper bound."""
 
 MOST_EXPERTS: Final = 1 << 17
-"""Experts of all layers together; each has matrices, and every matrix has a description."""
+"""Upper bound of the number of experts of all layers together. Each expert has matrices, and every matrix has a
+description.
+"""
