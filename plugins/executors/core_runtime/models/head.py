@@ -82,7 +82,7 @@ class Head:
         return last
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """float32 logits [R, V] of these rows, valid until the next call."""
+        """Return float32 logits [R, V] of the rows `rows`, valid until the next call."""
         assert self._weights.tokens is not None, "this model has no output head"
         last = self.hidden(rows)
         count = rows.shape[0]
@@ -101,5 +101,5 @@ class Head:
         return out
 
     def view(self, count: int) -> Tensor:
-        """Where logits are put, [count, V]: a view of the workspace, valid until the next call."""
+        """Return the buffer of the logits, [count, V]: a view of the workspace, valid until the next call."""
         return self._workspace.view("logits", count)
