@@ -1,4 +1,4 @@
-"""Whether a draft model has the vocabulary of its main model.
+"""Comparison of a draft model's vocabulary with that of its main model.
 
 Owns: that comparison. Never does: map one vocabulary to another. Called by: the stage that finds the draft.
 """
@@ -12,12 +12,15 @@ from core_runtime.specs.checkpoint import TokenizerSource
 from core_tokens.tokenizer import Tokenizer
 
 NUM_COMPARED: Final = 256
-"""How many tokens, spread over the whole vocabulary, are compared by their bytes: different tokenizers often agree on the first
-few."""
+"""Number of tokens, spread over the whole vocabulary, that are compared by their bytes. The first few tokens would not
+do: different tokenizers often agree on them.
+"""
 
 
 def check_vocabulary(draft: TokenizerSource, target: TokenizerSource, where: str) -> None:
-    """Raise UserError when tokens of the two differ, as far as both checkpoints tell. where: the beginning of the sentence."""
+    """Raise UserError when tokens of the two differ, as far as both checkpoints have tokenizers. where: the beginning
+    of the sentence.
+    """
     if draft == target or not (_is_there(draft) and _is_there(target)):
         return
     own = Tokenizer.from_source(draft)
