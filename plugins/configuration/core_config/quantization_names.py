@@ -47,5 +47,5 @@ REFUSED: Final = {
     "qqq": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
 }
-"""Methods that cannot be served, and what to do instead."""
+"""Method that cannot be served → what to do instead."""
 METHOD_NAMES: Final = OtherNames(ALIASES, REFUSED)

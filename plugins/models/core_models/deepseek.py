@@ -24,7 +24,7 @@ CORRECTED_NEUTRAL = {
 
 
 def normed_experts(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """What experts give is normalized; what plain MLPs give is not."""
+    """Normalize the output of experts, but not the output of plain MLPs."""
     return msgspec.structs.replace(block, norm_behind_mlp=block.experts is not None)
 
 
