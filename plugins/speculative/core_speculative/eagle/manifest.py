@@ -10,7 +10,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="eagle", summary="a block that goes on with the model's last hidden state (EAGLE, EAGLE-2, HASS)"
     )

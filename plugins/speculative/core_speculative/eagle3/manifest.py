@@ -13,7 +13,7 @@ CONTRACT = 1
 
 
 class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--speculative-config`."""
+    """The arguments of `eagle3` under `--speculative-config`."""
 
     parallel_drafting: Annotated[
         bool | None,
@@ -23,7 +23,7 @@ class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="eagle3",
         summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)",

@@ -13,7 +13,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="medusa",
         summary="a small network for each draft position, on the model's last hidden state (Medusa)",

@@ -13,7 +13,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="mlp_speculator",
         summary="an MLP whose state goes from draft to draft (speculators of IBM's accelerators)",

@@ -10,7 +10,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(name="mtp", summary="the model's own layer that guesses a token more (multi-token prediction)")
 
 
