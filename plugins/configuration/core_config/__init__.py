@@ -16,7 +16,7 @@ def __getattr__(name: str) -> Any:
     """
     if name == "VllmConfig":
         return import_module("core_runtime.specs.vllm_config").VllmConfig
-    script_objects = import_module("core_config.script_objects")  # `from` would ask here for the module first
+    script_objects = import_module("core_config.script_objects")  # `from` would call this function for the module first
     if name in script_objects.NOT_SERVED:
         raise ImportError(f"There is no core_config.{name}: {script_objects.NOT_SERVED[name]}.")
     found = getattr(script_objects, name, None)

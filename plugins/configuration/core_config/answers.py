@@ -31,7 +31,7 @@ def answer_settings(merged: Merged, registry: PluginRegistry, problems: list[str
     files = {flag: merged.value(name) for name, flag in FILES.items() if merged.value(name)}
     names = {settings.tool_call_parser, settings.reasoning_parser}
     if not files and names <= {"auto", "none"} and not registry.rows(FORMATS):
-        return settings  # on most ways to a start no row is read
+        return settings  # most starts need no row
     rows = _rows(settings, files, registry, problems)
     return msgspec.structs.replace(settings, rows=tuple(rows))
 

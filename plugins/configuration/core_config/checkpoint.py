@@ -113,7 +113,7 @@ def _local(reference: Reference) -> str:
     try:
         names = os.listdir(path)
     except (OSError, ValueError):
-        return str(path)  # a file, or nothing that can be read: the next to look says so
+        return str(path)  # a file, or nothing readable: a later stage reports it
     is_model = any(name == "config.json" or name.endswith(".safetensors") for name in names)
     has_gguf = any(name.lower().endswith(".gguf") for name in names)
     if reference.quant is None and (is_model or not has_gguf):

@@ -64,7 +64,7 @@ def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
     config = attempt.settings["speculative_config"] or {}
     method = config.get("method")
     if config and not isinstance(method, str):
-        return  # a rule says so
+        return  # a rule reports it
     if checkpoint is None:
         if method is not None:
             attempt.answer_of(lambda: attempt.plugins.get("speculative", method))

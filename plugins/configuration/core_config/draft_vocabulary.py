@@ -12,8 +12,8 @@ from core_runtime.specs.checkpoint import TokenizerSource
 from core_tokens.tokenizer import Tokenizer
 
 NUM_COMPARED: Final = 256
-"""Number of tokens, spread over the whole vocabulary, that are compared by their bytes. The first few tokens would not
-do: different tokenizers often agree on them.
+"""Number of tokens, spread over the whole vocabulary, that are compared by their bytes. Different tokenizers often
+agree on the first few tokens.
 """
 
 
@@ -29,7 +29,7 @@ def check_vocabulary(draft: TokenizerSource, target: TokenizerSource, where: str
     for token in range(0, last + 1, max(1, last // NUM_COMPARED)):
         mine = own.token_bytes(token)
         theirs = other.token_bytes(token)
-        if mine and theirs and mine != theirs:  # an id without a token stands for nothing
+        if mine and theirs and mine != theirs:  # ids without a token are not compared
             raise UserError(
                 f"{where} has another vocabulary: its token {token} is {mine!r}, the main model's is {theirs!r}. "
                 "Choose a draft of the main model's own kind."

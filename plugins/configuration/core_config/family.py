@@ -95,7 +95,7 @@ def text_alone(hf_config: Mapping[str, Any], tensors: Iterable[str]) -> str:
 
 def _has_modules(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
     """Whether transformers has a class for the model."""
-    from core_runtime.models.fallback.description import builds  # as below
+    from core_runtime.models.fallback.description import builds  # imported here for the reason below
 
     return builds(hf_config, trust_remote_code)
 

@@ -80,7 +80,7 @@ class Hub:
             tqdm_class=silent_bar(),
         )
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)  # the client makes none where no file is small
+        folder.mkdir(parents=True, exist_ok=True)  # the client creates none where no file matches
         return folder
 
     def _listing(self, name: str, commit: str) -> tuple[dict[str, int] | None, Exception | None]:
@@ -115,7 +115,7 @@ class Hub:
         if is_whole:
             return files
         if isinstance(failure, HfHubHTTPError):
-            raise failure  # the hub is there, and does not give it
+            raise failure  # the hub is reachable, but refuses it
         lacks = _told(missing) or "its weights"
         raise CheckpointError(
             f"model '{name}': the copy in {folder} lacks {lacks}, and the hub cannot be reached. "

@@ -57,7 +57,8 @@ class Wanted:
     def patterns(self) -> list[str]:
         """Return patterns of the files in the top folder that come first: all but the weights."""
         if self.file is not None or self.quant is not None:
-            return ["config.json", ".gitattributes"]  # a GGUF file brings its own; the client warns of none at all
+            # A GGUF file contains its own tokenizer and templates. The client warns when no file matches at all.
+            return ["config.json", ".gitattributes"]
         return [*self.small, "*.py"] if self.code else list(self.small)
 
     @property
@@ -100,7 +101,7 @@ def _modules(names: Sequence[str]) -> list[str]:
     if MODULES not in names:
         return []
     found: dict[tuple[str, bool], str] = {}
-    for name in sorted(names, reverse=True):  # pytorch_model.bin, and then safetensors in its place
+    for name in sorted(names, reverse=True):  # pytorch_model.bin first, so that safetensors replaces it
         folder, _, file = name.rpartition("/")
         if fnmatch(folder, "[0-9]*_*") and file in MODULE_FILES:
             found[folder, file == "config.json"] = name
@@ -121,7 +122,7 @@ def _of_format(load_format: str, names: Sequence[str], folder: Path) -> list[str
         return _safetensors(names, folder) or _pickles(names, folder)
     return [
         name for name in names if not name.endswith((".md", ".gitattributes"))
-    ]  # its loader knows them, nobody here
+    ]  # only its loader knows its files, so all are downloaded
 
 
 def _safetensors(names: Sequence[str], folder: Path) -> list[str]:

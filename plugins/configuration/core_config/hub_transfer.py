@@ -57,7 +57,7 @@ def transfer(source: Source, sizes: Mapping[str, int], *, progress: bool) -> Non
             for done in [pool.submit(_fetch, source, file, share) for file in sizes]:
                 done.result()
         except BaseException:
-            stop.set()  # the others end at their next chunk; their partial files stay
+            stop.set()  # the other downloads end at their next chunk; their partial files stay
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -82,7 +82,7 @@ def _share_of(bar: tqdm[Any], stop: threading.Event) -> type[Any]:
             super().__init__(*args, **options)
             here = int(options.get("initial") or 0)
             if not bar.disable:
-                bar.initial += here  # bytes of an earlier attempt count, but not for the rate
+                bar.initial += here  # bytes of an earlier attempt count as progress, but not for the rate
                 bar.n += here
 
         def update(self, count: float | None = 1) -> None:
@@ -126,7 +126,7 @@ def _resume(source: Source, file: str, url: str, found: Any, bar: type[Any]) -> 
         parent.mkdir(parents=True, exist_ok=True)
     headers = build_hf_headers(token=source.token)
     if urlsplit(found.location)[:2] != urlsplit(url)[:2]:
-        headers.pop("authorization", None)  # a signed address of a storage, which has no business with the token
+        headers.pop("authorization", None)  # a signed address of another host, which must not receive the token
     partial = blob.with_name(f"{found.etag}.partial.incomplete")
     with WeakFileLock(lock):
         if blob.exists():

@@ -66,7 +66,7 @@ def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelSh
     `KV_TYPES`.
     """
     layers: Counter[str] = Counter()
-    heads: dict[str, None] = {}  # sets that keep the order
+    heads: dict[str, None] = {}  # dicts as sets that keep the order
     states: dict[str, None] = {}
     experts: dict[str, None] = {}
     rope: dict[str, None] = {}

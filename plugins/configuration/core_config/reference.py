@@ -49,7 +49,7 @@ def read_reference(ref: str) -> Reference:
         return Reference("hub", chosen["name"], quant=chosen["quant"])
     named = _HUB_FILE.fullmatch(ref)
     first = ref.partition("/")[0]
-    if named is not None and not _exists(first):  # beside a folder of that name it is a path with a mistake in it
+    if named is not None and not _exists(first):  # if a folder of that name exists, it is a mistyped path
         return Reference("hub", named["name"], file=named["file"])
     return Reference("path", ref)
 

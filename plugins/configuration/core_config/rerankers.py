@@ -52,7 +52,7 @@ RERANKERS: Final = (QWEN3,)
 def known_reranker(name: str, hf_config: Mapping[str, Any]) -> Reranker | None:
     """Return the row of a model. name: its path, or its name on the hub."""
     parts = Path(name).parts
-    if "snapshots" in parts:  # the folder of a model that was downloaded, above that of its revision
+    if "snapshots" in parts:  # a downloaded model: its folder is above that of its revision
         parts = parts[: parts.index("snapshots")]
     last = parts[-1].lower() if parts else ""
     for row in RERANKERS:

@@ -66,7 +66,7 @@ class Resolution:
         if error.plugin is None:
             raise error
         if error.plugin in self.replaceable:
-            with contextlib.suppress(CoreError):  # nothing else can do its work: the first error is the one to tell
+            with contextlib.suppress(CoreError):  # no other plugin can replace it: the first error is the one to report
                 found = self.again(error)
                 logger.warning("%s", found.warnings[0])
                 return found

@@ -208,7 +208,7 @@ def discover(attempt: Attempt) -> None:
     if attempt.registry is None:
         raise ConfigError(attempt.problems)
     if attempt.settings["device"].lower() == "auto":
-        attempt.registry.start_probes()  # they answer while the checkpoint is looked at
+        attempt.registry.start_probes()  # they run while the checkpoint is resolved
 
 
 def find_model(attempt: Attempt) -> Checkpoint:

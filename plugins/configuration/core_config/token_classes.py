@@ -66,7 +66,7 @@ def told_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker | N
 
 def _ids(settings: Settings, checkpoint: Checkpoint, texts: list[str]) -> tuple[int, ...]:
     """Return each text's token. Raises UserError for a text that is not one token."""
-    from core_tokens.tokenizer import Tokenizer  # few models need it before the engine starts
+    from core_tokens.tokenizer import Tokenizer  # imported here because few models need it before the engine starts
 
     tokenizer = Tokenizer.from_source(
         checkpoint.manifest.tokenizer, find_tokenizer(settings), settings["tokenizer_mode"]

@@ -71,7 +71,7 @@ def _modern_usual(hf_config: Mapping[str, Any]) -> Configuration:
     """
     config = configuration(hf_config)
     scaling = config.get("rope_scaling")
-    if scaling is not None:  # it is about both kinds of layers, unlike that of models with a base for each
+    if scaling is not None:  # it would apply to both kinds of layers, unlike in models with a base for each
         config.fail("rope_scaling", dict(scaling), "null; rope_parameters can say it for each kind of layer")
     every = config.positive("global_attn_every_n_layers", 3)
     kinds = config.list_of("layer_types", str)

@@ -35,7 +35,7 @@ def dbrx_names(given: Mapping[str, Any]) -> Configuration:
     }
     theta = attention.optional_number("rope_theta", 1e-6)
     if theta is not None and not {"rope_theta", "rope_parameters", "rope_scaling"} & set(config):
-        values["rope_theta"] = theta  # DBRX's own code reads it, which transformers 5 forgets
+        values["rope_theta"] = theta  # DBRX's own code reads this key; transformers 5 ignores it
     return config.overlaid(values)
 
 

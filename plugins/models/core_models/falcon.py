@@ -38,7 +38,7 @@ def adjusted(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     blocks = [msgspec.structs.replace(block, rope=None) for block in spec.blocks]
     spec = msgspec.structs.replace(spec, blocks=tuple(blocks))
     num_heads = config.positive("num_attention_heads")
-    scale = 1.0 / math.sqrt(config.positive("hidden_size") // num_heads)  # it multiplies slopes as it does scores
+    scale = 1.0 / math.sqrt(config.positive("hidden_size") // num_heads)  # Falcon scales slopes together with scores
     return with_slopes(spec, tuple(scale * slope for slope in slopes(num_heads)))
 
 

@@ -197,7 +197,7 @@ ROWS = (
         routing="corrected_softmax",
         weights=(
             Ignored(r"model\.mtp_.*", "layers that draft"),
-            Stacked(  # it has an axis of one for groups of experts
+            Stacked(  # it has an axis of size one for groups of experts
                 r"(model\.layers\.\d+\.mlp)\.moe_statics\.e_score_correction_bias",
                 r"\1.gate.e_score_correction_bias",
                 ("",),
@@ -246,7 +246,7 @@ ROWS = (
             "num_shared_experts": "moe_num_shared_experts",
         },
         expert_names=EXPERTS,
-        experts={"activation": "silu"},  # whatever the shared one has
+        experts={"activation": "silu"},  # independent of the shared expert's
         weights=(
             *modules(("mlp.router", "mlp.gate")),
             Rename(r"\.mlp\.experts\.(fc[12])\.weight$", r".mlp.\1"),

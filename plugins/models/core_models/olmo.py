@@ -29,7 +29,7 @@ ROWS = (
         architectures=("OlmoForCausalLM",),
         norm="layer",
         norm_weighted=False,
-        fixed={"rms_norm_eps": 1e-5},  # its code names the number
+        fixed={"rms_norm_eps": 1e-5},  # hard-coded in its own code
         biases={"mlp": False},
         clip="clip_qkv",
     ),

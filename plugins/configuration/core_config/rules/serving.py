@@ -109,7 +109,7 @@ def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
 def weights_are_replaced_by_friends(facts: Facts) -> Findings:
     """A client that may replace weights controls the server's answers, so it should need a key."""
     if facts.is_headless:
-        return  # its front tells
+        return  # its API server warns
     has_key = facts["api_key"] or facts["admin_api_key"]
     if facts.context == "serve" and facts["weight_transfer_config"] is not None and not has_key:
         yield Warn(

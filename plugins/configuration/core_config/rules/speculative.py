@@ -29,7 +29,7 @@ def method_and_count_are_given(facts: Facts) -> Findings:
         yield Problem("--speculative-config: 'method' is missing; give the name of a speculative plugin.")
     count = values.get("num_speculative_tokens")
     if count is None and values.get("method") in HEADS:
-        return  # there are as many as heads, which are counted once the draft is found
+        return  # the number of heads is the default, known once the draft is resolved
     if count is None:
         yield Problem("--speculative-config: 'num_speculative_tokens' is missing; give the number of drafts a step.")
     elif not is_count(count):

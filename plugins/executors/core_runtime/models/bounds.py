@@ -1,6 +1,7 @@
-"""How large the sizes of a configuration may be: generous for any model, and far below what would stall this process.
+"""Upper bounds of the sizes in a configuration: generous for any model, and far below what would stall this process.
 
-Owns: the numbers. Never does: read a configuration. Called by: `core_runtime.models.configuration` and the table of families.
+Owns: the numbers. Never does: read a configuration. Called by: `core_runtime.models.configuration` and the table of
+families.
 """
 
 from __future__ import annotations

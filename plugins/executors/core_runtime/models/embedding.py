@@ -128,7 +128,7 @@ class Embedding:
             weights.norm(out, out)
 
     def _add(self, table: Tensor, rows: Tensor, added: Tensor, out: Tensor) -> None:
-        """out += table[rows]."""
+        """Add table[rows] to out, with `added` as scratch."""
         self._kernels.take_rows(table, rows, added)
         self._kernels.add(added, out)
 

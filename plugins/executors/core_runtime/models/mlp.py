@@ -104,7 +104,7 @@ class ExpertsMLP:
     @property
     def capturable(self) -> bool:
         """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
-        if self.held is not None:  # choices of other ranks' experts are dropped by torch
+        if self.held is not None:  # torch operations drop the choices of other ranks' experts
             return False
         if self.shared is not None and not self.shared.capturable:
             return False

@@ -41,7 +41,7 @@ def new_directory(out: Path) -> Iterator[Path]:
     except OSError as error:
         raise UserError(f"{out}: cannot be written ({error.strerror}).") from None
     finally:
-        shutil.rmtree(part, ignore_errors=True)  # there only when it did not take its place
+        shutil.rmtree(part, ignore_errors=True)  # it only exists if the rename did not happen
 
 
 def describe(directory: Path, manifest: CheckpointManifest) -> None:

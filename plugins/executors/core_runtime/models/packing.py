@@ -321,7 +321,7 @@ class Packing:
         n, k = weight.shape
         rows, columns = part.shape
         if rows < n:
-            weight = weight.rows(self._held_rows(part))  # numbers, not a slice: rows are copied, the rest can go
+            weight = weight.rows(self._held_rows(part))  # indices, not a slice: a copy, so the rest can be freed
         if columns == k:
             return weight
         refused = f"{part.name} cannot be divided into {self._part.size} parts"

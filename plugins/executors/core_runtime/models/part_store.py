@@ -20,7 +20,7 @@ class Memory(Protocol):
     """An allocator for prepared weights."""
 
     def take(self, nbytes: int) -> Tensor:
-        """Return uint8 [nbytes]."""
+        """Return memory for prepared weights, uint8 [nbytes]."""
         ...
 
     def give_back(self, memory: Tensor) -> None:
@@ -76,7 +76,7 @@ class PartStore:
         self._parts: dict[str, BuiltPart] = {}
         self._before: Mapping[str, BuiltPart] = {}
         self._changed: Set[str] | None = None
-        self._loose: list[Tensor] = []  # places of the part that is being built
+        self._loose: list[Tensor] = []  # memory of the part that is being built
         self._stays = False
 
     def following(self, changed: Set[str] | None) -> PartStore:

@@ -236,7 +236,7 @@ class PreparedWeights:
 
         if self._map is None:
             with open(self._path, "rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants memory that may be written
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch requires writable memory
             self._map = torch.frombuffer(data, dtype=torch.uint8)
         return self._map
 

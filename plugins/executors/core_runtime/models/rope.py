@@ -114,7 +114,7 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
 def _rope_type(values: Configuration) -> str:
     older = values.choice("type", TYPES, "default")
     rope_type = values.choice("rope_type", TYPES, older)
-    if rope_type == "yarn" and "short_factor" in values:  # an early name in Phi 3
+    if rope_type == "yarn" and "short_factor" in values:  # an early name of longrope in Phi 3
         return "longrope"
     return rope_type
 

@@ -89,7 +89,7 @@ class _PartFile:
         end = 0
         for info in sorted(
             infos, key=lambda info: -ITEM_BYTES[info.dtype]
-        ):  # so that each lies at a multiple of its type
+        ):  # largest items first, so that each tensor is aligned to its type
             header[info.name] = {
                 "dtype": info.dtype,
                 "shape": list(info.shape),

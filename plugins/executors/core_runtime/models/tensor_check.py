@@ -131,7 +131,7 @@ def tensors_read(spec: DecoderSpec, plan: Plan | None) -> list[str]:
             answer = plan(part)
             if not isinstance(answer, Unsupported):
                 planned[f"{part.name}.weight"] = answer.reads
-    names: dict[str, None] = {}  # a set that keeps the order
+    names: dict[str, None] = {}  # a dict as a set that keeps the order
     for name in spec.tensor_shapes():
         names.update(dict.fromkeys(planned.get(name, (name,))))
     return list(names)

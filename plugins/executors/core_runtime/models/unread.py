@@ -136,7 +136,7 @@ def unknown_to_class(hf_config: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for name, value in _leaves(hf_config, {*own.keys, *own.attribute_map, *SHARED_KEYS}):
         outer, _, inner = name.partition(".")
-        is_of_part = bool(inner) and outer not in ROPE_MAPPINGS  # another class reads it
+        is_of_part = bool(inner) and outer not in ROPE_MAPPINGS  # in a nested configuration of another class
         is_rope = bool(inner) and _is_known(name, value, ())
         if value is None or is_of_part or is_rope:
             continue

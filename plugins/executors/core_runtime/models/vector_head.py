@@ -85,7 +85,7 @@ class VectorHead:
         """
         found = []
         for row in rows:
-            out = row.clone()  # where a row lies may change the order of a library's sums
+            out = row.clone()  # the alignment of a row may change the order of a library's sums
             for layer in self.layers:
                 out = layer(out)
             found.append(out)
@@ -140,10 +140,10 @@ def _read(directory: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
         return {name: _stored(path, tensor) for name, tensor in read_tensors(str(path), 0).items() if name in TENSORS}
     try:
-        from safetensors.torch import load_file  # few models have such files
+        from safetensors.torch import load_file  # imported here because few models have such files
 
         return load_file(path)
-    except Exception as error:  # whatever the library raises for a damaged file
+    except Exception as error:  # the library raises several types for a damaged file
         raise CheckpointError(f"{path}: cannot be read: {error}.") from error
 
 
@@ -156,7 +156,7 @@ def _stored(path: Path, stored: StoredTensor) -> Tensor:
     if 0 in info.shape:
         return torch.empty(info.shape, dtype=dtype)
     span = 1 + sum((length - 1) * stride for length, stride in zip(info.shape, stored.strides, strict=True))
-    if math.prod(info.shape) > span:  # strides of 0 make as many elements of one as a file likes
+    if math.prod(info.shape) > span:  # with strides of 0 a small file could claim any number of elements
         raise CheckpointError(f"{path}: the elements of tensor '{info.name}' lie on one another; expected all of them.")
     with path.open("rb") as file:
         file.seek(info.offset)

@@ -18,7 +18,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="bitsandbytes",
         summary="checkpoints of bitsandbytes: nf4, fp4 (nested scales, too) and 8-bit integers; plain ones are rounded to nf4",

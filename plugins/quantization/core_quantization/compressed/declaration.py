@@ -104,7 +104,7 @@ class Group:
 def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
     """Return the groups of a declaration. Raises Refusal for what is not served."""
     inner = declaration.get("quantization_config")
-    if isinstance(inner, Mapping):  # as transformers writes it beside a `sparsity_config`
+    if isinstance(inner, Mapping):  # as transformers writes it next to a `sparsity_config`
         rest = {key: value for key, value in declaration.items() if key != "quantization_config"}
         declaration = {**inner, **rest}
     known_keys("", declaration, USED, NEUTRAL)

@@ -49,7 +49,7 @@ def held_from_words(words: Tensor, bits: int, count: int) -> Tensor:
 
     Returns a copy: the words may be in a mapped file.
     """
-    if bits in (4, 8):  # words lie in memory as canonical weights do
+    if bits in (4, 8):  # in memory, words are the same bytes as canonical weights
         octets = words.contiguous().view(torch.uint8)
         return octets[:, : count * bits // 8].clone(memory_format=torch.contiguous_format)
     rows = words.shape[0]

@@ -35,7 +35,7 @@ def declared_manifest(name: str, summary: str, read: str, choose: str) -> Declar
 
     @hookimpl
     def core_spec() -> PluginSpec:
-        """Describe the plugin."""
+        """Describe the plugin: its name, summary and arguments."""
         return PluginSpec(name=name, summary=summary, arguments=DeclaredArguments)
 
     @hookimpl

@@ -57,7 +57,7 @@ def nvfp4(blocks: Bytes) -> Unpacked:
 
 def _digits(packed: Bytes, count: int) -> Bytes:
     """Return the digits 0, 1 and 2 of some bytes: uint8 [B, count * bytes]."""
-    shifted = packed[:, None, :] * POWERS_OF_THREE[:count]  # of which the low byte counts
+    shifted = packed[:, None, :] * POWERS_OF_THREE[:count]  # modulo 256: only the low byte matters
     digits = (shifted.astype(np.uint16) * 3) >> 8
     return digits.astype(np.uint8).reshape(len(packed), -1)
 

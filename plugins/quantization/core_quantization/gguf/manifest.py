@@ -27,7 +27,7 @@ class GGUFArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="gguf",
         summary="GGUF block types, held packed: Q4_0 to Q8_0, K types, IQ1 to IQ4, TQ, MXFP4, NVFP4, and plain floats",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROW_SCALE_BYTES = 4
 PLAIN = ("F32", "F16", "BF16", "F64")
 CHUNK_BYTES = 1 << 20
-SHARD_MULTIPLE = 32  # a canonical weight can be cut between any two runs of so many inputs
+SHARD_MULTIPLE = 32  # a canonical weight can be cut at any multiple of this number of inputs
 
 
 class GGUFMethod:

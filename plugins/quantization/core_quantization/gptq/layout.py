@@ -85,7 +85,7 @@ class GPTQLayout:
             group_size=part.shape[1] if whole_row else self.group_size,
             zeros=not self.sym,
             channel=whole_row,
-            ordered=self.desc_act and not whole_row,  # one group has all inputs, in whatever order
+            ordered=self.desc_act and not whole_row,  # one group has all inputs, in any order
             scale=part.tensors["scales"].dtype,
         )
 

@@ -43,7 +43,7 @@ def check_declaration(found: Mapping[str, Any]) -> None:
     if WEIGHTS in config:
         _check_one(where, config)
         return
-    for tag, own in config.items():  # of each kind of layer, such as self_attn.q_proj
+    for tag, own in config.items():  # one for each kind of layer, such as self_attn.q_proj
         if own is not None:
             _check_one(f"{where}.{tag}", mapping_at(f"{where}.{tag}", own))
 

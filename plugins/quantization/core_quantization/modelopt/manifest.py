@@ -17,7 +17,7 @@ DECLARED = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="modelopt",
         summary="checkpoints of NVIDIA ModelOpt: 8-bit floats (tensor, row, block), nvfp4, mxfp4, mxfp8, int8",

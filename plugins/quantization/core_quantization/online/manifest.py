@@ -52,7 +52,7 @@ class OnlineManifest:
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Describe the plugin."""
+        """Describe the plugin: its name, summary and arguments."""
         summary = f"rounds a plain checkpoint while it loads, or opens one that declares it: {self.scheme.summary}"
         return PluginSpec(name=self.scheme.name, summary=summary, arguments=OnlineArguments)
 

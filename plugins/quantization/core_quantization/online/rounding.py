@@ -14,7 +14,7 @@ from torch import Tensor
 from core_runtime.weights.codebook import CODES
 from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups, fuse
 
-ELEMENTS = 1 << 18  # rounded at a time: what stays in a cache
+ELEMENTS = 1 << 18  # elements rounded at a time, few enough to stay in a cache
 E4M3_LARGEST = 448.0
 E2M1_LARGEST = 6.0
 E8M0_BIAS = 127
@@ -58,7 +58,7 @@ def _int8_channel(w: Tensor) -> Int8Channel:
 def _int8_groups(w: Tensor) -> IntGroups:
     blocks = _in_blocks(w, "int8_groups")
     largest = blocks.abs().amax(-1)
-    scale = (largest / 127.0).bfloat16()  # of any size; the values are rounded to it as it is stored
+    scale = (largest / 127.0).bfloat16()  # bfloat16 has the range of float32; values are rounded to the stored scale
     steps = blocks * _inverse(scale.float()).unsqueeze(-1)
     steps.round_().clamp_(-127, 127)
     values = steps.add_(128).to(torch.uint8)

@@ -139,7 +139,7 @@ class IntegerLayout:
 
         if self._bits == 8:
             return stored.view(torch.uint8) ^ self._sign
-        if stored.numel() == 1:  # the zero point of a whole matrix
+        if stored.numel() == 1:  # one zero point for the whole matrix
             return (stored & 15).to(torch.uint8) ^ self._sign
         words = stored if stored.dim() == 2 else stored.reshape(1, -1)
         values = unpack_words(words, self._bits, self._order)[:, :width] ^ self._sign

@@ -16,7 +16,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="torchao",
         summary="checkpoints of torchao in safetensors files: integers of 1 to 8 bits, 8-bit floats, mxfp8, mxfp4, nvfp4",

@@ -23,7 +23,7 @@ class DraftModelArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="draft_model",
         summary="drafts of a smaller model with the same vocabulary (--speculative-config.model)",

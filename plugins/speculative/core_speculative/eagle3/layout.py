@@ -104,7 +104,7 @@ def _input(hf_config: Mapping[str, Any], decoder: DecoderSpec, num_taps: int, *,
         tap_norms = 1
     if drafts.setting(hf_config, "fc_norm", False):
         tap_norms = num_taps
-    is_speculators = hf_config.get("speculators_model_type") == "eagle3"  # and not of P-EAGLE's
+    is_speculators = hf_config.get("speculators_model_type") == "eagle3"  # not P-EAGLE's
     return DraftInput(
         kind="paired",
         embed_norm=decoder.norm,

@@ -23,7 +23,7 @@ class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="eagle3",
         summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)",
@@ -33,7 +33,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_draft_spec(context: DraftContext) -> DraftSpec | None:
-    """Describe the draft."""
+    """Describe the draft: one block on hidden states of several layers."""
     from core_speculative.eagle3.layout import eagle3_spec
 
     return eagle3_spec(context)

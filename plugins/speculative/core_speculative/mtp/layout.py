@@ -94,7 +94,7 @@ ROWS: Final = (
         names=(
             ("model.mtp_emb_norm.0.*", "input.embed_norm.*"),
             ("model.mtp_hidden_norm.0.*", "input.hidden_norm.*"),
-            ("model.norm.*", "model.norm.*"),  # the model's own, before its head
+            ("model.norm.*", "model.norm.*"),  # the model's own norm before its head
         ),
         dense=True,
     ),

@@ -39,7 +39,7 @@ class NgramArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="ngram",
         summary="drafts copied from earlier text that followed the same words; needs no second model",

@@ -11,7 +11,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name and summary."""
     return PluginSpec(name="parallel", summary="drafts of a smaller model, all from one pass over mask tokens (PARD)")
 
 

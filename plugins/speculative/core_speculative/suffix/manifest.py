@@ -12,7 +12,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Describe the plugin."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="suffix",
         summary="drafts from what followed the same words in the request and in earlier answers; needs no second model",

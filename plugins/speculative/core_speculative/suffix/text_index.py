@@ -4,9 +4,8 @@ Owns: one text, or several concatenated ones. Never does: know sequences, reques
 Called by: the proposer (a text for each sequence), the earlier answers.
 
 A place is the index of a token; its context of length n are the n tokens before it. For a few lengths the index stores
-the newest place with each context, and for each place the previous one with the same context. Contexts are known by
-their
-hashes: two that share one cost a wrong draft, which is what drafts are verified for.
+the newest place with each context, and for each place the previous one with the same context. Contexts are identified
+by their hashes. A collision costs a wrong draft, which verification rejects.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class TextIndex:
             context = hash(tuple(text[-length:]))
             place = self._latest[index].get(context)
             if place is None:
-                break  # a longer context would hold this one
+                break  # a longer context contains this one, so it cannot match either
             best = index
             newest = place
         if newest == NONE:
@@ -111,7 +110,7 @@ class TextIndex:
             votes: dict[int, int] = {}
             for row in rows:
                 votes[row[nth]] = votes.get(row[nth], 0) + 1
-            token = max(votes, key=votes.__getitem__)  # of equal ones the newest place's
+            token = max(votes, key=votes.__getitem__)  # ties go to the newest place
             share = votes[token] / num_places
             if token == BORDER or share < least:
                 break

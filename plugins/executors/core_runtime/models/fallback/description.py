@@ -76,7 +76,7 @@ def describe(
     """
     question = Question(dict(hf_config), list(names), directory)
     text = msgspec.json.encode(question, order="deterministic")
-    if directory is not None:  # the checkpoint's own code answers, which may change at any time
+    if directory is not None:  # not cached: the checkpoint's own code, which answers, may change at any time
         return _ask(text)
     kept = kept or KeptSpecs(usual_folder())
     found = kept.find(text)

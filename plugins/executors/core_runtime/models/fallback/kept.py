@@ -58,7 +58,7 @@ class KeptSpecs:
         """Write an answer, and remove the oldest ones. Without a place to write to, nothing is cached."""
         if self._folder is None:
             return
-        with contextlib.suppress(OSError):  # the next start asks again
+        with contextlib.suppress(OSError):  # the next start computes it again
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self._folder, question, spec)
             _forget_oldest(self._folder)

@@ -31,7 +31,7 @@ def described_mask(
     described = torch.empty(batch_size, 1, q_length, kv_length, dtype=torch.bool, device="meta")
     try:
         window = window_of(mask_function)
-    except Exception:  # whatever a mask function of a model does with plain indices: it is no causal window
+    except Exception:  # a mask function that fails on plain indices is no causal window
         window = -1
     described.core_window = window
     return described

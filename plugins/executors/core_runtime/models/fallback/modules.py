@@ -34,7 +34,7 @@ class KernelLinear(nn.Linear):  # type: ignore[misc]
             out += self.bias
         return out.view(*input.shape[:-1], size)
 
-    __call__ = forward  # nobody hangs hooks on it, and looking for them is a quarter of what a call costs here
+    __call__ = forward  # it has no hooks, and looking for them is a quarter of a call's cost here
 
 
 class KernelEmbedding(nn.Embedding):  # type: ignore[misc]

@@ -115,7 +115,7 @@ def _put_norm(module: nn.Module, kernels: KernelSet, dtype: torch.dtype) -> None
         return
     size = weight.shape[0]
     probe = torch.linspace(-1, 2, 3 * size).view(3, size)
-    probe[1] *= eps**0.5  # a row in which the number below the root counts
+    probe[1] *= eps**0.5  # a row small enough that eps matters
     rows = probe.to(dtype)
     expected = module(rows)
     usual = type(module)

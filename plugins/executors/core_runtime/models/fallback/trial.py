@@ -68,7 +68,7 @@ class Trial:
 def body_of(model: nn.Module) -> nn.Module:
     """Return the model without its head. Raises UserError."""
     body = model.get_decoder()
-    if body is model.get_output_embeddings():  # a head that is named as others name their body
+    if body is model.get_output_embeddings():  # the head has the name that other models use for their body
         body = model.base_model
     if not isinstance(body, nn.Module) or body is model:
         raise UserError(f"{type(model).__name__} of transformers has no part without its head, which is needed")
@@ -105,7 +105,7 @@ def _call(model: nn.Module, trial: Trial) -> None:
     experts = getattr(model, "set_experts_implementation", None)
     before = getattr(model.config, "_experts_implementation", None)
     if experts is not None and before is not None:
-        experts("batched_mm")  # the only one that never looks at a value
+        experts("batched_mm")  # the only one that never reads a value, which meta tensors do not have
     ids = torch.zeros(1, NUM_TOKENS, dtype=torch.int64, device="meta")
     positions = torch.arange(NUM_TOKENS, device="meta").unsqueeze(0)
     mask = torch.ones(1, NUM_TOKENS, dtype=torch.int64, device="meta")

@@ -127,7 +127,7 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     shapes = spec.tensor_shapes()
     if "embed_tokens.weight" in manifest.tensors and "model.embed_tokens.weight" in shapes:
         rules = [BODY_ALONE, *rules]
-    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
+    if manifest.tensors.keys() >= shapes.keys():  # as for dummy weights: the names are canonical already
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
     settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
     return WeightMap(manifest, rules, num_experts, shapes, settled=settled)

@@ -1,5 +1,4 @@
-"""Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434), absorbed: queries are multiplied with the cached latents
-directly.
+"""Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434), absorbed: queries multiply the cached latents directly.
 
 Owns: the order of its operations, and the products with the two halves of the up-projection around the backend. Never
 does: expand a latent into keys and values. Called by: the decoder, once a block and step.
