@@ -57,7 +57,7 @@ class Wanted:
     def patterns(self) -> list[str]:
         """Return patterns of the files in the top folder that come first: all but the weights."""
         if self.file is not None or self.quant is not None:
-            # A GGUF file contains its own tokenizer and templates. The client warns when no file matches at all.
+            # A GGUF file is complete by itself. These two avoid the client's warning about a download without files.
             return ["config.json", ".gitattributes"]
         return [*self.small, "*.py"] if self.code else list(self.small)
 

@@ -1,4 +1,4 @@
-"""DeepSeek: latent attention and many experts, and families that choose experts as it does."""
+"""DeepSeek: latent attention and many experts, and families with the same routing of experts."""
 
 from __future__ import annotations
 

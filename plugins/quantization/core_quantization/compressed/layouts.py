@@ -32,7 +32,7 @@ class Choice:
     """The layouts of one checkpoint.
 
     groups: groups of its declaration.
-    run: what the user wants.
+    run: settings of all packed layers.
     """
 
     def __init__(self, groups: Sequence[Group], run: Run) -> None:

@@ -1,6 +1,7 @@
 """Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1, Zamba2.
 
-Owns: the names of its sizes in each. Never does: see `core_runtime.models.state_layers`. Called by: rows of these families.
+Owns: the names of its sizes in each. Never does: know an op's formula, or names of tensors. Called by: rows of
+these families.
 """
 
 from __future__ import annotations
