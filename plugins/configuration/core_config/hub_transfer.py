@@ -139,6 +139,7 @@ def _resume(source: Source, file: str, url: str, found: Any, bar: type[Any]) -> 
             http_get(
                 found.location, stream, resume_size=here, headers=headers, expected_size=found.size, tqdm_class=bar
             )
+        # Only the etag of a large file is its SHA-256; the etag of a small one is a git hash.
         if here and len(found.etag) == SHA256_DIGITS:
             _check(partial, found.etag, file)
         partial.replace(blob)

@@ -209,6 +209,7 @@ class Decoder:
         steps = iter(metadata)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
+            # Before the mixer, which may add its branch to the residual stream directly.
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
             if block.mixers:
@@ -316,6 +317,7 @@ class Decoder:
 
     def _mlp(self, mlp: BlockMLP, half: Half, views: StepViews) -> None:
         """Run the MLP, the second half of a block."""
+        # In parallel blocks the MLP reads the same normalized input as the mixer.
         if self.spec.order == "parallel":
             x = views.normed
         elif self.spec.order == "parallel_two":

@@ -76,6 +76,7 @@ def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms], *, 
     for block, own in zip(spec.blocks, norms, strict=True):
         side_by_side = spec.order in ("parallel", "parallel_two")
         mixes_directly = adds_as_is and _is_plain(own, "input", "post_attention")
+        # A branch that is scaled cannot be added to the stream while it is computed.
         mixes_directly &= block.mixer_scale == 1.0 and block.beside_scale == 1.0
         thinks_directly = adds_as_is and _is_plain(own, "input" if side_by_side else "pre_mlp", "post_mlp")
         mixer = Half(None if block.wide else own.get("input"), own.get("post_attention"), mixes_directly)
@@ -117,4 +118,5 @@ def _fits(following: Norm, behind: Norm | None) -> bool:
     """Whether one call can compute both norms."""
     if following.is_centred:
         return False
+    # The combined call has one epsilon for both norms.
     return behind is None or (behind.eps == following.eps and not behind.is_centred)

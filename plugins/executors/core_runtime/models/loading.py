@@ -82,6 +82,7 @@ class WeightLoading:
         """Return the weights, once all matrices have arrived. vectors: the other tensors, by name."""
         built = [block.build(vectors) for block in waiting.blocks]
         rows = None if waiting.embedding is None else waiting.embedding.built
+        # A tied head uses the embedding's kernel.
         own = rows if waiting.head is None else waiting.head.built
         project = {role: matrix.built for role, matrix in waiting.projections.items()}
         way_in = self._embedding(rows, project.get("in"), vectors)
@@ -176,6 +177,7 @@ class WeightLoading:
         with loading_bar(self.manifest, reads, shown=progress) as bar:
             for name, tensor in loader.iter(self.manifest, reads):
                 if name in names:
+                    # A copy, because the loader may reuse the memory of the tensor.
                     vectors[name] = tensor.to(torch.float32, copy=True)
                 else:
                     owners[name].arrive(name, tensor)
@@ -205,6 +207,7 @@ class WeightLoading:
         both = [f"{spec.embedding().name}.weight", OWN_HEAD]
         if not spec.tied or not all(name in self.manifest.tensors for name in both):
             return
+        # Neither tensor has changed since the previous model, whose loading has compared them.
         if self._store is not None and not self._store.is_new(both):
             return
         embedding, head = (tensor.clone() for _, tensor in loader.iter(self.manifest, both))

@@ -145,5 +145,6 @@ def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
     """Renumber the experts from `start` on, in place; choices of experts on other ranks get weight 0."""
     foreign = (ids < start) | (ids >= stop)
     ids.sub_(start)
+    # A dropped choice keeps an id in range, with weight 0.
     ids.masked_fill_(foreign, 0)
     weights.masked_fill_(foreign, 0.0)

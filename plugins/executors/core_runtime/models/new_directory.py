@@ -31,11 +31,13 @@ def new_directory(out: Path) -> Iterator[Path]:
         raise UserError(f"{out}: is there already, and is not empty; name a new directory.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        # Next to `out`, so that the rename at the end stays on one file system.
         part = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     except OSError as error:
         raise UserError(f"{out}: cannot be made ({error.strerror}).") from None
     try:
         yield part
+        # mkdtemp creates a directory that only its owner can read.
         part.chmod(0o755)
         os.replace(part, out)
     except OSError as error:

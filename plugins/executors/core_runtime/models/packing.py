@@ -251,6 +251,7 @@ class Packing:
         moved = fused if self.device.type == "cpu" else fused.to(self.device)
         first = group[0]
         segments = 1
+        # A rank computes its share of the segments, so that a sum's order does not depend on the number of ranks.
         if first.part.summed:
             segments = max(SEGMENTS // self._part.size, 1)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)

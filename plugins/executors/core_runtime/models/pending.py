@@ -56,6 +56,7 @@ class Pending(Generic[T]):
         if self.missing:
             self._tensors[name] = tensor.clone()
             return
+        # The last tensor needs no copy: the part is built before the loader continues.
         self._tensors[name] = tensor
         self._built.append(self._build(self._tensors))
         self._tensors = {}

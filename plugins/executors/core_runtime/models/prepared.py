@@ -225,6 +225,7 @@ class PreparedWeights:
         if room is None:
             raise ValueError("this device gives no memory for prepared weights")
         memory = room(block.nbytes)
+        # In pieces, so that several threads read one kernel.
         for start in range(0, block.nbytes, READ_BYTES):
             piece = memory[start : start + READ_BYTES]
             self._reads.append(self._pool.submit(self._read, piece, block.offset + start))
@@ -246,6 +247,7 @@ class PreparedWeights:
         with open(self._path, "rb", buffering=0) as file:
             file.seek(offset)
             while view:
+                # One call may read fewer bytes than requested.
                 count = file.readinto(view)
                 if not count:
                     raise OSError(0, "it became shorter while it was read")

@@ -102,6 +102,7 @@ class TextIndex:
         rows = list(self._rows(found, most))
         num_places = len(rows)
         newest = rows[0]
+        # All places agree, so there are no votes to count.
         if rows.count(newest) == num_places and BORDER not in newest:
             return list(newest), float(most)
         draft: list[int] = []
