@@ -105,7 +105,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True):
     gated: whether MLPs have a gate. fused_gate_up: whether the checkpoint stores gate and up as one matrix.
     expert_names: see `ExpertsSpec`; None: no experts.
     renormalize: whether expert weights add up to one, unless the configuration says otherwise.
-    routing: routing of the experts, see `experts.routing_of`; or a function of configuration, number of experts and
+    routing: routing of the experts, see `families.experts._routing`; or a function of configuration, number of experts and
         experts a token.
     experts: further fields of `ExpertsSpec` (`shared_gate`, `bias`, `router_bias`, ...).
 
