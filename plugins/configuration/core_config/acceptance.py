@@ -1,7 +1,7 @@
-"""How drafts are accepted, from `--speculative-config`.
+"""The rule by which drafts are accepted, from `--speculative-config`.
 
-Owns: the keys and names of the rules of acceptance. Never does: judge whether values are sound (`core_config.rules` does),
-or accept drafts. Called by: the rules, the engine's configuration, waivers.
+Owns: the keys and names of the rules of acceptance. Never does: judge whether values are sound (`core_config.rules`
+does), or accept drafts. Called by: the rules, the engine's configuration, waivers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 from core.api.config import AcceptanceConfig, AcceptanceMethod
 
 METHOD_KEYS: Final = ("rejection_sample_method", "acceptance_method")
-"""Either names the rule; the first is vLLM's, the second that of its first engine."""
+"""Keys that name the rule. The first is vLLM's, the second that of its first engine."""
 
 METHODS: Final[dict[str, AcceptanceMethod | None]] = {
     "strict": None,
@@ -23,7 +23,7 @@ METHODS: Final[dict[str, AcceptanceMethod | None]] = {
     "typical_acceptance_sampler": "typical",
     "synthetic": "synthetic",
 }
-"""Names of the rules, as vLLM has or had them; None: a draft is kept when the sampler draws the same token."""
+"""Names of the rules, as vLLM has or had them → rule; None: a draft is kept when the sampler draws the same token."""
 
 TYPICAL_KEYS: Final = ("posterior_threshold", "posterior_alpha")
 SYNTHETIC_KEYS: Final = ("synthetic_acceptance_rates", "synthetic_acceptance_length")
@@ -41,7 +41,9 @@ WAY_OUT: Final = "; --speculative-config.rejection_sample_method strict gives th
 
 
 def method_of(speculation: Mapping[str, Any]) -> AcceptanceMethod | None:
-    """The rule that is asked for; None: none, or a name that a rule of the configuration reports."""
+    """Return the rule that the user names; None: no rule is named, or a name that a rule of the configuration reports
+    as wrong.
+    """
     for key in METHOD_KEYS:
         name = speculation.get(key)
         if isinstance(name, str):
@@ -50,7 +52,7 @@ def method_of(speculation: Mapping[str, Any]) -> AcceptanceMethod | None:
 
 
 def acceptance_config(speculation: Mapping[str, Any]) -> AcceptanceConfig | None:
-    """The rule with its numbers, whose soundness was looked at before.
+    """Return the rule with its numbers, which have been checked before.
 
     speculation: `--speculative-config` with underscores in its keys, derived values included.
     """
@@ -67,14 +69,16 @@ def acceptance_config(speculation: Mapping[str, Any]) -> AcceptanceConfig | None
 
 
 def acceptance_waiver(config: AcceptanceConfig | None) -> list[str]:
-    """What the rule gives up, as a sentence; empty when it gives up nothing."""
+    """Return, as a sentence, the guarantee that the rule waives; empty when it waives none."""
     if config is None:
         return []
     return [f"speculation: {SENTENCES[config.method]}{WAY_OUT}"]
 
 
 def _rates(speculation: Mapping[str, Any]) -> tuple[float, ...]:
-    """How often all drafts up to each position are accepted, from these rates or the tokens that a step gives."""
+    """Return, for each position, how often all drafts up to it are accepted, from the rates or from the tokens a step
+    that the user gives.
+    """
     rates = speculation.get("synthetic_acceptance_rates")
     if rates is not None:
         return tuple(float(rate) for rate in rates)

@@ -1,6 +1,6 @@
-"""How answers are taken apart, from the arguments: names, files and plugins of response formats.
+"""Settings for the parsing of answers, from the arguments: names, files and plugins of response formats.
 
-Owns: `AnswerSettings` and what is wrong with them. Never does: look at a checkpoint, whose format the server finds.
+Owns: `AnswerSettings` and their problems. Never does: look at a checkpoint, whose format the server detects.
 Called by: resolve.
 """
 
@@ -21,7 +21,7 @@ FILES = {"tool_parser_plugin": "--tool-parser-plugin", "reasoning_parser_plugin"
 
 
 def answer_settings(merged: Merged, registry: PluginRegistry, problems: list[str]) -> AnswerSettings:
-    """Build them; sentences about what is wrong go to `problems`."""
+    """Build the settings. Sentences about problems are added to `problems`."""
     settings = AnswerSettings(
         enable_auto_tool_choice=merged.value("enable_auto_tool_choice"),
         tool_call_parser=merged.value("tool_call_parser") or "auto",
@@ -31,13 +31,13 @@ def answer_settings(merged: Merged, registry: PluginRegistry, problems: list[str
     files = {flag: merged.value(name) for name, flag in FILES.items() if merged.value(name)}
     names = {settings.tool_call_parser, settings.reasoning_parser}
     if not files and names <= {"auto", "none"} and not registry.rows(FORMATS):
-        return settings  # on most ways to a start no row is read
+        return settings  # most starts need no row
     rows = _rows(settings, files, registry, problems)
     return msgspec.structs.replace(settings, rows=tuple(rows))
 
 
 def _markers(merged: Merged, problems: list[str]) -> tuple[str, str] | None:
-    """The texts around the reasoning, when they are given."""
+    """Return the texts around the reasoning, None unless both are given."""
     given = merged.value("reasoning_config") or {}
     start = given.get("reasoning_start_str")
     end = given.get("reasoning_end_str")
@@ -51,7 +51,9 @@ def _markers(merged: Merged, problems: list[str]) -> tuple[str, str] | None:
 def _rows(
     settings: AnswerSettings, files: dict[str, str], registry: PluginRegistry, problems: list[str]
 ) -> list[dict[str, Any]]:
-    """The rows beside the engine's own, as plain values: of files, of named plugins, and of all others to be detected."""
+    """Return the rows in addition to the engine's own, as plain values: from files, from named plugins, and all others
+    for detection.
+    """
     from core_formats.plugin_rows import installed_rows, row_named, rows_of_file
     from core_formats.response_format import ResponseFormat
     from core_formats.selection import named, with_name

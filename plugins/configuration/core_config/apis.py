@@ -1,6 +1,6 @@
-"""Which HTTP APIs a server has: all that are installed, but for those that `--plugins` leaves out.
+"""The choice of a server's HTTP APIs: all that are installed, except those that `--plugins` excludes.
 
-Owns: that choice, and the order in which their paths are looked for. Never does: build one (the server does).
+Owns: that choice, and the order in which their paths are matched. Never does: build one (the server does).
 Called by: resolve.
 """
 
@@ -14,7 +14,9 @@ KIND = "api"
 
 
 def chosen_apis(registry: PluginRegistry, problems: list[str], warnings: list[str]) -> tuple[ResolvedPlugin, ...]:
-    """Their rows. Sentences about what is wrong go to `problems`, about one that nobody named to `warnings`."""
+    """Return the rows of the APIs. Sentences about problems are added to `problems`, those about an API that the user
+    did not name to `warnings`.
+    """
     if not registry.rows(KIND):
         problems.append("No HTTP API is installed: `pip install core-apis` brings those of the engine.")
     installed = [row for row in registry.rows(KIND) if not registry.blocked(row)]

@@ -23,13 +23,13 @@ T = TypeVar("T")
 class Attempt:
     """The state that stages read and write.
 
-    facts:    known so far, the settings among them.
+    facts: facts known so far, the settings among them.
     problems: sentences; the attempt fails when there is one at its end.
     warnings: sentences.
-    failures: of plugins, each a problem as well.
+    failures: errors of plugins, each a problem as well.
     registry: None until the arguments that restrict it are known.
-    chosen:   plugins, by stage.
-    draft:    that the core runs for the proposer, or None.
+    chosen: plugins, by stage.
+    draft: the draft that the core runs for the proposer, or None.
     """
 
     facts: Facts
@@ -42,17 +42,17 @@ class Attempt:
 
     @property
     def settings(self) -> Settings:
-        """The arguments as they stand."""
+        """Return the arguments with the values derived so far."""
         return self.facts.settings
 
     @property
     def plugins(self) -> PluginRegistry:
-        """The registry, once there is one."""
+        """Return the registry. Fails before the discovery of plugins."""
         assert self.registry is not None
         return self.registry
 
     def run_rules(self, stage: Stage) -> None:
-        """Run one stage of the table of rules."""
+        """Run the rules of one stage. Their findings become problems and warnings, each once."""
         for finding in findings(RULES, stage, self.facts):
             if isinstance(finding, Problem) and finding.text not in self.problems:
                 self.problems.append(finding.text)
@@ -60,7 +60,9 @@ class Attempt:
                 self.warnings.append(finding.text)
 
     def answer_of(self, stage: Callable[[], T]) -> T | None:
-        """Run a stage; its errors, and what plugins raise in it, become problems, and the answer None."""
+        """Run a stage and return its answer. Its errors, and exceptions of plugins in it, become problems, and the
+        answer is None.
+        """
         try:
             return stage()
         except ConfigError as error:

@@ -21,7 +21,7 @@ LAYER_KINDS = ("full", "sliding", "latent", "state")
 
 
 def attention_names(text: str | None) -> dict[str, str]:
-    """`NAME` or `full=NAME,sliding=NAME,...` as {layer kind: name}. Raises UserError."""
+    """Return `NAME` or `full=NAME,sliding=NAME,...` as {layer kind: name}. Raises UserError."""
     if text is None or text.lower() == "auto":
         return {}
     if "=" not in text:
@@ -42,7 +42,7 @@ def attention_names(text: str | None) -> dict[str, str]:
 def choose_attention(
     settings: Settings, registry: PluginRegistry, mixers: Sequence[MixerSpec], platform: ChosenPlatform
 ) -> dict[str, Choice]:
-    """One choice for each layer kind of the model, by `attention.KIND`. Raises UserError."""
+    """Return one choice for each layer kind of the model, by `attention.KIND`. Raises UserError."""
     named = attention_names(settings["attention_backend"])
     wanted = platform.wishes.get("attention_backend", ())
     row = platform.manifest.row

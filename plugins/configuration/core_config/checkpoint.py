@@ -1,4 +1,4 @@
-"""The first stages: from a model reference to its manifest, through the loader that knows the files.
+"""The first stages: from a model reference to its manifest, through the loader for its files.
 
 Owns: reference → path → loader → manifest, configuration overrides. Never does: read weights.
 Called by: resolve.
@@ -29,17 +29,17 @@ from core_runtime.models.families.wrappers import overridden
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 MISTRAL = "mistral"
-"""The loader whose models have params.json in the place of config.json, and the name of that form."""
+"""Name of the loader for models with params.json in place of config.json, and of that form."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The model that was found.
+    """A checkpoint that was located and resolved.
 
-    path: what loaders are given.
-    served_as: the name when the user gives none.
-    loader: the choice.
-    manifest: as the loader resolved it.
+    path: path that loaders receive.
+    served_as: name of the model when the user gives none.
+    loader: the choice of the loader.
+    manifest: manifest as the loader resolved it.
     """
 
     path: str
@@ -49,7 +49,9 @@ class Checkpoint:
 
 
 def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) -> Checkpoint:
-    """Find, claim and resolve the model; what is found on the way goes to `known`. Raises UserError or PluginError."""
+    """Locate, claim and resolve the model. Facts learned on the way are stored in `known`. Raises UserError or
+    PluginError.
+    """
     ref = settings["model"]
     if ref is None:
         path, served_as = str(default_model()), NAME
@@ -71,7 +73,9 @@ def find_checkpoint(settings: Settings, registry: PluginRegistry, known: Facts) 
 
 
 def find_tokenizer(settings: Settings) -> str | None:
-    """The local directory (or file) of `--tokenizer`; None without one, or where none is wanted. Raises UserError."""
+    """Return the local directory (or file) of `--tokenizer`; None without one, or with `--skip-tokenizer-init`. Raises
+    UserError.
+    """
     ref = settings["tokenizer"]
     if ref is None or settings["skip_tokenizer_init"]:
         return None
@@ -86,7 +90,7 @@ def find_tokenizer(settings: Settings) -> str | None:
 
 
 def _located(settings: Settings, ref: str, known: Facts) -> str:
-    """The place that loaders are given: an absolute path or a URL. Raises UserError."""
+    """Return the location that loaders receive: an absolute path or a URL. Raises UserError."""
     reference = read_reference(ref)
     if reference.kind == "url":
         return ref
@@ -100,14 +104,16 @@ def _located(settings: Settings, ref: str, known: Facts) -> str:
 
 
 def _local(reference: Reference) -> str:
-    """An absolute path; of a directory with GGUF models alone, the file of the one that is meant. Raises CheckpointError."""
+    """Return an absolute path; for a directory of GGUF models alone, the file of the chosen one. Raises
+    CheckpointError.
+    """
     path = Path(reference.name).expanduser().absolute()
     if reference.quant is not None and not path.is_dir():
         raise CheckpointError(f"model '{reference.name}': is a file, of which ':{reference.quant}' chooses nothing.")
     try:
         names = os.listdir(path)
     except (OSError, ValueError):
-        return str(path)  # a file, or nothing that can be read: the next to look says so
+        return str(path)  # a file, or nothing readable: a later stage reports it
     is_model = any(name == "config.json" or name.endswith(".safetensors") for name in names)
     has_gguf = any(name.lower().endswith(".gguf") for name in names)
     if reference.quant is None and (is_model or not has_gguf):
@@ -119,7 +125,7 @@ def _local(reference: Reference) -> str:
 
 
 def _check_config_format(wanted: str, loader: str) -> None:
-    """Raises CheckpointError when the loader reads the configuration from another place than was asked for."""
+    """Raise CheckpointError when the loader reads the configuration from another file than the user requests."""
     found = MISTRAL if loader == MISTRAL else "hf"
     if wanted in ("auto", found):
         return
@@ -130,7 +136,7 @@ def _check_config_format(wanted: str, loader: str) -> None:
 
 
 def _resolve(choice: Choice, path: str, arguments: dict[str, Any]) -> CheckpointManifest:
-    """The loader's `resolve`, under guard."""
+    """Run the loader's `resolve`. Unexpected exceptions become a PluginError."""
     row = choice.manifest.row
     try:
         loader = load_plugin(choice.manifest, LoadContext(arguments=arguments))

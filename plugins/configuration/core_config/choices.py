@@ -1,6 +1,7 @@
-"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, executor, policy, logits processors.
+"""The stage that chooses the other plugins: quantization, kernels, attention, proposer, executor, policy, logits
+processors.
 
-Owns: which argument and which facts feed which choice. Never does: rank candidates (`core.plugin.selection` does).
+Owns: the arguments and facts that each choice depends on. Never does: rank candidates (`core.plugin.selection` does).
 Called by: resolve.
 """
 
@@ -32,10 +33,10 @@ from core_runtime.specs.checkpoint import CheckpointFacts
 def choose_plugins(
     attempt: Attempt, checkpoint: Checkpoint, family: Choice | None, mixers: list[MixerSpec], platform: ChosenPlatform
 ) -> None:
-    """Every later choice, after the data types. Each failure is a problem, none stops the others.
+    """Make every later choice, after the data types. Each failure is a problem; none stops the others.
 
     family: the plugin that reads the model's configuration, None for the table of families.
-    mixers: of all layers.
+    mixers: mixers of all layers.
     """
     stages = attempt.chosen.stages
     stages["loader"] = checkpoint.loader
@@ -57,11 +58,13 @@ def choose_plugins(
 
 
 def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
-    """The proposer, when a sound configuration asks for one; without a checkpoint only whether there is such a plugin."""
+    """Choose the proposer, if the configuration is valid and requests one. Without a checkpoint, only check that there
+    is such a plugin.
+    """
     config = attempt.settings["speculative_config"] or {}
     method = config.get("method")
     if config and not isinstance(method, str):
-        return  # a rule says so
+        return  # a rule reports it
     if checkpoint is None:
         if method is not None:
             attempt.answer_of(lambda: attempt.plugins.get("speculative", method))
@@ -73,7 +76,7 @@ def choose_proposer(attempt: Attempt, checkpoint: Checkpoint | None) -> None:
 
 
 def choose_quantization(attempt: Attempt, facts: CheckpointFacts) -> None:
-    """The method that unpacks the checkpoint, or none."""
+    """Choose the method that unpacks the checkpoint, or none."""
     named = attempt.settings["quantization"]
     if named is not None and named.lower() == "auto":
         named = None
@@ -145,7 +148,7 @@ def _choose_logits_processors(attempt: Attempt) -> None:
 
 
 def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:
-    """The rules that look at what was chosen."""
+    """Run the rules that depend on the chosen plugins."""
     facts = attempt.facts
     chosen = attempt.chosen
     kernels = chosen.stages.get("kernels")
@@ -157,7 +160,7 @@ def _run_plugin_rules(attempt: Attempt, checkpoint: Checkpoint) -> None:
 
 
 def _check_dtypes(attempt: Attempt, platform: ChosenPlatform) -> None:
-    """Platform and quantization method say which data types they compute in."""
+    """Check the data types against those that the platform and the quantization method support."""
     quantization = attempt.chosen.stages.get("quantization")
     dtype = attempt.settings["dtype"]
     manifests = [platform.manifest]

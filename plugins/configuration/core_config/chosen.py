@@ -1,6 +1,6 @@
 """The plugins that were chosen, by stage.
 
-Owns: `Chosen` and questions about it, and `ChosenPlatform`. Never does: choose. Called by: the stages, waivers, weights.
+Owns: `Chosen` with its queries, and `ChosenPlatform`. Never does: choose. Called by: the stages, waivers, weights.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from core.plugin.ranking import Choice, Selection
 
 @dataclass(slots=True)
 class Chosen:
-    """Choices by stage, in order."""
+    """The choices made so far, by stage, in order."""
 
     stages: dict[str, Choice] = field(default_factory=dict)
 
     def name(self, stage: str) -> str | None:
-        """The one name chosen in `stage`, or None."""
+        """Return the one name chosen in `stage`, or None."""
         choice = self.stages.get(stage)
         return choice.selection.chosen[0] if choice is not None and choice.selection.chosen else None
 
     def with_capability(self, stage: str, name: str) -> list[str]:
-        """Names of the plugins chosen in `stage`, or in a part of it, that declare the capability `name`."""
+        """Return the names of the plugins chosen in `stage`, or in a part of it, that declare the capability `name`."""
         found = {
             manifest.row.name
             for key, choice in self.stages.items()
@@ -37,7 +37,7 @@ class Chosen:
         return sorted(found)
 
     def replaceable(self) -> set[ResolvedPlugin]:
-        """Rows that nobody named and whose work others can do."""
+        """Return the rows that the user did not name and that other plugins can replace."""
         found: set[ResolvedPlugin] = set()
         named: set[ResolvedPlugin] = set()
         for choice in self.stages.values():
@@ -47,7 +47,7 @@ class Chosen:
         return {row for row in found - named if kind_named(row.kind).replaceable}
 
     def manifests(self) -> list[Manifest]:
-        """Every chosen manifest once."""
+        """Return every chosen manifest once."""
         found: dict[tuple[str, str], Manifest] = {}
         for choice in self.stages.values():
             for manifest in choice.manifests:
@@ -55,16 +55,16 @@ class Chosen:
         return list(found.values())
 
     def selections(self) -> list[Selection]:
-        """For people."""
+        """Return the selections with their reasons, for explanations."""
         return [choice.selection for choice in self.stages.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlatform:
-    """The platform, and what it wants.
+    """The chosen platform and its preferences.
 
-    manifest: of the platform.
-    device: on which it runs.
+    manifest: manifest of the platform.
+    device: device on which it runs.
     wishes: plugins that it prefers, by argument.
     """
 

@@ -1,7 +1,7 @@
-"""How a model tells classes: with a head of its own, or with rows of its head for the next token.
+"""Classification models: with a head of their own, or with rows of the language model head.
 
-Owns: the choice between the two, and what is done to their numbers. Never does: read weights, decide whether classes are
-wanted. Called by: `core_config.pooling`.
+Owns: the choice between the two, and the activation of their scores. Never does: read weights, decide whether the user
+requests classes. Called by: `core_config.pooling`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PROBLEM_TYPES: Mapping[str, Squash] = {
     "multi_label_classification": "sigmoid",
     "single_label_classification": "softmax",
 }
-"""What a configuration says of its classes, and what is done to their numbers; `softmax` of one class is `sigmoid`."""
+"""Problem types of configurations → activation of the scores. A `softmax` of one class is `sigmoid`."""
 
 
 def class_config(
     settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles
 ) -> PoolingConfig | None:
-    """How the model tells classes; None: it has no head for that. Raises UserError."""
+    """Return how the model computes classes; None: it has no head for them. Raises UserError."""
     tokens = _token_classes(settings, checkpoint, files)
     if tokens is not None:
         _check_head(checkpoint, spec)
@@ -51,7 +51,7 @@ def class_config(
 
 
 def _token_classes(settings: Settings, checkpoint: Checkpoint, files: SentenceFiles) -> TokenClasses | None:
-    """Classes that are tokens; None: the model has none, or a head of its own."""
+    """Return the tokens that serve as classes; None: the model has none, or a head of its own."""
     if files.score_tokens:
         return TokenClasses(files.score_tokens, len(files.score_tokens) == 2, ("score",))
     hf_config = checkpoint.manifest.config
@@ -63,7 +63,7 @@ def _token_classes(settings: Settings, checkpoint: Checkpoint, files: SentenceFi
 
 
 def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
-    """Raises UserError where there is no head for the next token."""
+    """Raise UserError where the model has no language model head."""
     manifest = checkpoint.manifest
     if not isinstance(spec, DecoderSpec) or not without_head(spec, manifest).causal_lm:
         raise UserError(
@@ -73,7 +73,7 @@ def _check_head(checkpoint: Checkpoint, spec: ModelSpec) -> None:
 
 
 def _of_tokens(checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, tokens: TokenClasses) -> PoolingConfig:
-    """Classes of the head for the next token."""
+    """Return the config of classes computed by rows of the language model head."""
     for token in tokens.token_ids:
         if token >= spec.vocab_size:
             raise UserError(
@@ -95,7 +95,7 @@ def _of_tokens(checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles, to
 
 
 def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, files: SentenceFiles) -> PoolingConfig:
-    """Classes of the checkpoint's own head."""
+    """Return the config of classes computed by the checkpoint's own head."""
     hf_config = checkpoint.manifest.config
     if not isinstance(spec, DecoderSpec) or spec.pooling_head is None:
         raise UserError(
@@ -120,7 +120,7 @@ def _of_own_head(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, fi
 
 
 def _usual_squash(hf_config: Mapping[str, Any], num_labels: int) -> Squash:
-    """As the configuration says, in any of its ways. Raises UserError."""
+    """Return the activation that the configuration names, in any of its ways. Raises UserError."""
     section = hf_config.get("sentence_transformers")
     named = section.get("activation_fn") if isinstance(section, Mapping) else None
     named = named or hf_config.get("sbert_ce_default_activation_function")

@@ -1,6 +1,7 @@
-"""What is recorded and compiled, from the arguments that say so.
+"""Recording and compilation, from the arguments that control them.
 
-Owns: those arguments' meanings, and `CompilationConfig`, put together. Never does: judge whether they agree (rules do).
+Owns: the meaning of those arguments, and the construction of `CompilationConfig`. Never does: judge whether they agree
+(rules do).
 Called by: the rules, the engine's configuration.
 """
 
@@ -15,22 +16,22 @@ from core_config.settings import Settings
 from core_runtime.specs.graph_sizes import LARGEST, graph_sizes, powers_of_two
 
 COMPILER: Final = "inductor"
-"""The plugin that compiles."""
+"""Name of the plugin that compiles."""
 PREFIX: Final = flag_of("compilation_config")
 TWICE: Final = ("cudagraph_capture_sizes", "max_cudagraph_capture_size")
-"""Arguments that are keys of `--compilation-config` too."""
+"""Arguments that are also keys of `--compilation-config`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What one argument says. text: the argument and its value, as a user writes them."""
+    """The statement of one argument. text: the argument and its value, as a user writes them."""
 
     text: str
     value: Any
 
 
 def said_of_recording(settings: Settings) -> list[Said]:
-    """Whether steps are recorded, by everything that the user gave."""
+    """Return all statements of the user about the recording of steps."""
     keys = settings.mapping("compilation_config")
     found: list[Said] = []
     if settings.user_set("enforce_eager"):
@@ -49,7 +50,7 @@ def said_of_recording(settings: Settings) -> list[Said]:
 
 
 def said_of_compiling(settings: Settings) -> list[Said]:
-    """Whether anything is compiled, by everything that the user gave. Levels 1 and 2 leave it to `--kernels`."""
+    """Return all statements of the user about compilation. Levels 1 and 2 leave it to `--kernels`."""
     keys = settings.mapping("compilation_config")
     found: list[Said] = []
     if settings.user_set("kernels"):
@@ -68,7 +69,7 @@ def said_of_compiling(settings: Settings) -> list[Said]:
 
 
 def said_twice(settings: Settings, name: str) -> list[Said]:
-    """The values of an argument that is a key as well, wherever it was given."""
+    """Return the values of an argument that is also a key, from every place where it was given."""
     found: list[Said] = []
     if settings.user_set(name) and settings[name] is not None:
         found.append(Said(f"{flag_of(name)} {_written(settings[name])}", _plain(settings[name])))
@@ -79,7 +80,7 @@ def said_twice(settings: Settings, name: str) -> list[Said]:
 
 
 def recorded_sizes(settings: Settings) -> tuple[int, ...] | None:
-    """The sizes that the arguments name; None: the platform's."""
+    """Return the sizes that the arguments name; None: the platform's."""
     sizes = _value(settings, "cudagraph_capture_sizes")
     largest = _value(settings, "max_cudagraph_capture_size")
     if sizes is not None:
@@ -90,7 +91,7 @@ def recorded_sizes(settings: Settings) -> tuple[int, ...] | None:
 
 
 def compilation_config(settings: Settings) -> CompilationConfig:
-    """Put it together."""
+    """Build the config from the argument and its keys."""
     keys = settings.mapping("compilation_config")
     return CompilationConfig(sizes=recorded_sizes(settings), cache_dir=keys.get("cache_dir") or "")
 
@@ -101,7 +102,7 @@ def _value(settings: Settings, name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A list of sizes without regard to order and repetition."""
+    """Return a list of sizes without order and repetition, for comparison."""
     return tuple(sorted(set(value))) if isinstance(value, list) else value
 
 

@@ -1,6 +1,6 @@
 """The model that is served when none is named: SmolLM2-135M-Instruct from its PyPI package.
 
-Owns: where that file lies. Never does: import the package (its own dependencies are not needed) or download.
+Owns: the location of that file. Never does: import the package (its own dependencies are not needed) or download.
 Called by: resolve.
 """
 
@@ -19,7 +19,7 @@ NAME = "SmolLM2-135M-Instruct"
 
 
 def default_model() -> Path:
-    """The model's file. Raises UserError with the command that installs it."""
+    """Return the model's file. Raises UserError with the command that installs it."""
     try:
         path = Path(str(importlib_metadata.distribution(PACKAGE).locate_file(FILE)))
     except importlib_metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
 """A configuration as YAML that gives the same configuration when it is read with `--config`.
 
-Owns: which values have to be written down. Never does: resolve. Called by: `core config show`.
+Owns: the choice of values that must be written. Never does: resolve. Called by: `core config show`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ MACHINE = ("device", "attention_backend")
 
 
 def pinned(resolution: Resolution) -> dict[str, Any]:
-    """The user's values and those that this machine's platform has settled; the rest follows from these and the model."""
+    """Return the user's values and those that this machine's platform has settled. All others follow from these and the
+    model.
+    """
     fields = schema().fields
     found: dict[str, Any] = {}
     for name in fields:
@@ -29,7 +31,7 @@ def pinned(resolution: Resolution) -> dict[str, Any]:
 
 
 def as_yaml(resolution: Resolution, *, secrets: bool = False) -> str:
-    """YAML in the order of the schema. Secrets are left out (a comment says so) unless `secrets`."""
+    """Return YAML in the order of the schema. Secrets are left out (a comment says so) unless `secrets`."""
     import yaml
 
     values = pinned(resolution)

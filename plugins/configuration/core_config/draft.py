@@ -1,7 +1,7 @@
-"""The stage that finds the draft which the core runs for a proposer: its checkpoint, its shape, and who reads and computes it.
+"""The stage that resolves the draft which the core runs for a proposer: its checkpoint, its shape and its plugins.
 
-Owns: that stage, and the reasons that make a draft impossible. Never does: read a weight, or know a method (the proposer's
-plugin describes the draft). Called by: resolve, after the choice of plugins.
+Owns: that stage, and the reasons that make a draft impossible. Never does: read a weight, or know a method (the
+proposer's plugin describes the draft). Called by: resolve, after the choice of plugins.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ COUNT = "num_speculative_tokens"
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A draft's checkpoint.
+    """A draft's checkpoint, located and resolved.
 
-    checkpoint: as the loader resolved it.
-    canonical: its manifest under the names of the model that it is; None where it is none that the engine knows.
-    decoder: that model.
+    checkpoint: checkpoint as the loader resolved it.
+    canonical: its manifest under the names of its model; None for a model that the engine does not know.
+    decoder: shape of that model.
     why: a sentence where there is none.
     """
 
@@ -58,9 +58,9 @@ class _Found:
 
 
 def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: ChosenPlatform) -> Draft | None:
-    """The draft; None where the proposer has none that the core runs. Raises UserError or PluginError.
+    """Return the draft; None where the core runs no draft for the proposer. Raises UserError or PluginError.
 
-    target: of the main model, as the loader resolved it. spec: its shape.
+    target: checkpoint of the main model, as the loader resolved it. spec: shape of the main model.
     """
     plugin = _describer(attempt.chosen)
     if plugin is None:
@@ -97,7 +97,7 @@ def find_draft(attempt: Attempt, target: Checkpoint, spec: ModelSpec, platform: 
 
 
 def _tree(shape: DraftSpec, keys: DraftKeys, values: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tree that was asked for; empty: a chain. Raises UserError for a method that drafts none."""
+    """Return the requested tree of drafts; empty: a chain. Raises UserError for a method that does not draft trees."""
     tree = token_tree(keys.speculative_token_tree, values.get(COUNT))
     drafts_chains = shape.decoder is None or bool(shape.taps) or shape.parallel_token_id is not None
     if tree and drafts_chains:
@@ -106,7 +106,7 @@ def _tree(shape: DraftSpec, keys: DraftKeys, values: Mapping[str, Any]) -> tuple
 
 
 def _chosen_with(target: Chosen, found: _Found, shape: DraftSpec) -> Chosen:
-    """The draft's plugins, as far as the main model and the checkpoint decide."""
+    """Return the draft's plugins, as far as the main model and the checkpoint determine them."""
     chosen = Chosen()
     for stage in ("platform", "kernels"):
         if stage in target.stages:
@@ -120,7 +120,7 @@ def _chosen_with(target: Chosen, found: _Found, shape: DraftSpec) -> Chosen:
 def _loaded(
     shape: DraftSpec, found: _Found, target: ModelSpec, *, in_target: bool
 ) -> tuple[DecoderSpec | None, CheckpointManifest]:
-    """The decoder that is loaded, if there is one, and the checkpoint under its names."""
+    """Return the decoder that is loaded, or None, and the checkpoint under its names."""
     manifest = found.checkpoint.manifest
     if shape.decoder is None:
         return None, manifest
@@ -131,7 +131,7 @@ def _loaded(
 
 
 def _describer(chosen: Chosen) -> Manifest | None:
-    """The proposer's manifest, where it describes a draft."""
+    """Return the proposer's manifest, if it describes a draft."""
     stage = chosen.stages.get("speculative")
     if stage is None or not stage.manifests:
         return None
@@ -140,7 +140,7 @@ def _describer(chosen: Chosen) -> Manifest | None:
 
 
 def _settings(settings: Settings, keys: DraftKeys) -> Settings:
-    """The main model's settings, but for those that say how a checkpoint is read."""
+    """Return the main model's settings, except for those about the reading of a checkpoint, which are the draft's."""
     own: dict[str, Any] = {
         "model": keys.model,
         "revision": keys.revision,
@@ -160,7 +160,7 @@ def _settings(settings: Settings, keys: DraftKeys) -> Settings:
 
 
 def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
-    """The checkpoint that `ref` names, and the model that it is. Raises UserError or PluginError."""
+    """Return the checkpoint that `ref` names, with its model. Raises UserError or PluginError."""
     try:
         checkpoint = find_checkpoint(settings, attempt.plugins, Facts(settings, attempt.facts.context))
     except UserError as error:
@@ -179,7 +179,7 @@ def _find(attempt: Attempt, settings: Settings, ref: str) -> _Found:
 def _told(
     attempt: Attempt, plugin: Manifest, found: _Found, target: ModelSpec, *, has_checkpoint: bool
 ) -> DraftSpec | None:
-    """The shape as the plugin describes it; None when its arguments are wrong, which is reported elsewhere."""
+    """Return the shape as the plugin describes it; None when its arguments are wrong, which is reported elsewhere."""
     given = speculative_arguments(attempt.settings, attempt.chosen)
     arguments, problems = convert_struct(plugin.spec.arguments, given, "")
     if problems:
@@ -203,7 +203,7 @@ def _told(
 
 
 def draft_shape(plugin: Manifest, context: DraftContext) -> DraftSpec | None:
-    """The answer of a plugin's `core_draft_spec`. Raises PluginError for one of another type."""
+    """Return the answer of a plugin's `core_draft_spec`. Raises PluginError for an answer of another type."""
     answer = plugin.call("core_draft_spec", context=context)
     if answer is None or isinstance(answer, DraftSpec):
         return answer
@@ -211,7 +211,7 @@ def draft_shape(plugin: Manifest, context: DraftContext) -> DraftSpec | None:
 
 
 def _check(shape: DraftSpec, target: ModelSpec, where: str) -> None:
-    """Raise UserError for a draft that the core cannot run beside this model. where: the beginning of the sentence."""
+    """Raise UserError for a draft that the core cannot run with this model. where: the beginning of the sentence."""
     if shape.taps and not isinstance(target, DecoderSpec):
         raise UserError(f"{where} reads hidden states, which transformers' modules do not give; choose another method.")
     decoder = shape.decoder

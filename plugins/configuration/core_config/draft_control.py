@@ -1,4 +1,4 @@
-"""The keys of `--speculative-config` that say how many drafts there are, whoever proposes them.
+"""The keys of `--speculative-config` that control the number of drafts, for every proposer.
 
 Owns: `CONTROL_KEYS`, and the part of the scheduler's configuration that follows. Never does: check values (rules do).
 Called by: the engine's configuration, and the table of plugins' arguments.
@@ -15,13 +15,13 @@ CONTROL_KEYS: Mapping[str, str] = {
     "disable_by_batch_size": "with more requests than so many waiting and running, new ones have no drafts",
     "num_speculative_tokens_per_batch_size": "rows of [first size of the batch, last size, most drafts of a sequence]",
 }
-"""Their meaning."""
+"""Keys → their meaning."""
 
 
 def draft_settings(speculation: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of `SchedulerConfig`. speculation: the argument with underscores in its keys, and derived values.
+    """Return fields of `SchedulerConfig`. Values that a rule reports as wrong count as absent.
 
-    Values that a rule reports count as not given.
+    speculation: the argument with underscores in its keys, and derived values.
     """
     most = speculation.get("num_speculative_tokens")
     limit = speculation.get("disable_by_batch_size")
@@ -37,8 +37,10 @@ def draft_settings(speculation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def batch_sizes(rows: Any) -> tuple[tuple[int, int, int], ...] | None:
-    """The rows of `num_speculative_tokens_per_batch_size` in order; None for values that are none: sizes from 1 on without
-    an overlap, and a number of drafts from 0 on."""
+    """Return the rows of `num_speculative_tokens_per_batch_size` in order, None for invalid values.
+
+    Valid rows have batch sizes of at least 1 that do not overlap, and numbers of drafts of at least 0.
+    """
     if not isinstance(rows, list | tuple):
         return None
     found: list[tuple[int, int, int]] = []

@@ -1,7 +1,8 @@
 """The keys of `--speculative-config` that name a draft's checkpoint, for every proposer whose draft the core runs.
 
-Owns: those keys, and the ones of others that ask for nothing here or cannot be served. Never does: look for a checkpoint.
-Called by: the stage that finds the draft, and the table of plugins' arguments.
+Owns: those keys, and keys of other engines that have no effect here or cannot be served. Never does: look for a
+checkpoint.
+Called by: the stage that resolves the draft, and the table of plugins' arguments.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from core.args.plugin_arguments import convert_struct
 
 
 class DraftKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is served."""
+    """The keys of a draft's checkpoint that are served."""
 
     model: Annotated[str | None, msgspec.Meta(description="Path or hub name of the draft's checkpoint.")] = None
     revision: Annotated[str | None, msgspec.Meta(description="Branch, tag or commit of it.")] = None
@@ -57,7 +58,7 @@ NEUTRAL: Mapping[str, tuple[tuple[Any, ...] | None, str]] = {
     "moe_backend": (("auto",), "kernels are chosen by --kernels"),
     "draft_load_config": ((None, {}), "its key load_format is given as --speculative-config.load_format"),
 }
-"""Keys of others: the values that change nothing (None: any), and why."""
+"""Keys of other engines → the values without effect (None: any value), and the reason."""
 
 
 def is_draft_key(name: str) -> bool:
@@ -66,7 +67,7 @@ def is_draft_key(name: str) -> bool:
 
 
 def read_draft_keys(values: Mapping[str, Any]) -> tuple[DraftKeys, list[str]]:
-    """The keys among those of `--speculative-config`, and every problem with them."""
+    """Return the draft's keys among those of `--speculative-config`, and every problem with them."""
     prefix = "--speculative-config"
     served = {name: value for name, value in values.items() if name in DraftKeys.__struct_fields__}
     problems: list[str] = []

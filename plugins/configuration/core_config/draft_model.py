@@ -1,6 +1,6 @@
-"""A draft that was found for a proposer, before it becomes a part of the engine's configuration.
+"""A resolved draft of a proposer, before it becomes a part of the engine's configuration.
 
-Owns: `Draft`. Never does: search (`core_config.draft` does). Called by: the stages behind that one, which plan its memory and
+Owns: `Draft`. Never does: search (`core_config.draft` does). Called by: the later stages, which plan its memory and
 write its configuration.
 """
 
@@ -25,15 +25,15 @@ from core_runtime.specs.draft_spec import DraftSpec
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A draft that was found.
+    """A resolved draft.
 
     spec: its shape.
-    decoder: what the core runs of it, as it is loaded; None where the plugin's own heads compute.
-    settings: the main model's, with what the draft has of its own.
+    decoder: the part of it that the core runs, as it is loaded; None where the plugin's own heads compute.
+    settings: the main model's settings, with the draft's own values.
     chosen: the plugins that read and compute it.
-    manifest: of its checkpoint, under canonical names.
-    path: of its checkpoint.
-    in_target: whether that is the main model's.
+    manifest: manifest of its checkpoint, under canonical names.
+    path: path of its checkpoint.
+    in_target: whether that is the main model's checkpoint.
     max_model_len: tokens of the longest sequence that it drafts for; None: as many as the main model's.
     tree: the shape of its drafts; empty: a chain.
     """
@@ -50,13 +50,15 @@ class Draft:
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """Of its layers, each of which has a place in the cache."""
+        """Return the mixers of its layers, each of which has a place in the KV cache."""
         return () if self.decoder is None else self.decoder.mixers
 
     def config(
         self, registry: PluginRegistry, target: ModelConfig, limits: StepLimits, problems: list[str]
     ) -> DraftConfig:
-        """For the worker. target: of the main model. Sentences about plugins' arguments go to `problems`."""
+        """Return the config for the worker. target: config of the main model. Sentences about plugins' arguments are
+        added to `problems`.
+        """
         found: list[str] = []
         plugins = plugin_choices(self.settings, registry, self.chosen, found)
         problems += [problem for problem in found if problem not in problems]

@@ -22,16 +22,16 @@ CONTROL: Final[dict[str, Node]] = {
     "disable_by_batch_size": {"type": "integer", "minimum": 2},
     "num_speculative_tokens_per_batch_size": {"type": "array", "items": SIZES},
 }
-"""Types of `CONTROL_KEYS`."""
+"""JSON types of `CONTROL_KEYS`."""
 COUNTS_ITSELF: Final = ("suffix", "medusa", "mlp_speculator")
-"""Methods that know the most drafts of a step."""
+"""Methods that know the maximum number of drafts in a step themselves."""
 
 
 def draft_schema(plugins: dict[str, Node], definitions: Node) -> Node:
-    """The value of the argument.
+    """Return the schema of the argument's value.
 
     plugins: references to the arguments of each method.
-    definitions: gets those of a draft's checkpoint.
+    definitions: receives the definitions of a draft's checkpoint.
     """
     own: list[Node] = []
     for name, node in plugins.items():
@@ -47,7 +47,7 @@ def draft_schema(plugins: dict[str, Node], definitions: Node) -> Node:
 
 
 def _acceptance() -> Node:
-    """Keys that say which drafts are kept."""
+    """Return the schema of the keys about the acceptance of drafts."""
     found: Node = {name: {"enum": list(METHODS)} for name in METHOD_KEYS}
     found |= {name: {"type": "number"} for name in TYPICAL_KEYS}
     rates, length = SYNTHETIC_KEYS
@@ -57,7 +57,7 @@ def _acceptance() -> Node:
 
 
 def _checkpoint(definitions: Node) -> Node:
-    """Keys that name a draft's checkpoint, and those that change nothing."""
+    """Return the schema of the keys that name a draft's checkpoint, and of those without effect."""
     references = "#/$defs/speculative.{name}"
     _, components = msgspec.json.schema_components([DraftKeys], ref_template=references)
     fields: Node = components.pop("DraftKeys")["properties"]

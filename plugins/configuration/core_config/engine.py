@@ -1,6 +1,6 @@
 """The settled arguments as the Structs that an engine is built from.
 
-Owns: `EngineConfig`, put together. Never does: derive a value that a rule could. Called by: resolve.
+Owns: the construction of `EngineConfig`. Never does: derive a value that a rule could. Called by: resolve.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def engine_config(
     *,
     pooling: PoolingConfig | None = None,
 ) -> EngineConfig:
-    """Put it together; problems of plugins' arguments are added to `problems`. Raises UserError.
+    """Build the config. Problems of plugins' arguments are added to `problems`. Raises UserError.
 
-    spec: the model's shape, as its family tells it.
-    plan: None when sizes could not be settled; the rest is still looked at.
-    draft: that the core runs for the proposer, or None.
+    spec: the model's shape, from its family.
+    plan: None when sizes could not be settled; the other fields are still checked.
+    draft: the draft that the core runs for the proposer, or None.
     pooling: how hidden states become the answer; None: the model generates text.
     """
     plan = plan or NO_PLAN
@@ -79,7 +79,7 @@ def engine_config(
         device=settings["device"],
         disable_log_stats=settings["disable_log_stats"],
         stall_timeout_s=settings["engine_stall_timeout"],
-        # Where a death is final, an engine that hangs may still go on.
+        # Where a death is final, an engine that hangs may still recover.
         wedge_timeout_s=settings["engine_wedge_timeout"] if settings["engine_restarts"] else 0.0,
         utility_timeout_s=settings["engine_utility_timeout"],
         use_tqdm_on_load=settings["use_tqdm_on_load"],
@@ -133,7 +133,7 @@ def _model(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec, served: 
 
 
 def _embedding_size(settings: Settings, spec: ModelSpec, pooling: PoolingConfig | None, problems: list[str]) -> int:
-    """Numbers of an embedding that a prompt may bring; 0 where prompts bring none."""
+    """Return the size of an embedding that a prompt may contain; 0 where prompts contain none."""
     if not settings["enable_prompt_embeds"]:
         return 0
     reason = ""
@@ -150,7 +150,9 @@ def _embedding_size(settings: Settings, spec: ModelSpec, pooling: PoolingConfig 
 
 
 def _reads_extra_args(plugins: PluginChoices) -> bool:
-    """Whether requests may have arguments of plugins: for a logits processor, or for a policy that is not the engine's own."""
+    """Whether requests may have arguments for plugins: for a logits processor, or for a policy that is not the engine's
+    own.
+    """
     foreign_policies = [row for row in plugins.table if row.kind == "policy" and not is_own(row.distribution)]
     return bool(plugins.logits_processors or foreign_policies)
 
@@ -175,7 +177,7 @@ def _cache(settings: Settings, plan: MemoryPlan) -> CacheConfig:
 
 
 def _events(settings: Settings) -> KVEventsConfig | None:
-    """None when they are not switched on."""
+    """Return the config of KV events, None when they are off."""
     if not publishes_events(settings):
         return None
     keys = underscored(settings["kv_events_config"])
@@ -185,7 +187,7 @@ def _events(settings: Settings) -> KVEventsConfig | None:
 
 
 def scheduler_config(settings: Settings, policy: str | None = None) -> SchedulerConfig:
-    """Limits and policy of the scheduler. policy: the name of the plugin that was chosen."""
+    """Return limits and policy of the scheduler. policy: name of the chosen plugin."""
     speculation = settings.mapping("speculative_config")
     return SchedulerConfig(
         max_num_seqs=settings["max_num_seqs"],

@@ -1,6 +1,7 @@
 """A resolution as plain values, for programs and pages.
 
-Owns: what of it is told, and that secrets are not. Never does: resolve, print. Called by: `core config explain`, the server.
+Owns: the choice of values that are shown, and the hiding of secrets. Never does: resolve, print. Called by: `core
+config explain`, the server.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from core_config.resolution import Resolution
 
 
 def explained(resolution: Resolution) -> dict[str, Any]:
-    """Where every value came from, who was chosen, the memory plan."""
+    """Return the origin of every value, the chosen plugins and the memory plan, as plain values."""
     return {
         "model": resolution.engine.model.model,
         "device": resolution.engine.device,
@@ -44,7 +45,7 @@ def explained(resolution: Resolution) -> dict[str, Any]:
 
 
 def memory_values(plan: MemoryPlan) -> dict[str, Any]:
-    """The memory plan: bytes and tokens."""
+    """Return the memory plan in bytes and tokens."""
     return {
         "weights_bytes": plan.weights,
         "proposer_bytes": plan.proposer,
@@ -63,5 +64,5 @@ def memory_values(plan: MemoryPlan) -> dict[str, Any]:
 
 
 def hidden(name: str, value: Any) -> Any:
-    """Secrets are not printed."""
+    """Return a value for display: a placeholder for a secret."""
     return HIDDEN if value and schema().fields[name].arg.secret else value

@@ -36,10 +36,11 @@ OWN_CODE: Final = "The checkpoint brings code of its own for it (auto_map), whic
 def find_family(
     registry: PluginRegistry, checkpoint: Checkpoint, implementation: str = "auto", *, trust_remote_code: bool = False
 ) -> tuple[Checkpoint, ModelSpec, Choice | None]:
-    """The checkpoint under canonical tensor names, the model's shape, and the plugin that told it.
+    """Return the checkpoint under canonical tensor names, the model's shape, and the plugin that described it.
 
     The plugin is None for the table, and for transformers.
-    implementation: `core`: never transformers' modules; `transformers`: always; `auto`: where nobody else knows the model.
+    implementation: `core`: never transformers' modules; `transformers`: always; `auto`: for models that neither the
+        table nor a plugin knows.
     Raises UserError for an unknown architecture, PluginError when the family's code fails.
     """
     manifest = checkpoint.manifest
@@ -74,9 +75,9 @@ def find_family(
 
 
 def text_alone(hf_config: Mapping[str, Any], tensors: Iterable[str]) -> str:
-    """A sentence for a checkpoint of more than text, of which the text alone is served; else empty.
+    """Return a sentence for a multimodal checkpoint, of which only the text model is served; else an empty string.
 
-    tensors: their names in the checkpoint.
+    tensors: names of the tensors in the checkpoint.
     """
     if not is_wrapper(hf_config):
         return ""
@@ -94,13 +95,13 @@ def text_alone(hf_config: Mapping[str, Any], tensors: Iterable[str]) -> str:
 
 def _has_modules(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
     """Whether transformers has a class for the model."""
-    from core_runtime.models.fallback.description import builds  # as below
+    from core_runtime.models.fallback.description import builds  # imported here for the reason below
 
     return builds(hf_config, trust_remote_code)
 
 
 def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoint, ModuleSpec]:
-    """The checkpoint under the names of transformers' modules, and their shape."""
+    """Return the checkpoint under the names of transformers' modules, and their shape."""
     manifest = checkpoint.manifest
     directory = checkpoint.path if trust_remote_code and "auto_map" in manifest.config else None
     from core_runtime.models.fallback.description import describe  # few models need it, and every start would import it
@@ -110,7 +111,7 @@ def _modules(checkpoint: Checkpoint, trust_remote_code: bool) -> tuple[Checkpoin
 
 
 def _told(checkpoint: Checkpoint, ask: Callable[[], T], who: str) -> T:
-    """The answer of a family; any exception in its code becomes a PluginError."""
+    """Return the answer of a family. Any exception in its code becomes a PluginError."""
     try:
         return ask()
     except PluginError as error:

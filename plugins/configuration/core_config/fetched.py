@@ -1,7 +1,7 @@
-"""Models and tokenizers under the names of a hub, as the settings ask for them.
+"""Models and tokenizers with names on a hub, downloaded as the settings say.
 
-Owns: the way from settings to a download. Never does: transfer (`core_config.hub` does). Imported when a name is one of a
-hub's: most starts read a local file. Called by: checkpoint.
+Owns: the translation of settings to a download. Never does: transfer (`core_config.hub` does). Imported only for a name
+on a hub, since most starts read a local file. Called by: checkpoint.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_config.settings import Settings
 
 
 def fetched_model(settings: Settings, ref: str, reference: Reference) -> str:
-    """The local directory or file of a model. ref: as the user wrote it. Raises UserError."""
+    """Return the local directory or file of a model. ref: reference as the user wrote it. Raises UserError."""
     wanted = Wanted(
         ref,
         settings["load_format"],
@@ -26,7 +26,7 @@ def fetched_model(settings: Settings, ref: str, reference: Reference) -> str:
 
 
 def fetched_tokenizer(settings: Settings, ref: str) -> str:
-    """The local directory of a tokenizer. Raises UserError."""
+    """Return the local directory of a tokenizer. Raises UserError."""
     wanted = Wanted(ref, ignored=settings["ignore_patterns"], small=TOKENIZER, weights=False)
     return str(_hub(settings).download(ref, settings["tokenizer_revision"], wanted))
 

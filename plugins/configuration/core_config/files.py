@@ -1,7 +1,7 @@
-"""A model reference, looked at before any loader is asked.
+"""Inspection of a model reference before any loader runs.
 
 Owns: `FileFacts` of a reference, and a directory's own configuration.
-Never does: raise for a model that is not there before it is looked for. Called by: resolve.
+Never does: raise for a missing model before the stage that locates it. Called by: resolve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from core_runtime.specs.checkpoint import FileFacts
 
 
 def file_facts(ref: str) -> FileFacts:
-    """Names and first bytes at a local path; of a URL its last part. Raises CheckpointError when nothing is there."""
+    """Return names and first bytes at a local path; for a URL its last part. Raises CheckpointError when nothing is
+    there.
+    """
     if is_url(ref):
         last = ref.rstrip("/").rpartition("/")[2]
         return FileFacts(ref, None, False, (last,))
@@ -36,7 +38,7 @@ def file_facts(ref: str) -> FileFacts:
 
 
 def magic_of(ref: str | None) -> bytes:
-    """The first bytes of a local file; empty when there is none."""
+    """Return the first bytes of a local file; empty when there is none."""
     if ref is None:
         return b""
     try:
@@ -46,7 +48,7 @@ def magic_of(ref: str | None) -> bytes:
 
 
 def own_config(ref: str | None) -> dict[str, Any]:
-    """`config.json` of a local directory; empty when there is none that can be read (the loader says why)."""
+    """Return `config.json` of a local directory; empty when it cannot be read (the loader says why)."""
     if ref is None:
         return {}
     try:
@@ -57,7 +59,7 @@ def own_config(ref: str | None) -> dict[str, Any]:
 
 
 def host_memory() -> int:
-    """Bytes of memory of this machine; 0 when the system does not tell."""
+    """Return the bytes of memory of this machine; 0 when the system does not report them."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Default sampling parameters and the tokens that end a sequence.
 
-Owns: where both come from. Never does: sample. Called by: resolve.
+Owns: the sources of both. Never does: sample. Called by: resolve.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NONE = ("none", "core", "vllm")
 
 
 def generation_defaults(manifest: CheckpointManifest, source: str, override: dict[str, Any]) -> dict[str, Any]:
-    """The generation configuration, in Hugging Face's names, that requests start from.
+    """Return the generation configuration, in Hugging Face's names, that requests start from.
 
     source: `auto`, `none` or a directory. Raises UserError for an unreadable directory or an unknown key in `override`.
     """
@@ -46,12 +46,14 @@ def generation_defaults(manifest: CheckpointManifest, source: str, override: dic
 
 
 def override_name(key: str) -> str:
-    """The name in generation configurations of a key of --override-generation-config."""
+    """Return the name in generation configurations for a key of --override-generation-config."""
     return "max_new_tokens" if key in ("max_tokens", "max-tokens") else key.replace("-", "_")
 
 
 def eos_token_ids(manifest: CheckpointManifest, generation: dict[str, Any]) -> tuple[int, ...]:
-    """End-of-sequence tokens of the generation configuration (else of the model's), and the tokenizer's own."""
+    """Return the end-of-sequence tokens of the generation configuration (else of the model's), and the tokenizer's
+    own.
+    """
     declared = generation.get("eos_token_id")
     if declared is None:
         declared = manifest.config.get("eos_token_id")

@@ -1,6 +1,6 @@
-"""One GGUF model of several: by the quantization in its name, with all of its parts.
+"""The choice of one GGUF model among several, by the quantization in its name, with all of its parts.
 
-Owns: which file names are one model, and which model a word such as `Q4_K_M` means. Never does: open a file.
+Owns: the grouping of file names to models, and the meaning of a word such as `Q4_K_M`. Never does: open a file.
 Called by: hub_files (a repository's listing), checkpoint (a local directory).
 """
 
@@ -14,17 +14,17 @@ from core.api.errors import CheckpointError
 
 _PART = re.compile(r"-(?P<number>\d{5})-of-(?P<count>\d{5})$")
 _COMPANION = re.compile(r"(^|[-._])(mmproj|imatrix)([-._]|$)", re.IGNORECASE)
-"""Files that end in .gguf beside a model, and are none."""
+"""Files that end in .gguf and accompany a model, but are not models."""
 _QUANT = re.compile(r"(?<![A-Za-z0-9])((UD-)?(I?Q|TQ)\d\w*|BF16|F16|F32|MXFP4\w*)(?=[-.]|$)", re.IGNORECASE)
 _MOST_SHOWN = 24
 
 
 def choose_model(names: Iterable[str], quant: str | None, subject: str) -> list[str]:
-    """The files of the one model that is meant, the first part first. Raises CheckpointError with the choices.
+    """Return the files of the chosen model, the first part first. Raises CheckpointError with the choices.
 
     names: relative, with `/`.
     quant: None when there should be only one.
-    subject: what the names are from, for the sentence.
+    subject: source of the names, for the sentence.
     """
     models = _models(names)
     found = models if quant is None else {stem: files for stem, files in models.items() if _matches(stem, quant)}
@@ -45,7 +45,7 @@ def choose_model(names: Iterable[str], quant: str | None, subject: str) -> list[
 
 
 def parts_of(file: str, names: Iterable[str], subject: str) -> list[str]:
-    """The files of the model that `file` is, or is a part of. Raises CheckpointError when it is not there."""
+    """Return the files of the model that `file` is, or is a part of. Raises CheckpointError when it does not exist."""
     for stem, files in _models(names, companions=True).items():
         if file in files:
             _check_parts(stem, files, subject)
@@ -55,7 +55,7 @@ def parts_of(file: str, names: Iterable[str], subject: str) -> list[str]:
 
 
 def _models(names: Iterable[str], *, companions: bool = False) -> dict[str, list[str]]:
-    """Files by the name of their model: without `.gguf` and without the number of the part."""
+    """Return model name → files. The model name lacks `.gguf` and the number of the part."""
     models: dict[str, list[str]] = {}
     for name in sorted(names):
         path = PurePosixPath(name)
@@ -67,13 +67,13 @@ def _models(names: Iterable[str], *, companions: bool = False) -> dict[str, list
 
 
 def _matches(stem: str, quant: str) -> bool:
-    """Whether `quant` is a whole word of the name, or of a folder's: Q4_K is no word of Q4_K_M."""
+    """Whether `quant` is a whole word of the name, or of a folder's: Q4_K is not a word of Q4_K_M."""
     word = re.compile(rf"(^|[-._/]){re.escape(quant)}([-./]|$)", re.IGNORECASE)
     return word.search(stem) is not None
 
 
 def _check_parts(stem: str, files: Sequence[str], subject: str) -> None:
-    """Raises CheckpointError when a part is missing."""
+    """Raise CheckpointError when a part is missing."""
     counts = set()
     numbers = set()
     for file in files:
@@ -94,7 +94,7 @@ def _check_parts(stem: str, files: Sequence[str], subject: str) -> None:
 
 
 def _told(models: Mapping[str, Sequence[str]]) -> list[str]:
-    """Each model by its quantization where that is a word of its own, else by its name."""
+    """Return each model's quantization where it is unique, else its name."""
     words = []
     for stem in models:
         found = _QUANT.search(PurePosixPath(stem).name) or _QUANT.search(stem)

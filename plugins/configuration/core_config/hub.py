@@ -1,10 +1,10 @@
-"""Models named by their hub name are downloaded, or found in the hub's cache.
+"""Models with a hub name: downloaded, or taken from the hub's cache.
 
-Owns: the order in which a repository is asked for (small files, listing, weights) and the sentences about failures.
+Owns: the order of requests to a repository (small files, listing, weights) and the sentences about failures.
 Never does: guess names, choose files (`hub_files` does), import torch. Called by: checkpoint.
 
-The hub's own client keeps the cache, in its layout, so other programs share the files. Without the network the cache
-serves, as long as it holds everything that is wanted.
+The hub's own client maintains the cache, in its layout, so other programs share the files. Without the network the
+cache suffices, as long as it has all files that are needed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MAX_CAUSE = 200
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """A hub as the arguments describe it.
+    """A hub and its cache, from the arguments.
 
-    endpoint:  its address, or None for the client's own.
-    token:     for repositories that need one, or None for the stored login.
-    directory: of the cache, or None for the client's own.
-    progress:  whether bytes and rate are shown.
+    endpoint: its address, or None for the client's own.
+    token: token for repositories that need one, or None for the stored login.
+    directory: directory of the cache, or None for the client's own.
+    progress: whether bytes and rate are shown.
     """
 
     endpoint: str | None = None
@@ -42,7 +42,9 @@ class Hub:
     progress: bool = False
 
     def download(self, name: str, revision: str | None, wanted: Wanted) -> Path:
-        """The local copy of what is wanted of `name` (`owner/model`): a directory, or a file. Raises UserError."""
+        """Return the local copy of the wanted files of `name` (`owner/model`): a directory, or a file. Raises
+        UserError.
+        """
         with self._sentences(name, revision):
             folder = self._small_files(name, revision, wanted)
             listing, failure = self._listing(name, folder.name)
@@ -56,13 +58,13 @@ class Hub:
 
     @property
     def cache(self) -> Path:
-        """The directory of the cache."""
+        """Return the directory of the cache."""
         from huggingface_hub.constants import HF_HUB_CACHE
 
         return Path(self.directory or HF_HUB_CACHE).expanduser()
 
     def _small_files(self, name: str, revision: str | None, wanted: Wanted) -> Path:
-        """The snapshot's folder, which is named by its commit, with the files that come first."""
+        """Return the snapshot's folder, named by its commit, after the download of the small files."""
         from huggingface_hub import snapshot_download
 
         from core_config.hub_transfer import silent_bar
@@ -78,11 +80,13 @@ class Hub:
             tqdm_class=silent_bar(),
         )
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)  # the client makes none where no file is small
+        folder.mkdir(parents=True, exist_ok=True)  # the client creates none where no file matches
         return folder
 
     def _listing(self, name: str, commit: str) -> tuple[dict[str, int] | None, Exception | None]:
-        """Bytes of every file of the repository, or why the hub does not tell: the cache may still hold them all."""
+        """Return the bytes of every file of the repository, or the failure of the hub: the cache may still have all
+        files.
+        """
         from huggingface_hub import HfApi
         from huggingface_hub.errors import HfHubHTTPError
 
@@ -96,7 +100,9 @@ class Hub:
         return {sibling.rfilename: sibling.size or 0 for sibling in siblings or ()}, None
 
     def _cached_weights(self, name: str, folder: Path, wanted: Wanted, failure: Exception | None) -> list[str]:
-        """The files with weights when the cache is all there is. Raises CheckpointError, or `failure`, when one is missing."""
+        """Return the files with weights when only the cache is available. Raises CheckpointError, or `failure`, when
+        one is missing.
+        """
         from huggingface_hub.errors import HfHubHTTPError
 
         unknown = "The hub cannot be reached, so only what the cache holds is known."
@@ -109,7 +115,7 @@ class Hub:
         if is_whole:
             return files
         if isinstance(failure, HfHubHTTPError):
-            raise failure  # the hub is there, and does not give it
+            raise failure  # the hub is reachable, but refuses it
         lacks = _told(missing) or "its weights"
         raise CheckpointError(
             f"model '{name}': the copy in {folder} lacks {lacks}, and the hub cannot be reached. "
@@ -117,7 +123,7 @@ class Hub:
         )
 
     def _fetch(self, name: str, folder: Path, files: Sequence[str], listing: Mapping[str, int]) -> None:
-        """Download the files that the cache lacks. Raises UserError when that cannot be."""
+        """Download the files that the cache lacks. Raises UserError when that is impossible."""
         missing = [file for file in files if not (folder / file).is_file()]
         if not missing:
             return
@@ -130,7 +136,7 @@ class Hub:
         transfer(source, sizes, progress=self.progress)
 
     def _check_room(self, name: str, folder: Path, sizes: Mapping[str, int]) -> None:
-        """Raises UserError when the disk of the cache is too small for what is still to come."""
+        """Raise UserError when the cache's disk is too small for the remaining files."""
         needed = sum(sizes.values())
         free = shutil.disk_usage(folder).free
         if needed > free:
@@ -142,7 +148,7 @@ class Hub:
 
     @contextmanager
     def _sentences(self, name: str, revision: str | None) -> Iterator[None]:
-        """Whatever the client raises becomes a sentence with a way out."""
+        """Translate every exception of the client to a sentence with a way out."""
         try:
             yield
         except (CoreError, KeyboardInterrupt):
@@ -183,13 +189,15 @@ class Hub:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Whether it is the client's word for a network that fails; the client's HTTP library is its own affair."""
+    """Whether an error of the client means a network failure. The client's HTTP library is its own choice, so several
+    are known.
+    """
     modules = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, ConnectionError) or bool(modules & {"httpx", "httpx2", "requests", "httpcore"})
 
 
 def _cause(error: Exception) -> str:
-    """What the client said on one line; of much, the whole sentences at the beginning."""
+    """Return the client's message on one line; of a long message, the whole sentences at the beginning."""
     text = " ".join(str(error).split())
     if len(text) <= MAX_CAUSE:
         return text
@@ -198,13 +206,13 @@ def _cause(error: Exception) -> str:
 
 
 def _told(files: Sequence[str]) -> str:
-    """The first names, and how many more."""
+    """Return the first three names, and how many more there are."""
     more = f" and {len(files) - 3} more" if len(files) > 3 else ""
     return ", ".join(files[:3]) + more
 
 
 def _files_in(folder: Path) -> list[str]:
-    """Relative names of the files that a snapshot holds."""
+    """Return relative names of the files in a snapshot."""
     found = []
     for parent, _, names in os.walk(folder):
         for name in names:

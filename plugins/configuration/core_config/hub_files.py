@@ -1,7 +1,7 @@
-"""Which files of a repository a model needs.
+"""The choice of a repository's files that a model needs.
 
 Owns: the rules from a listing to the files that are downloaded. Never does: touch the network, or know the hub.
-Called by: checkpoint, which hands a `Wanted` to the hub.
+Called by: checkpoint, which passes a `Wanted` to the hub.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from core_config.gguf_choice import choose_model, parts_of
 from core_tokens.files import PATTERNS, TEMPLATE_PATTERNS
 
 SMALL = ("*.json", "*.txt", "*.model", "*.model.v*", "*.jinja", "*.tiktoken", "additional_chat_templates/*.jinja")
-"""Configuration, tokenizer, templates and the indexes of sharded weights."""
+"""Patterns of configuration, tokenizer, templates and the indexes of sharded weights."""
 TOKENIZER = (*PATTERNS, *TEMPLATE_PATTERNS)
 SAFETENSORS_INDEX = "model.safetensors.index.json"
 BIN_INDEX = "pytorch_model.bin.index.json"
 SAFETENSORS = ("auto", "safetensors", "sharded_state", "bitsandbytes", "runai_streamer", "fastsafetensors")
-"""Load formats that read safetensors files, or whatever there is."""
+"""Load formats that read safetensors files, or any format that is present."""
 MODULES = "modules.json"
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
-"""Of a module of sentence-transformers; of the two with weights the first is read."""
+"""Files of a module of sentence-transformers. Of the two with weights the first is read."""
 PICKLES = ("pt", "npcache")
 """Load formats that read files of torch.save."""
 TRAINING = ("training_args*", "optimizer*", "scheduler*", "rng_state*")
-"""Files of torch.save that hold no weights."""
+"""Patterns of files of torch.save without weights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reference needs of its repository.
+    """The files that a reference needs from its repository.
 
-    subject:     the reference, for sentences.
-    load_format: as the user gave it.
-    quant, file: which GGUF model of several.
-    ignored:     patterns of files that are left alone.
-    code:        whether Python files are wanted too.
-    small:       patterns of the files without weights; weights are wanted too unless `weights` is False.
+    subject: the reference, for sentences.
+    load_format: load format as the user gave it.
+    quant, file: choice among several GGUF models.
+    ignored: patterns of files that are skipped.
+    code: whether Python files are needed too.
+    small: patterns of the files without weights; weights are needed too unless `weights` is False.
     """
 
     subject: str
@@ -55,20 +55,21 @@ class Wanted:
 
     @property
     def patterns(self) -> list[str]:
-        """Of the files of the top folder that come first: all but the weights."""
+        """Return patterns of the files in the top folder that come first: all but the weights."""
         if self.file is not None or self.quant is not None:
-            return ["config.json", ".gitattributes"]  # a GGUF file brings its own; the client warns of none at all
+            # A GGUF file is complete by itself. These two avoid the client's warning about a download without files.
+            return ["config.json", ".gitattributes"]
         return [*self.small, "*.py"] if self.code else list(self.small)
 
     @property
     def has_weights(self) -> bool:
-        """Whether a copy without weights lacks something."""
+        """Whether a copy without weights is incomplete."""
         return self.weights and self.load_format != "dummy"
 
     def weight_files(self, names: Iterable[str], folder: Path) -> list[str]:
-        """The files with weights, of a listing. Raises CheckpointError when there are several GGUF models.
+        """Return the files with weights, from a listing. Raises CheckpointError when there are several GGUF models.
 
-        folder: where the small files are by now; an index is read there.
+        folder: folder with the small files, in which an index is read.
         """
         if not self.weights:
             return []
@@ -85,7 +86,7 @@ class Wanted:
         return [*found, *_modules(allowed)]
 
     def first_file(self, files: Sequence[str]) -> str | None:
-        """The file that stands for the model, where a file does rather than the folder."""
+        """Return the file that represents the model, for formats in which a file does rather than the folder."""
         is_gguf = bool(files) and files[0].lower().endswith(".gguf")
         return files[0] if is_gguf else None
 
@@ -94,11 +95,13 @@ class Wanted:
 
 
 def _modules(names: Sequence[str]) -> list[str]:
-    """The files of sentence-transformers' modules, in folders of their own: what each is, and the weights of some."""
+    """Return the files of sentence-transformers' modules, in folders of their own: their configurations, and the
+    weights of some.
+    """
     if MODULES not in names:
         return []
     found: dict[tuple[str, bool], str] = {}
-    for name in sorted(names, reverse=True):  # pytorch_model.bin, and then safetensors in its place
+    for name in sorted(names, reverse=True):  # pytorch_model.bin first, so that safetensors replaces it
         folder, _, file = name.rpartition("/")
         if fnmatch(folder, "[0-9]*_*") and file in MODULE_FILES:
             found[folder, file == "config.json"] = name
@@ -106,7 +109,7 @@ def _modules(names: Sequence[str]) -> list[str]:
 
 
 def _of_format(load_format: str, names: Sequence[str], folder: Path) -> list[str]:
-    """The weights in the top folder."""
+    """Return the files with weights in the top folder."""
     if load_format == "dummy":
         return []
     if load_format == "mistral":
@@ -119,11 +122,13 @@ def _of_format(load_format: str, names: Sequence[str], folder: Path) -> list[str
         return _safetensors(names, folder) or _pickles(names, folder)
     return [
         name for name in names if not name.endswith((".md", ".gitattributes"))
-    ]  # its loader knows them, nobody here
+    ]  # only its loader knows its files, so all are downloaded
 
 
 def _safetensors(names: Sequence[str], folder: Path) -> list[str]:
-    """The shards that the index names, else all; the same weights under their other names only where there are no others."""
+    """Return the shards that the index names, else all files. Duplicates under other names (`consolidated`) count only
+    where there are no others.
+    """
     indexed = _indexed(names, folder / SAFETENSORS_INDEX)
     if indexed:
         return indexed
@@ -133,7 +138,7 @@ def _safetensors(names: Sequence[str], folder: Path) -> list[str]:
 
 
 def _pickles(names: Sequence[str], folder: Path) -> list[str]:
-    """The files of torch.save with weights."""
+    """Return the files of torch.save with weights."""
     indexed = _indexed(names, folder / BIN_INDEX)
     if indexed:
         return indexed
@@ -146,7 +151,7 @@ def _pickles(names: Sequence[str], folder: Path) -> list[str]:
 
 
 def _indexed(names: Sequence[str], index: Path) -> list[str]:
-    """The files that an index names; none when there is no index, or nothing to be made of it (its loader says so)."""
+    """Return the files that an index names; none when the index is missing or unusable (its loader says so)."""
     if index.name not in names:
         return []
     try:

@@ -1,10 +1,10 @@
-"""Large files of a repository, with a bar of bytes and rate, going on where an interrupted download has stopped.
+"""Download of a repository's large files, with a progress bar, that resumes an interrupted download.
 
-Owns: the partial files beside the blobs of the hub's cache. Never does: choose files, or keep the cache's layout (the hub's
-client links a blob that is there). Called by: hub.
+Owns: the partial files next to the blobs of the hub's cache. Never does: choose files, or maintain the cache's layout
+(the hub's client links an existing blob). Called by: hub.
 
-The client itself drops a partial file when its process ends. Files in the hub's chunk storage (Xet) are left to it where its
-library is installed, which is faster than one connection.
+The client itself deletes a partial file when its process ends. Files in the hub's chunk storage (Xet) are left to it
+where its library is installed, which is faster than one connection.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Source:
 
     name: `owner/model`.
     commit: 40 digits.
-    endpoint, token, cache: as in `Hub`.
+    endpoint, token, cache: see `Hub`.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Source:
 
 
 def transfer(source: Source, sizes: Mapping[str, int], *, progress: bool) -> None:
-    """Bring the files into the cache. sizes: bytes by name. Raises whatever the client raises."""
+    """Download the files into the cache. sizes: bytes by name. Raises the client's exceptions."""
     from tqdm import tqdm
 
     stop = threading.Event()
@@ -57,13 +57,13 @@ def transfer(source: Source, sizes: Mapping[str, int], *, progress: bool) -> Non
             for done in [pool.submit(_fetch, source, file, share) for file in sizes]:
                 done.result()
         except BaseException:
-            stop.set()  # the others end at their next chunk; their partial files stay
+            stop.set()  # the other downloads end at their next chunk; their partial files stay
             pool.shutdown(cancel_futures=True)
             raise
 
 
 def silent_bar() -> type[Any]:
-    """A bar that shows nothing, for downloads of a few kilobytes."""
+    """Return a progress bar class that shows nothing, for downloads of a few kilobytes."""
     from tqdm import tqdm
 
     class Silent(tqdm):  # type: ignore[type-arg]
@@ -74,7 +74,7 @@ def silent_bar() -> type[Any]:
 
 
 def _share_of(bar: tqdm[Any], stop: threading.Event) -> type[Any]:
-    """The bar of one file: it adds to the bar of all."""
+    """Return the bar class of one file, which adds to the bar of all files."""
     silent = silent_bar()
 
     class Share(silent):  # type: ignore[misc, valid-type]
@@ -82,7 +82,7 @@ def _share_of(bar: tqdm[Any], stop: threading.Event) -> type[Any]:
             super().__init__(*args, **options)
             here = int(options.get("initial") or 0)
             if not bar.disable:
-                bar.initial += here  # bytes of an earlier attempt count, but not for the rate
+                bar.initial += here  # bytes of an earlier attempt count as progress, but not for the rate
                 bar.n += here
 
         def update(self, count: float | None = 1) -> None:
@@ -94,7 +94,7 @@ def _share_of(bar: tqdm[Any], stop: threading.Event) -> type[Any]:
 
 
 def _fetch(source: Source, file: str, bar: type[Any]) -> None:
-    """One file."""
+    """Download one file, resuming where the server allows it."""
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.file_download import is_xet_available  # type: ignore[attr-defined]
 
@@ -115,7 +115,7 @@ def _fetch(source: Source, file: str, bar: type[Any]) -> None:
 
 
 def _resume(source: Source, file: str, url: str, found: Any, bar: type[Any]) -> None:
-    """The file's blob, from the end of its partial file on. found: the client's metadata of the file."""
+    """Download the file's blob from the end of its partial file on. found: the client's metadata of the file."""
     from huggingface_hub.file_download import http_get, repo_folder_name
     from huggingface_hub.utils import WeakFileLock, build_hf_headers  # type: ignore[attr-defined]
 
@@ -126,7 +126,7 @@ def _resume(source: Source, file: str, url: str, found: Any, bar: type[Any]) -> 
         parent.mkdir(parents=True, exist_ok=True)
     headers = build_hf_headers(token=source.token)
     if urlsplit(found.location)[:2] != urlsplit(url)[:2]:
-        headers.pop("authorization", None)  # a signed address of a storage, which has no business with the token
+        headers.pop("authorization", None)  # a signed address of another host, which must not receive the token
     partial = blob.with_name(f"{found.etag}.partial.incomplete")
     with WeakFileLock(lock):
         if blob.exists():
@@ -139,13 +139,16 @@ def _resume(source: Source, file: str, url: str, found: Any, bar: type[Any]) -> 
             http_get(
                 found.location, stream, resume_size=here, headers=headers, expected_size=found.size, tqdm_class=bar
             )
+        # Only the etag of a large file is its SHA-256; the etag of a small one is a git hash.
         if here and len(found.etag) == SHA256_DIGITS:
             _check(partial, found.etag, file)
         partial.replace(blob)
 
 
 def _check(partial: Path, expected: str, file: str) -> None:
-    """A file of two attempts must be what the hub says. Raises UserError, and starts over the next time."""
+    """Check the hash of a file from two attempts. If it differs, delete it and raise UserError, so that the next start
+    downloads it again.
+    """
     with partial.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     if digest != expected:

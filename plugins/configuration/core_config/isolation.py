@@ -11,13 +11,15 @@ from core.plugin.kinds import kind_named
 
 
 def left_out(error: PluginError) -> str:
-    """Of one that nobody named: the engine starts without it."""
+    """Return the warning for a plugin that the user did not name and that failed to load: the engine starts without
+    it.
+    """
     assert error.plugin is not None
     return f"{error} Nobody named it, so it is left out; --plugins no:{error.plugin.name} leaves it out from the beginning."
 
 
 def way_out(row: ResolvedPlugin) -> str:
-    """The ways out when no other plugin can take its place."""
+    """Return the ways out when no other plugin can replace the failed one."""
     argument = kind_named(row.kind).argument
     other = f"--{argument.replace('_', '-')} chooses another, " if argument else ""
     return (

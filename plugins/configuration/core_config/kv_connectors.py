@@ -1,6 +1,6 @@
-"""The stage that chooses KV connectors: those behind arguments of the KV cache, then the one that the user names.
+"""The stage that chooses KV connectors: those that arguments of the KV cache need, then the one that the user names.
 
-Owns: which argument asks for which connector. Never does: load one. Called by: `core_config.choices`.
+Owns: the connector that each argument needs. Never does: load one. Called by: `core_config.choices`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ EXPLAIN = ("explain", "--explain-answers")
 
 
 def choose_kv_connectors(attempt: Attempt) -> None:
-    """Choose them; each failure is a problem. Explanations that nobody asked for are left out where they are not installed."""
+    """Choose the connectors; each failure is a problem. Explanations of cache misses that the user did not request are
+    left out where they are not installed.
+    """
     settings = attempt.settings
     asked = list(built_in(settings))
     is_wish = settings.user_set("explain_answers")
@@ -44,7 +46,7 @@ def choose_kv_connectors(attempt: Attempt) -> None:
 
 
 def built_in(settings: Settings) -> Iterator[tuple[str, str]]:
-    """(name, argument) of the engine's own connectors that arguments ask for, in order."""
+    """Yield (name, argument) of the engine's own connectors that arguments need, in order."""
     for argument in ("kv_offloading_size", "kv_offloading_disk_path"):
         if settings[argument]:
             yield "tiers", flag_of(argument)

@@ -1,6 +1,6 @@
-"""Data types, and whether the context fits the KV cache.
+"""Data types, and the check that the context fits the KV cache.
 
-Owns: those two. Never does: hold a relation between arguments (`core_config.rules` does), allocate. Called by: resolve.
+Owns: those two. Never does: check relations between arguments (`core_config.rules` does), allocate. Called by: resolve.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DTYPES = {"half": "float16", "float": "float32"}
 
 
 def settle_dtypes(settings: Settings, manifest: CheckpointManifest) -> None:
-    """`dtype` and `kv_cache_dtype` as one of bfloat16, float16, float32."""
+    """Settle `dtype` and `kv_cache_dtype` as one of bfloat16, float16, float32."""
     dtype = settings["dtype"]
     if dtype in DTYPES:
         settings.derive("dtype", DTYPES[dtype], f"another name of {DTYPES[dtype]}")
@@ -27,7 +27,8 @@ def settle_dtypes(settings: Settings, manifest: CheckpointManifest) -> None:
 
 
 def fit(settings: Settings, plan: MemoryPlan, asked_length: int | None) -> list[str]:
-    """Hold the context length against the cache: lower a derived one (a warning says so), refuse one that the user set.
+    """Compare the context length with the cache: lower a derived length (a warning says so), refuse one that the user
+    set.
 
     asked_length: `max_model_len` as the user gave it; None or -1: fit it to the cache. Raises UserError.
     """

@@ -1,4 +1,4 @@
-"""A model as it lies there: found, claimed and resolved, and nothing else settled.
+"""A model that is located, claimed and resolved, with no other choice made.
 
 Owns: those first stages by themselves. Never does: choose a platform, or plan memory.
 Called by: commands that copy models.
@@ -23,7 +23,7 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 
 
 def locate(arguments: Mapping[str, Any], problems: Sequence[str] = ()) -> tuple[Loader, CheckpointManifest, list[str]]:
-    """The loader and manifest of `arguments["model"]`, and warnings. problems: of the command line.
+    """Return the loader and manifest of `arguments["model"]`, and warnings. problems: problems of the command line.
 
     Raises ConfigError when there is any problem.
     """

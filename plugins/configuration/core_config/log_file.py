@@ -14,7 +14,7 @@ MAX_BYTES = 1 << 20
 
 
 def log_config(path: str | None) -> dict[str, Any]:
-    """What `logging.config.dictConfig` takes; empty without a file. Raises ConfigError."""
+    """Return the argument of `logging.config.dictConfig`; empty without a file. Raises ConfigError."""
     if path is None:
         return {}
     import yaml

@@ -1,4 +1,4 @@
-"""The memory plan: weights, KV cache, workspace and what fits, computed from shapes alone.
+"""The memory plan: weights, KV cache, workspace and capacity, computed from shapes alone.
 
 Owns: bytes of prepared weights, of a KV block, of a step's buffers. Never does: read a weight, allocate.
 Called by: resolve, explain.
@@ -34,19 +34,19 @@ Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes, and tokens that the cache holds.
+    """The memory plan of an engine: bytes, and the capacity of the KV cache.
 
-    weights: bytes of all matrices as the kernels hold them.
+    weights: bytes of all matrices as the kernels store them.
     block: bytes of one KV block in the layers of a group.
     num_blocks: blocks of the pool, one of which is reserved as padding.
     block_size: tokens of a block.
-    workspace: bytes of a step's buffers (pages that no step touches are never taken).
+    workspace: bytes of a step's buffers (pages that no step touches are never allocated).
     max_model_len: tokens of the longest request.
-    groups: layers that share a block table.
-    max_step_tokens: most tokens of one sequence in a step.
-    proposer: bytes of the weights that drafts need beside.
-    limits: of a step of the model.
-    draft_limits: of a step of its draft; zeros without one.
+    groups: groups of layers that share a block table.
+    max_step_tokens: limit of tokens of one sequence in a step.
+    proposer: bytes of the additional weights for drafts.
+    limits: limits of a step of the model.
+    draft_limits: limits of a step of its draft; zeros without one.
     """
 
     weights: int
@@ -63,45 +63,47 @@ class MemoryPlan:
 
     @property
     def kv(self) -> int:
-        """Bytes of the KV cache."""
+        """Return the bytes of the KV cache."""
         return self.block * self.num_blocks
 
     @property
     def kv_per_token(self) -> float:
-        """Bytes of a token's keys and values in all layers, as long as no window has passed it."""
+        """Return the bytes of a token's keys and values in all layers, as long as it is inside every window."""
         keyed_groups = sum(group.kind != "state" for group in self.groups)
         return self.block * keyed_groups / self.block_size
 
     @property
     def state(self) -> int:
-        """Bytes of the blocks that hold a sequence's states, and their copies; 0 without layers that have one."""
+        """Return the bytes of the blocks that hold a sequence's states, and their copies; 0 without layers that have
+        one.
+        """
         state_blocks = sum(group.num_state_blocks + group.num_spare_blocks for group in self.groups)
         return self.block * state_blocks
 
     @property
     def tokens(self) -> int:
-        """Tokens that one sequence may have at most."""
+        """Return the maximum number of tokens of one sequence."""
         return longest_sequence(self.groups, self.block_size, self.max_step_tokens, self._capacity)
 
     @property
     def max_concurrency(self) -> float:
-        """Requests of the longest length that fit at the same time."""
+        """Return how many requests of the maximum length fit at the same time."""
         if not self.max_model_len:
             return 0.0
         return self._capacity / self.blocks_of(self.max_model_len)
 
     def blocks_of(self, num_tokens: int) -> int:
-        """Blocks of a sequence of that length."""
+        """Return the blocks of a sequence of that length."""
         return blocks_of_sequence(self.groups, self.block_size, self.max_step_tokens, num_tokens)
 
     @property
     def _capacity(self) -> int:
-        """Blocks that sequences may have."""
+        """Return the blocks that sequences may use: all but the padding block."""
         return max(self.num_blocks - 1, 0)
 
 
 def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dtype: str) -> int:
-    """Bytes of one KV block over all layers."""
+    """Return the bytes of one KV block over all layers."""
     kv_type = KV_TYPES[dtype]
     token_bytes = sum(kv_type.token_bytes(spec) for spec in specs)
     return block_size * token_bytes
@@ -110,9 +112,9 @@ def block_bytes(specs: Sequence[AttentionSpec | LatentSpec], block_size: int, dt
 def kv_groups(
     mixers: Sequence[MixerSpec], block_size: int, dtype: str, *, hybrid: bool, drafts: bool = False
 ) -> tuple[tuple[KVGroup, ...], int]:
-    """The groups of all layers, and the bytes of one block of the pool.
+    """Return the groups of all layers, and the bytes of one block of the pool.
 
-    mixers: of the model, then of its draft, as the worker numbers them.
+    mixers: mixers of the model, then of its draft, in the worker's numbering.
     hybrid, drafts: see `group_layers`.
     """
     windows: list[int | None] = []
@@ -131,13 +133,12 @@ def kv_groups(
 
 
 def weights_bytes(spec: ModelSpec, plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
-    """Bytes of all matrices, a tied one once.
+    """Return the bytes of all matrices; a tied one counts once.
 
-    plan: of the quantization method, None without one.
-    dtype: of plain matrices.
+    plan: plan of the quantization method, None without one.
+    dtype: dtype of plain matrices.
     multiple: outputs that the kernels for a format pack side by side.
-
-    Raises UserError when the method cannot serve a part.
+    Raises UserError when the method does not support a part.
     """
     total = spec.num_plain * ITEM_BYTES[dtype]
     for parts in spec.fused_groups():
@@ -149,7 +150,7 @@ def weights_bytes(spec: ModelSpec, plan: Plan | None, dtype: str, multiple: Call
 
 
 def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, multiple: Callable[[str], int]) -> int:
-    """One layer: neighbours of one format are concatenated along N and padded together."""
+    """Return the bytes of one layer: neighbours of one format are concatenated along N and padded together."""
     total = 0
     rows = 0
     key = ""
@@ -182,9 +183,9 @@ def _group_bytes(parts: Sequence[LayerSpec], plan: Plan | None, dtype: str, mult
 
 
 def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str) -> int:
-    """Bytes of a step's buffers.
+    """Return the bytes of a step's buffers.
 
-    dtype: of tensors between layers.
+    dtype: dtype of tensors between layers.
     """
     item = ITEM_BYTES[dtype]
     _, choices = spec.router_widths()
@@ -195,7 +196,7 @@ def workspace_bytes(spec: ModelSpec, limits: StepLimits, dtype: str) -> int:
 
 
 def human_bytes(count: float) -> str:
-    """`123.4 MiB`."""
+    """Return a size in the form `123.4 MiB`, with units from B to GiB."""
     size = count
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:

@@ -1,4 +1,4 @@
-"""A model's shape for people: numbers, and the paragraph that tells them.
+"""A model's shape for display: numbers, and a paragraph that describes them.
 
 Owns: both. Never does: read a configuration. Called by: the report about a checkpoint.
 """
@@ -17,15 +17,15 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint is made of, from shapes alone.
+    """The contents of a checkpoint, from shapes alone.
 
-    layers: kind → how many.
-    heads, experts, states, rope: one description for each sort of layer.
-    parameters: of the tensors that are read.
-    weights_bytes: of the same, as the checkpoint stores them.
-    kv_dtype: the type of the cache that the next number is about.
-    kv_bytes_per_token: of keys and values in all layers.
-    state_bytes: of one sequence's states.
+    layers: kind → number of layers.
+    heads, experts, states, rope: one description for each kind of layer.
+    parameters: number of parameters in the tensors that are read.
+    weights_bytes: bytes of the same tensors, as the checkpoint stores them.
+    kv_dtype: type of the KV cache that the next number refers to.
+    kv_bytes_per_token: bytes of keys and values in all layers.
+    state_bytes: bytes of one sequence's states.
     """
 
     layers: dict[str, int]
@@ -44,7 +44,7 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     state_bytes: int
 
     def paragraph(self) -> str:
-        """All of it in one paragraph."""
+        """Return a paragraph with all of it."""
         kinds = ", ".join(f"{count} with {kind}" for kind, count in self.layers.items())
         sentences = [f"Layers of width {self.hidden_size}: {kinds}."]
         details = [*self.heads, *self.states, *self.experts, *self.rope]
@@ -62,9 +62,11 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def model_shape(spec: DecoderSpec, weights_bytes: int, kv_dtype: str) -> ModelShape:
-    """The shape of a model. weights_bytes: of its tensors in the checkpoint. kv_dtype: a key of `KV_TYPES`."""
+    """Return the shape of a model. weights_bytes: bytes of its tensors in the checkpoint. kv_dtype: a key of
+    `KV_TYPES`.
+    """
     layers: Counter[str] = Counter()
-    heads: dict[str, None] = {}  # sets that keep the order
+    heads: dict[str, None] = {}  # dicts as sets that keep the order
     states: dict[str, None] = {}
     experts: dict[str, None] = {}
     rope: dict[str, None] = {}
@@ -146,7 +148,7 @@ def _rope(rope: RopeSpec, size: int) -> str:
 
 
 def _millions(count: int) -> str:
-    """`1.54 billion`."""
+    """Return a number in the form `1.54 billion`."""
     if count >= 10**9:
         return f"{count / 10**9:.2f} billion"
     if count >= 10**6:

@@ -1,6 +1,6 @@
 """The file of further names that a server answers to: one a line, `#` begins a comment.
 
-Owns: reading it, and its limits. Never does: look again when it changes (`core_apis.served_names` does).
+Owns: reading it, and its limits. Never does: reload it when it changes (`core_apis.served_names` does).
 Called by: the server's settings, which refuse a wrong file, and the server.
 """
 
@@ -16,7 +16,7 @@ LONGEST_NAME = 200
 
 
 def read_names(path: str) -> tuple[str, ...]:
-    """The names in their order, each once. Raises ConfigError."""
+    """Return the names in their order, each once. Raises ConfigError."""
     shown = f"--served-model-name-file {path}"
     if Path(path).exists() and not Path(path).is_file():
         raise ConfigError([f"{shown}: is no file."])

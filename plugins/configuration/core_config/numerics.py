@@ -1,6 +1,7 @@
-"""The numerics id, which names all that results depend on, without loading anything; the running engine reports the same.
+"""The numerics id, which names everything that results depend on, computed without loading anything. The running engine
+reports the same id.
 
-Owns: asking the chosen kernels and attention plugins, and the form of the answer. Never does: import torch.
+Owns: the calls to the chosen kernels and attention plugins, and the form of the id. Never does: import torch.
 Called by: resolve.
 """
 
@@ -24,7 +25,8 @@ def numerics_id(
     kv_dtype: str,
     numerics: str,
 ) -> str | None:
-    """`KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not tell.
+    """Return `KERNELS/ATTENTION/DTYPE/kv-DTYPE`, kernels in order of preference; None when a plugin does not report its
+    part.
 
     platform: the platform's own arguments.
     numerics: `fast` or `reference`.
@@ -39,7 +41,7 @@ def numerics_id(
 
 
 def planned_numerics(settings: Settings, chosen: Chosen) -> str | None:
-    """The id of the plugins that were chosen."""
+    """Return the id of the plugins that were chosen."""
     stages = chosen.stages
     attention = [choice.manifest for name, choice in stages.items() if name.startswith("attention.")]
     kernels = stages["kernels"].manifests if "kernels" in stages else ()

@@ -1,4 +1,4 @@
-"""The stage that chooses the platform and takes its proposals.
+"""The stage that chooses the platform and applies its proposals.
 
 Owns: that stage. Never does: open a device. Called by: resolve.
 """
@@ -19,9 +19,9 @@ from core_config.settings import PREFERENCES
 
 
 def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPlatform:
-    """Choose, and let the platform propose values for open arguments. Raises UserError or PluginError.
+    """Choose the platform, and let it propose values for open arguments. Raises UserError or PluginError.
 
-    checkpoint: None when the model was not found; the platform is looked at all the same.
+    checkpoint: None when the model was not found; the platform is still chosen.
     """
     settings = attempt.settings
     facts = attempt.facts
@@ -53,7 +53,7 @@ def choose_platform(attempt: Attempt, checkpoint: Checkpoint | None) -> ChosenPl
 
 
 def _names(proposed: Any) -> list[str]:
-    """A name, or a list of them."""
+    """Return proposed names as a list: a platform may give one name alone."""
     if isinstance(proposed, str):
         return [proposed]
     return list(proposed or ())

@@ -1,6 +1,6 @@
-"""The table of all that was chosen, with every plugin's own arguments checked.
+"""The table of all chosen plugins, with every plugin's own arguments checked.
 
-Owns: which argument carries the arguments of which plugin. Never does: choose. Called by: engine, weights.
+Owns: the argument that carries each plugin's own arguments. Never does: choose. Called by: engine, weights.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from core_config.settings import Settings, underscored
 
 Arguments = dict[str, Any]
 NOUNS = {"attention": "attention backend", "kernels": "provider of kernels"}
-"""Of kinds of which several plugins are chosen, for people."""
+"""Display names for kinds of which several plugins are chosen."""
 
 
 def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]) -> PluginChoices:
-    """The table for other processes; sentences about plugins' arguments go to `problems`."""
+    """Return the table for other processes. Sentences about plugins' arguments are added to `problems`."""
     arguments = _checked_arguments(settings, registry, chosen, problems)
     for manifest in chosen.manifests():
         problems += constraint_problems(manifest.spec, manifest.row.kind, settings.values())
@@ -61,7 +61,9 @@ def plugin_choices(settings: Settings, registry: PluginRegistry, chosen: Chosen,
 
 
 def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
-    """The part of `--speculative-config` that belongs to the method itself; derived keys only where it has them."""
+    """Return the part of `--speculative-config` that belongs to the method itself; derived keys only where the method
+    has them.
+    """
     values = underscored(settings["speculative_config"] or {})
     values.pop("method", None)
     choice = chosen.stages.get("speculative")
@@ -85,7 +87,7 @@ def speculative_arguments(settings: Settings, chosen: Chosen) -> Arguments:
 def _checked_arguments(
     settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
-    """Each chosen plugin's own arguments, by `KIND.NAME`."""
+    """Return each chosen plugin's own arguments, by `KIND.NAME`."""
     named = {kind.name: _named_arguments(kind, settings, registry, chosen, problems) for kind in KINDS if kind.by_name}
     found: dict[str, Arguments] = {}
     for manifest in chosen.manifests():
@@ -118,7 +120,7 @@ def _checked_arguments(
 def _named_arguments(
     kind: Kind, settings: Settings, registry: PluginRegistry, chosen: Chosen, problems: list[str]
 ) -> dict[str, Arguments]:
-    """The arguments of the plugins of a kind that are used, by name."""
+    """Return the arguments of the plugins of a kind that are used, by name."""
     argument = kind.config_argument
     assert argument is not None, "the kind has an argument with a mapping for each name"
     noun = NOUNS[kind.name]

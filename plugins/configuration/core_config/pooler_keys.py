@@ -1,6 +1,6 @@
-"""What the user says of pooling: the keys of `--pooler-config`.
+"""The user's settings for pooling: the keys of `--pooler-config`.
 
-Owns: their reading, and what each of them changes of a model's own way. Never does: read a checkpoint.
+Owns: their reading, and their effect on a model's own pooling. Never does: read a checkpoint.
 Called by: `core_config.pooling` and `core_config.class_pooling`.
 """
 
@@ -19,7 +19,7 @@ from core_config.settings import Settings, underscored
 
 
 def asked_kind(settings: Settings) -> PoolingKind | None:
-    """The pooling that the user asks for. Raises UserError for two of them."""
+    """Return the pooling that the user requests, or None. Raises UserError for two of them."""
     keys = _keys(settings)
     names = {str(keys[name]).lower() for name in ("pooling_type", "seq_pooling_type") if keys.get(name)}
     if len(names) > 1:
@@ -28,7 +28,7 @@ def asked_kind(settings: Settings) -> PoolingKind | None:
 
 
 def asked_activation(settings: Settings) -> bool | None:
-    """Whether the user asks for vectors of length 1, or probabilities; None: they say nothing of it."""
+    """Return whether the user requests vectors of length 1, or probabilities; None: the user does not say."""
     keys = _keys(settings)
     asked: bool | None = None
     for name in ("normalize", "use_activation"):
@@ -38,7 +38,9 @@ def asked_activation(settings: Settings) -> bool | None:
 
 
 def with_keys(settings: Settings, config: PoolingConfig) -> PoolingConfig:
-    """With the task and the numbers that the user asks for. Raises UserError for what the model does not serve."""
+    """Return the config with the task and the numbers that the user requests. Raises UserError for a task that the
+    model does not serve.
+    """
     keys = _keys(settings)
     changes: dict[str, Any] = {}
     task = keys.get("task")
@@ -69,7 +71,7 @@ def _dimensions(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, Any
 
 
 def _calibration(keys: Mapping[str, Any], config: PoolingConfig) -> dict[str, Any]:
-    """Of the numbers of classes."""
+    """Return the calibration of class scores; empty without one."""
     mean = keys.get("logit_mean")
     sigma = keys.get("logit_sigma")
     if mean is None and sigma is None:

@@ -1,7 +1,7 @@
-"""Whether a model is run for its hidden states, and what becomes of them: vectors, or classes.
+"""The choice between generation and pooling, and the result of pooling: vectors, or classes.
 
-Owns: the choice of the runner, and the order of those who may say how a model pools: the user, the checkpoint's files, what is
-usual. Never does: read weights, compute. Called by: resolve.
+Owns: the choice of the runner, and the precedence of sources for pooling: the user, the checkpoint's files, the usual
+method. Never does: read weights, compute. Called by: resolve.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ WAY_TO_CLASSES = (
 
 
 def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) -> PoolingConfig | None:
-    """How the model pools; None: it generates text. Raises UserError.
+    """Return how the model pools; None: it generates text. Raises UserError.
 
-    checkpoint: as it was located.
+    checkpoint: checkpoint as it was located.
     """
     encodes = isinstance(spec, DecoderSpec) and not spec.causal_lm
     classifies = ending_of(checkpoint.manifest.config) != ""
@@ -61,7 +61,7 @@ def find_pooling(settings: Settings, checkpoint: Checkpoint, spec: ModelSpec) ->
 
 
 def _runner(settings: Settings, checkpoint: Checkpoint, *, encodes: bool, classifies: bool) -> str:
-    """The runner, settled."""
+    """Return the runner, settled."""
     runner: str = settings["runner"]
     asks = settings.mapping("pooler_config") or settings["convert"] in ("embed", "classify")
     if runner != "auto":
@@ -87,7 +87,9 @@ def _runner(settings: Settings, checkpoint: Checkpoint, *, encodes: bool, classi
 def _vector_config(
     settings: Settings, checkpoint: Checkpoint, files: SentenceFiles, spec: ModelSpec, *, encodes: bool
 ) -> PoolingConfig:
-    """Vectors. What the user says goes before what the files say, and that before what is usual."""
+    """Return the config of vectors. The user takes precedence over the checkpoint's files, and these over the usual
+    method.
+    """
     ref = Path(checkpoint.path)
     kinds = files.kinds
     source = f"{MODULES} of {ref.name}"
@@ -126,7 +128,7 @@ def _vector_config(
 
 
 def _dimensions(hf_config: Mapping[str, Any]) -> tuple[int, ...]:
-    """The sizes for which the model was trained, where its configuration lists them."""
+    """Return the sizes for which the model was trained, where its configuration lists them."""
     listed = hf_config.get("matryoshka_dimensions")
     if not isinstance(listed, list):
         return ()

@@ -1,6 +1,6 @@
 """The profiler's settings, from its argument.
 
-Owns: `ProfilerConfig`, put together. Never does: profile. Called by: engine.
+Owns: the construction of `ProfilerConfig`. Never does: profile. Called by: engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PREFIX = "torch_profiler_"
 
 
 def profiler_config(given: dict[str, Any] | None, problems: list[str]) -> ProfilerConfig | None:
-    """None where no profiler is named; a problem where its directory is missing."""
+    """Return the config, None where no profiler is named. A missing directory is a problem."""
     keys = underscored(given or {})
     if keys.pop("profiler", None) is None:
         return None

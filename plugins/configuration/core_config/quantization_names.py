@@ -1,8 +1,9 @@
-"""Names of quantization methods that are not those of plugins: older ones, other engines' ones, and some that cannot be served.
+"""Names of quantization methods that are not those of plugins: older names, names of other engines, and methods that
+cannot be served.
 
 Owns: this table. Never does: know what a plugin can do. Called by: the stages that choose a method.
 
-An installed plugin of that very name comes first, so that a package can serve what is listed here.
+An installed plugin of exactly that name takes precedence, so that a package can serve a method listed here.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ALIASES: Final = {
     "sparseml": "compressed-tensors",
     "tpu_int8": "int8",
 }
-"""Another name of a method that is served, and that method's own."""
+"""Other name of a method that is served → the method's own name."""
 REFUSED: Final = {
     "aqlm": "its additive codebooks have no canonical form here; convert the checkpoint with its own tool to plain weights",
     "bitblas": "its weights lie in tiles of one library for GPUs; serve the GPTQ checkpoint that it was made from",
@@ -46,5 +47,5 @@ REFUSED: Final = {
     "qqq": "its weights lie in tiles of one kind of GPU; serve the GPTQ checkpoint that it was made from",
     "squeezellm": "its format was given up by its authors; convert the checkpoint to gptq",
 }
-"""Methods that cannot be served, and what to do instead."""
+"""Method that cannot be served → what to do instead."""
 METHOD_NAMES: Final = OtherNames(ALIASES, REFUSED)

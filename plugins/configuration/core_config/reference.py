@@ -1,6 +1,6 @@
-"""A model reference as the user wrote it: a path, a hub name or a URL, and which file of several is meant.
+"""A model reference as the user wrote it: a path, a hub name or a URL, with the choice of one file among several.
 
-Owns: the spelling of references. Never does: touch the network, or raise (a path that is nowhere is found missing later).
+Owns: the spelling of references. Never does: touch the network, or raise (a later stage reports a missing path).
 Called by: checkpoint.
 """
 
@@ -19,12 +19,12 @@ _HUB_QUANT = re.compile(rf"(?P<name>{_NAME}/{_NAME}):(?P<quant>[\w.-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A reference, taken apart.
+    """A parsed reference.
 
-    kind:  where the model is.
-    name:  the path, `owner/model`, or the URL.
+    kind: location of the model.
+    name: the path, `owner/model`, or the URL.
     quant: the part of a file's name that chooses one GGUF model of several, or None.
-    file:  the one file of a hub repository, or None.
+    file: the one file of a hub repository, or None.
     """
 
     kind: Literal["path", "hub", "url"]
@@ -34,7 +34,7 @@ class Reference:
 
 
 def read_reference(ref: str) -> Reference:
-    """Take `ref` apart. Something local of that name always comes first."""
+    """Parse `ref`. An existing local path of that name always takes precedence."""
     if is_url(ref):
         return Reference("url", ref)
     if _exists(ref):
@@ -49,20 +49,20 @@ def read_reference(ref: str) -> Reference:
         return Reference("hub", chosen["name"], quant=chosen["quant"])
     named = _HUB_FILE.fullmatch(ref)
     first = ref.partition("/")[0]
-    if named is not None and not _exists(first):  # beside a folder of that name it is a path with a mistake in it
+    if named is not None and not _exists(first):  # if a folder of that name exists, it is a mistyped path
         return Reference("hub", named["name"], file=named["file"])
     return Reference("path", ref)
 
 
 def is_hub_name(ref: str) -> bool:
-    """Whether `ref` can only be a hub name: nothing local is called so, and it is spelled `owner/model`."""
+    """Whether `ref` can only be a hub name: there is no local path of that name, and it is spelled `owner/model`."""
     if ref.lower().endswith(".gguf") or not _HUB_NAME.fullmatch(ref):
         return False
     return not _exists(ref)
 
 
 def is_url(ref: str) -> bool:
-    """Whether `ref` names a place that only a loader can reach, such as `store://bucket/model`."""
+    """Whether `ref` names a location that only a loader can reach, such as `store://bucket/model`."""
     return "://" in ref
 
 

@@ -1,7 +1,8 @@
-"""Where a front and its engine meet, and the secret that they share.
+"""The connection between an API server and a remote engine, and the secret that they share.
 
-Owns: `RemoteSettings` from the arguments, which addresses need a secret, and reading it. Never does: open a socket.
-Called by: the server's settings, front and engine.
+Owns: `RemoteSettings` from the arguments, the addresses that need a secret, and the reading of the secret. Never does:
+open a socket.
+Called by: the server's settings, API server and engine server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ MOST_BYTES = 4096
 
 
 def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | None:
-    """None for a server with an engine of its own; sentences about what is wrong go to `problems`."""
+    """Return the settings, None for a server with an engine of its own. Sentences about problems are added to
+    `problems`.
+    """
     is_engine = merged.value("headless")
     is_front = merged.value("data_parallel_size_local") == 0
     if not (is_engine or is_front):
@@ -55,14 +58,14 @@ def remote_settings(merged: Merged, problems: list[str]) -> RemoteSettings | Non
 
 
 def refuse_remote(server: ServerConfig) -> None:
-    """Raises UserError where only an engine of its own will do."""
+    """Raise UserError for a command that needs an engine of its own."""
     if server.remote is not None:
         flag = "--headless" if server.remote.role == "engine" else "--data-parallel-size-local 0"
         raise UserError(f"{flag}: only `core serve` parts front and engine; leave it out.")
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address. Of names this is known of `localhost` alone."""
+    """Whether an address is reachable from this machine only. Among host names only `localhost` counts."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -70,7 +73,7 @@ def is_loopback(address: str) -> bool:
 
 
 def read_secret(path: str) -> bytes:
-    """32 bytes that follow from what is in the file. Raises ConfigError."""
+    """Return 32 bytes derived from the contents of the file. Raises ConfigError."""
     shown = f"--engine-key-file {path}"
     try:
         with Path(path).open("rb") as file:

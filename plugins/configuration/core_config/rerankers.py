@@ -1,6 +1,6 @@
-"""Models that rank documents by what their head says of the next token, such as "yes" or "no"; they are known by their names.
+"""Models that rank documents by the logits of tokens such as "yes" and "no", recognized by their names.
 
-Owns: what each of them is asked, and in which words. Never does: read weights, render a template.
+Owns: the prompt of each of them, and its tokens. Never does: read weights, render a template.
 Called by: the choice of a model's classes, rules.
 """
 
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 ORIGINAL_QWEN3: Final = "is_original_qwen3_reranker"
-"""The key of a configuration by which scripts say that a checkpoint is the one that Qwen published."""
+"""Key of a configuration with which scripts mark the checkpoint that Qwen published."""
 
 
 class Reranker(NamedTuple):
-    """A model that is known.
+    """A reranker that is recognized.
 
-    pattern: found in its name, in small letters.
-    model_type: of its configuration.
-    tokens: what its head for the next token is asked for, an unwanted one first.
+    pattern: part of its name, in lower case.
+    model_type: model type of its configuration.
+    tokens: tokens whose logits are the score, the negative one first.
     template: Jinja source that makes one text of `system` (the instruction), `query` and `document`.
     """
 
@@ -46,13 +46,13 @@ QWEN3: Final = Reranker(
     '<think>\n\n</think>{{ "\\n\\n" }}',
 )
 RERANKERS: Final = (QWEN3,)
-"""The models that are known by name."""
+"""The models that are recognized by name."""
 
 
 def known_reranker(name: str, hf_config: Mapping[str, Any]) -> Reranker | None:
-    """The row of a model. name: its path, or its name on the hub."""
+    """Return the row of a model. name: its path, or its name on the hub."""
     parts = Path(name).parts
-    if "snapshots" in parts:  # the folder of a model that was downloaded, above that of its revision
+    if "snapshots" in parts:  # a downloaded model: its folder is above that of its revision
         parts = parts[: parts.index("snapshots")]
     last = parts[-1].lower() if parts else ""
     for row in RERANKERS:

@@ -1,6 +1,7 @@
 """The outcome of resolving: the configuration, with an explanation of every value.
 
-Owns: `Resolution`, and doing without a plugin that failed. Never does: resolve (it is given the way to do so again).
+Owns: `Resolution`, and the removal of a plugin that failed. Never does: resolve (it receives a function that resolves
+again).
 Called by: resolve (writes), the commands, `LLM` and the server (read).
 """
 
@@ -26,20 +27,21 @@ logger = logging.getLogger("core_config.resolve")
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """The outcome.
+    """The outcome of resolving.
 
-    engine:      what the engine is built from.
-    server:      the HTTP server's own settings.
-    manifest:    of the checkpoint.
-    selections:  the choice of each stage, losers included.
-    arguments:   {name: (value, origin, reason)}.
-    warnings:    sentences for the user.
-    memory:      bytes, by shapes alone.
-    waivers:     what makes a request's tokens depend on its neighbours, a sentence each (see `core_config.waivers`).
-    given:       the user's values, as they were given.
-    numerics:    what results depend on, as the running engine reports it; None when a plugin tells only after loading.
-    replaceable: chosen plugins that nobody named and that others can replace.
-    again:       resolves the same without the plugin of an error.
+    engine: config from which the engine is built.
+    server: the HTTP server's own settings.
+    manifest: manifest of the checkpoint.
+    selections: the choice of each stage, rejected candidates included.
+    arguments: {name: (value, origin, reason)}.
+    warnings: sentences for the user.
+    memory: the memory plan, from shapes alone.
+    waivers: sentences about every reason for which a request's tokens depend on its neighbours (see
+        `core_config.waivers`).
+    given: the user's values, as they were given.
+    numerics: the numerics id, as the running engine reports it; None when a plugin knows it only after loading.
+    replaceable: chosen plugins that the user did not name and that others can replace.
+    again: function that resolves again without the plugin of an error.
     """
 
     engine: EngineConfig
@@ -56,15 +58,15 @@ class Resolution:
     again: Callable[[PluginError], Resolution]
 
     def without(self, error: PluginError) -> Resolution:
-        """The same arguments, resolved again without the plugin that failed with `error`; a warning is logged.
+        """Resolve the same arguments again without the plugin that failed with `error`, and log a warning.
 
-        Raises PluginError, with the ways out, when that plugin was named, when nothing else can do its work, or when it is
-        no plugin's failure.
+        Raises PluginError, with the ways out, when the user named that plugin, when no other plugin can replace it, or
+        when the error is not a plugin's.
         """
         if error.plugin is None:
             raise error
         if error.plugin in self.replaceable:
-            with contextlib.suppress(CoreError):  # nothing else can do its work: the first error is the one to tell
+            with contextlib.suppress(CoreError):  # no other plugin can replace it: the first error is the one to report
                 found = self.again(error)
                 logger.warning("%s", found.warnings[0])
                 return found

@@ -1,10 +1,10 @@
-"""From arguments to everything that an engine and a server are built from.
+"""Resolution of arguments to the configurations from which an engine and a server are built.
 
-Owns: the order of stages, and another attempt without a plugin that failed. Never does: import torch, read a weight, start
-anything. Called by: `core serve`, `core config`, `core plugins explain`, `LLM`.
+Owns: the order of stages, and another attempt without a plugin that failed. Never does: import torch, read a weight,
+start anything. Called by: `core serve`, `core config`, `core plugins explain`, `LLM`.
 
-A stage that fails adds its sentences; stages that need its answer are left out, all others still run, so that one
-attempt reports as much as can be known.
+A stage that fails adds its sentences. Stages that need its answer are skipped, and all others still run, so that one
+attempt reports as many problems as possible.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Again = Callable[[PluginError], Resolution]
 
 @dataclass(frozen=True, slots=True)
 class _Inputs:
-    """The input of every attempt. problems: of the command line and of the sources."""
+    """The input of every attempt. problems: problems of the command line and of the sources."""
 
     merged: Merged
     context: Context
@@ -64,11 +64,11 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What the checkpoint is.
+    """The model of one attempt.
 
-    located:    as its loader found it.
-    checkpoint: the same under canonical names.
-    family:     the plugin that told its shape; None: the table of families.
+    located: checkpoint as its loader resolved it.
+    checkpoint: the same checkpoint under canonical names.
+    family: the plugin that described its shape; None: the table of families.
     """
 
     located: Checkpoint
@@ -87,8 +87,8 @@ def resolve(
 ) -> Resolution:
     """Resolve arguments, by schema name: plain values, or `Given` with an origin.
 
-    registry: discovered (and restricted by `plugins`) when None.
-    environ:  `os.environ` when None.
+    registry: None: plugins are discovered (and restricted by `plugins`).
+    environ: None: `os.environ`.
     problems: sentences of the command line's parser, reported together with the rest.
     Raises ConfigError with every problem.
     """
@@ -99,7 +99,8 @@ def resolve(
 
 
 def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[str]) -> Resolution:
-    """Attempt it; when a plugin fails that nobody named and that others can replace, once more without it.
+    """Run an attempt. When a plugin fails that the user did not name and that others can replace, run another one
+    without it.
 
     warnings: one for each plugin that was left out before.
     """
@@ -123,7 +124,7 @@ def _resolve(inputs: _Inputs, registry: PluginRegistry | None, warnings: list[st
 
 
 def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
-    """All stages in order. Raises ConfigError with every problem."""
+    """Run all stages in order. Raises ConfigError with every problem."""
     server = server_config(merged, attempt.problems)
     attempt.run_rules("arguments")
     discover(attempt)
@@ -180,7 +181,9 @@ def _run_stages(merged: Merged, attempt: Attempt, again: Again) -> Resolution:
 
 
 def _model_and_platform(attempt: Attempt) -> tuple[_Model, ChosenPlatform]:
-    """The stages that look at the checkpoint alone. Raises ConfigError with every problem where one of the two is not found."""
+    """Run the stages that need only the checkpoint. Raises ConfigError with every problem where model or platform is
+    not found.
+    """
     located = attempt.answer_of(lambda: find_model(attempt))
     checkpoint = located
     model = None
@@ -198,18 +201,18 @@ def _model_and_platform(attempt: Attempt) -> tuple[_Model, ChosenPlatform]:
 
 
 def discover(attempt: Attempt) -> None:
-    """The plugins that the arguments leave. Raises ConfigError when they cannot be discovered."""
+    """Discover the plugins that the arguments allow. Raises ConfigError when that fails."""
     if attempt.registry is None:
         words = attempt.settings["plugins"]
         attempt.registry = attempt.answer_of(lambda: PluginRegistry(words=words))
     if attempt.registry is None:
         raise ConfigError(attempt.problems)
     if attempt.settings["device"].lower() == "auto":
-        attempt.registry.start_probes()  # they answer while the checkpoint is looked at
+        attempt.registry.start_probes()  # they run while the checkpoint is resolved
 
 
 def find_model(attempt: Attempt) -> Checkpoint:
-    """Find the model; before, the rules look at what its directory says by itself."""
+    """Locate and resolve the model. Before that, rules run on the files in its directory."""
     facts = attempt.facts
     model = attempt.settings["model"]
     facts.loaders = [row.name for row in attempt.plugins.rows("loader")]
@@ -222,7 +225,7 @@ def find_model(attempt: Attempt) -> Checkpoint:
 
 
 def _find_family(attempt: Attempt, located: Checkpoint) -> _Model:
-    """The model's shape, and who told it."""
+    """Return the model's shape, with the plugin that described it."""
     settings = attempt.settings
     checkpoint, spec, family = find_family(
         attempt.plugins, located, settings["model_impl"], trust_remote_code=settings["trust_remote_code"]
@@ -235,7 +238,9 @@ def _find_family(attempt: Attempt, located: Checkpoint) -> _Model:
 
 
 def _warn_of_plugins(attempt: Attempt) -> None:
-    """Warnings of broken plugins that nobody named, and of chosen ones about themselves."""
+    """Warn of broken plugins that the user did not name, and add the warnings that chosen plugins give about
+    themselves.
+    """
     plugins = attempt.plugins
     for error in plugins.broken():
         if plugins.own(error.row):

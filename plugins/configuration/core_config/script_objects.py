@@ -1,7 +1,7 @@
 """Objects with the keys of an argument, as scripts written for vLLM pass them: `LLM(pooler_config=PoolerConfig(...))`.
 
-Owns: these classes, and why others of vLLM's `config` package are not here. Never does: check a key, which whoever takes the
-argument does. Called by: `core_config`, when a script imports a name from it.
+Owns: these classes, and the reasons why other classes of vLLM's `config` package are missing. Never does: check a key
+(the reader of the argument does). Called by: `core_config`, when a script imports a name from it.
 """
 
 from __future__ import annotations
@@ -11,50 +11,50 @@ from typing import Any
 
 
 class Keys(dict[str, Any]):
-    """The keys that were given."""
+    """A mapping of the keys that a script gives, without defaults."""
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(keys)
 
 
 class AttentionConfig(Keys):
-    """For `attention_config`."""
+    """Keys of the argument `attention_config`."""
 
 
 class CompilationConfig(Keys):
-    """For `compilation_config`."""
+    """Keys of the argument `compilation_config`."""
 
 
 class KVEventsConfig(Keys):
-    """For `kv_events_config`."""
+    """Keys of the argument `kv_events_config`."""
 
 
 class KVTransferConfig(Keys):
-    """For `kv_transfer_config`."""
+    """Keys of the argument `kv_transfer_config`."""
 
 
 class PoolerConfig(Keys):
-    """For `pooler_config`."""
+    """Keys of the argument `pooler_config`."""
 
 
 class ProfilerConfig(Keys):
-    """For `profiler_config`."""
+    """Keys of the argument `profiler_config`."""
 
 
 class ReasoningConfig(Keys):
-    """For `reasoning_config`."""
+    """Keys of the argument `reasoning_config`."""
 
 
 class SpeculativeConfig(Keys):
-    """For `speculative_config`."""
+    """Keys of the argument `speculative_config`."""
 
 
 class StructuredOutputsConfig(Keys):
-    """For `structured_outputs_config`."""
+    """Keys of the argument `structured_outputs_config`."""
 
 
 class WeightTransferConfig(Keys):
-    """For `weight_transfer_config`."""
+    """Keys of the argument `weight_transfer_config`."""
 
 
 ARGUMENTS = "its keys are arguments of their own here, such as LLM(max_num_seqs=8)"
@@ -84,4 +84,4 @@ NOT_SERVED: Mapping[str, str] = {
     "get_layers_from_vllm_config": VLLM_CONFIG,
     "set_current_vllm_config": VLLM_CONFIG,
 }
-"""Names of vLLM's package that scripts import, and why they are not here."""
+"""Names of vLLM's package that scripts import → the reason why they are missing here."""

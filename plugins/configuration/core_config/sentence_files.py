@@ -1,6 +1,7 @@
-"""The files of sentence-transformers beside a checkpoint: modules, prompts, the longest text.
+"""The files of sentence-transformers next to a checkpoint: modules, prompts, the longest text.
 
-Owns: their reading, and the refusal of modules and modes by name. Never does: read weights, decide what a model is run for.
+Owns: their reading, and the refusal of modules and modes by name. Never does: read weights, choose between generation
+and pooling.
 Called by: `core_config.pooling`.
 """
 
@@ -24,7 +25,7 @@ TEXT_FILES: Final = (
     "sentence_xlnet_config.json",
 )
 MAX_FILE = 1 << 20
-"""Bytes that such a file may have."""
+"""Limit of such a file's size, in bytes."""
 
 KINDS: Mapping[str, PoolingKind] = {
     "cls": "cls",
@@ -35,7 +36,7 @@ KINDS: Mapping[str, PoolingKind] = {
     "weightedmean": "weighted_mean",
     "mean_sqrt_len_tokens": "root_mean",
 }
-"""Modes of sentence-transformers, and what they are here."""
+"""Modes of sentence-transformers → kinds of pooling here."""
 FLAGS: Mapping[str, str] = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -44,28 +45,28 @@ FLAGS: Mapping[str, str] = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Switches of older files, and the modes that they stand for; of several, the vectors lie in this order."""
+"""Switches of older files → the modes that they enable. The vectors of several modes are concatenated in this order."""
 ACTIVATIONS: Mapping[str, str] = {"Identity": "", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "SiLU": "silu"}
-"""Classes of torch in the files of Dense modules, and what they are here."""
+"""Torch classes in the files of Dense modules → activations here."""
 SQUASHES: Mapping[str, Squash] = {"Identity": "none", "Sigmoid": "sigmoid", "Softmax": "softmax"}
-"""Classes of torch in the files of cross-encoders, and what they are here."""
+"""Torch classes in the files of cross-encoders → activations of scores here."""
 
 
 @dataclass(slots=True)
 class SentenceFiles:
-    """What the files say.
+    """The settings in the files.
 
-    are_there: whether there are any.
-    kinds: what becomes of hidden states; none: they say nothing of it.
-    normalize: whether there is such a module.
+    are_there: whether there are any files.
+    kinds: pooling of hidden states; empty: the files do not say.
+    normalize: whether there is a Normalize module.
     dense: the Dense modules, in order.
-    score_tokens: ids of the tokens whose logits are the score, an unwanted one first where there are two; none: another
-        head, or none at all.
-    max_tokens: of the longest text; None: nobody says.
-    lower_case: whether texts are read in small letters.
-    prompts: by name.
+    score_tokens: ids of the tokens whose logits are the score, the negative one first where there are two; empty:
+        another head, or none at all.
+    max_tokens: tokens of the longest text; None: the files do not say.
+    lower_case: whether texts are converted to lower case.
+    prompts: prompts by name.
     default_prompt: the name of one of them, or empty.
-    squash: of a cross-encoder's numbers; None: nobody says.
+    squash: activation of a cross-encoder's scores; None: the files do not say.
     """
 
     are_there: bool = False
@@ -81,7 +82,7 @@ class SentenceFiles:
 
 
 def sentence_files(directory: Path) -> SentenceFiles:
-    """The files in a checkpoint's directory. Raises CheckpointError for what is not served."""
+    """Read the files in a checkpoint's directory. Raises CheckpointError for modules and modes that are not served."""
     found = SentenceFiles()
     path = directory / MODULES
     if path.is_file():
@@ -98,7 +99,9 @@ def sentence_files(directory: Path) -> SentenceFiles:
 
 
 def squash_named(name: object, where: str) -> Squash:
-    """What a class of torch does to numbers. Raises CheckpointError for an unknown one. where: for people."""
+    """Return the activation of scores for a torch class. Raises CheckpointError for an unknown one. where: source, for
+    the message.
+    """
     squash = SQUASHES.get(str(name).rpartition(".")[2])
     if squash is None:
         raise CheckpointError(f"{where}: the activation {name!r} is not served; expected one of {', '.join(SQUASHES)}.")
@@ -106,7 +109,7 @@ def squash_named(name: object, where: str) -> Squash:
 
 
 def _take(found: SentenceFiles, path: Path, module: Mapping[str, Any]) -> None:
-    """One module of the list."""
+    """Read one module of the list into `found`."""
     name = str(module.get("type", "")).rpartition(".")[2]
     take = MODULE_READERS.get(name)
     if take is None:
@@ -122,7 +125,7 @@ def _take(found: SentenceFiles, path: Path, module: Mapping[str, Any]) -> None:
 
 
 def _take_nothing(found: SentenceFiles, folder: Path) -> None:
-    """Of a module that the engine has anyway, or that does nothing once a model is trained."""
+    """Ignore a module that the engine has anyway, or that does nothing once a model is trained."""
 
 
 def _take_normalize(found: SentenceFiles, folder: Path) -> None:
@@ -130,7 +133,7 @@ def _take_normalize(found: SentenceFiles, folder: Path) -> None:
 
 
 def _take_pooling(found: SentenceFiles, folder: Path) -> None:
-    """The modes of pooling that a file names or switches on."""
+    """Read the modes of pooling that a file names or switches on."""
     path = folder / "config.json"
     config = _object(path)
     named = config.get("pooling_mode")
@@ -155,7 +158,7 @@ def _take_pooling(found: SentenceFiles, folder: Path) -> None:
 
 
 def _take_dense(found: SentenceFiles, folder: Path) -> None:
-    """A layer behind the pooling."""
+    """Read a Dense layer after the pooling."""
     path = folder / "config.json"
     config = _object(path)
     if config.get("module_input_name", "sentence_embedding") != "sentence_embedding":
@@ -180,7 +183,7 @@ def _take_dense(found: SentenceFiles, folder: Path) -> None:
 
 
 def _take_logit_score(found: SentenceFiles, folder: Path) -> None:
-    """A score of one token's logit, or of two."""
+    """Read a score from one token's logit, or from two."""
     path = folder / "config.json"
     config = _object(path)
     ids = []
@@ -202,11 +205,11 @@ MODULE_READERS: Mapping[str, Callable[[SentenceFiles, Path], None]] = {
     "LogitScore": _take_logit_score,
     "Dropout": _take_nothing,
 }
-"""The modules that are served, and what is read of each."""
+"""The modules that are served → the function that reads each."""
 
 
 def _take_settings(found: SentenceFiles, path: Path) -> None:
-    """Prompts, and the activation of a cross-encoder."""
+    """Read prompts, and the activation of a cross-encoder."""
     config = _object(path)
     prompts = config.get("prompts") or {}
     texts = prompts.values() if isinstance(prompts, dict) else [None]
@@ -222,7 +225,7 @@ def _take_settings(found: SentenceFiles, path: Path) -> None:
 
 
 def _take_text_settings(found: SentenceFiles, directory: Path) -> None:
-    """The longest text that the checkpoint was trained for, and the letters of texts."""
+    """Read the longest text for which the checkpoint was trained, and whether texts are in lower case."""
     for name in TEXT_FILES:
         path = directory / name
         if not path.is_file():

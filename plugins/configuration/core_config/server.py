@@ -48,7 +48,7 @@ _TUPLES = ("allowed_origins", "allowed_methods", "allowed_headers")
 
 
 def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
-    """Build it; sentences about what is wrong go to `problems`."""
+    """Build the settings. Sentences about problems are added to `problems`."""
     values = {name: merged.value(name) for name in _SAME}
     values |= {name: tuple(merged.value(name)) for name in _TUPLES}
     problems += _tls_problems(merged)
@@ -90,7 +90,7 @@ def server_config(merged: Merged, problems: list[str]) -> ServerConfig:
 
 
 def _names_file(given: str | None, problems: list[str]) -> str | None:
-    """The whole path of a file that can be used."""
+    """Return the absolute path of a names file, which is read once to check it."""
     if given is None:
         return None
     path = str(Path(given).expanduser().absolute())
@@ -125,7 +125,7 @@ def _traces(merged: Merged) -> TraceSettings | None:
 
 
 def _tls_problems(merged: Merged) -> list[str]:
-    """Files that are not there, or a key without its certificate."""
+    """Return problems of the TLS files: missing ones, or a key without its certificate."""
     found: list[str] = []
     for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
         path = merged.value(name)
@@ -146,7 +146,7 @@ def _tls_problems(merged: Merged) -> list[str]:
 
 
 def _key_problems(flag: str, keys: list[str]) -> list[str]:
-    """Reasons why no client could send a key; the key itself is not shown."""
+    """Return reasons why no client could send a key. The key itself is not shown."""
     if any(not key for key in keys):
         return [f"{flag}: a key is empty; give a key or leave the argument out."]
     if any(key != key.strip() or not key.isprintable() for key in keys):
@@ -155,7 +155,7 @@ def _key_problems(flag: str, keys: list[str]) -> list[str]:
 
 
 def _template(given: str | None, problems: list[str]) -> str | None:
-    """The template's text: the argument itself when it looks like one, else the file that it names."""
+    """Return the template's text: the argument itself when it looks like a template, else the file that it names."""
     if given is None or "{" in given or "\n" in given:
         return given
     try:

@@ -1,6 +1,6 @@
 """The HTTP server's own settings.
 
-Owns: `ServerConfig` and its parts; limits and answers are in files of their own, and are taken from here as well.
+Owns: `ServerConfig` and its parts; limits and answers have files of their own, and can be imported from here as well.
 Never does: resolve or validate. Called by: configuration (writes), serving (reads).
 """
 
@@ -25,12 +25,12 @@ __all__ = [
 
 
 class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where requests are kept so that they outlive the server.
+    """The journal of requests, which outlives the server.
 
-    directory:  of the journal.
-    max_bytes:  that it takes.
-    lifetime_s: seconds for which a stream that has ended can be read.
-    patience_s: seconds that a stream goes on without a reader.
+    directory: directory of the journal.
+    max_bytes: limit of its size.
+    lifetime_s: seconds for which a finished stream can be read.
+    patience_s: seconds for which a stream continues without a reader.
     """
 
     directory: str
@@ -40,7 +40,7 @@ class JournalSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where spans of requests are sent.
+    """The destination of requests' spans.
 
     endpoint: URL of a collector.
     detailed: whether the phases of a request are spans of their own.
@@ -51,11 +51,11 @@ class TraceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a front and an engine that are two commands meet.
+    """The connection of an API server and an engine that are two commands.
 
-    role:       of this command: the front answers HTTP requests and listens, the engine computes and connects.
-    address, port: where the front listens.
-    key_file:   with the secret that both have; None: nothing is protected.
+    role: role of this command: the `front` answers HTTP requests and listens, the `engine` computes and connects.
+    address, port: address on which the API server listens.
+    key_file: file with the secret that both share; None: nothing is protected.
     patience_s: seconds for which one waits for the other.
     """
 
@@ -69,21 +69,22 @@ class RemoteSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The HTTP server's own settings, as the command line gives them.
 
-    uds:              path of a unix socket, in place of `host` and `port`.
-    api_keys:         one of which every request must carry; empty: none is needed.
-    admin_api_keys:   of the operator; see `core_apis.access.operators`.
-    served_model_name_file: of further names of the model, read again when it changes.
-    ssl_cert_reqs:    of clients, as `ssl.VerifyMode` numbers it.
-    middleware:       import paths of the user's own.
-    vllm_metrics:     whether metrics are written under vLLM's names, too.
-    traces:           None: nobody is told of requests.
-    log_config:       for `logging.config.dictConfig`, in each process of the server; empty: our own.
+    uds: path of a unix socket, in place of `host` and `port`.
+    api_keys: keys, one of which every request must carry; empty: none is needed.
+    admin_api_keys: keys of the operator; see `core_apis.access.operators`.
+    served_model_name_file: file with further names of the model, read again when it changes.
+    ssl_cert_reqs: requirement for clients' certificates, a number of `ssl.VerifyMode`.
+    middleware: import paths of the user's own middleware.
+    vllm_metrics: whether metrics are written under vLLM's names, too.
+    traces: None: requests are not traced.
+    log_config: argument of `logging.config.dictConfig`, in each process of the server; empty: our own.
     shutdown_timeout: seconds that running requests have after a signal.
     api_server_count: processes that answer HTTP requests.
-    max_callback_ms:  milliseconds that a callback of the event loop may take before it is told; None: nothing is measured.
-    journal:          None: nothing outlives the server.
-    apis:             HTTP APIs in the order in which their paths are looked for; None: all of the engine's own.
-    remote:           None: this command has both, a front and an engine.
+    max_callback_ms: milliseconds after which a callback of the event loop is reported as slow; None: nothing is
+        measured.
+    journal: None: no request outlives the server.
+    apis: HTTP APIs in the order in which their paths are matched; None: all of the engine's own.
+    remote: None: this command has both an API server and an engine.
     """
 
     host: str = "127.0.0.1"
@@ -132,5 +133,5 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys; the place of one is the number of its tenant."""
+        """Return all keys. The position of a key is the number of its tenant."""
         return self.api_keys + self.admin_api_keys

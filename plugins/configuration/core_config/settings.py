@@ -1,6 +1,6 @@
 """The arguments while they are being resolved: user's values, proposals and derived values, each with its reason.
 
-Owns: the rule that a value the user set is never replaced in silence. Never does: know what an argument means.
+Owns: the rule that a value the user set is never replaced silently. Never does: know what an argument means.
 Called by: the other modules of `core_config`.
 """
 
@@ -18,15 +18,15 @@ from core.args.sources import Merged
 from core.plugin.hookspecs import Proposal
 
 Row = tuple[Any, str, str]
-"""Value, origin, reason."""
+"""A value, its origin, and the reason for it."""
 PREFERENCES = ("attention_backend", "kernels")
-"""Arguments for which a platform does not propose a value, but an order among the plugins that fit."""
+"""Arguments for which a platform proposes an order of the suitable plugins rather than a value."""
 
 
 class Settings:
     """Values by argument name (or `argument.key`).
 
-    rows: what `core config explain` shows.
+    rows: values with origins and reasons, as `core config explain` shows them.
     """
 
     def __init__(self, merged: Merged) -> None:
@@ -39,7 +39,9 @@ class Settings:
         return self.rows[name][0]
 
     def beside(self, own: Mapping[str, Any], origin: str) -> Settings:
-        """The same settings with other values for some, as if the user had left them open. origin: of those values."""
+        """Return the same settings with other values for some names, which count as left open by the user. origin:
+        origin of those values.
+        """
         values = dict(self._values)
         for name, value in own.items():
             values[name] = Given(value, "default")
@@ -50,12 +52,12 @@ class Settings:
         return copy
 
     def user_set(self, name: str) -> bool:
-        """Whether the user gave `name`."""
+        """Whether the user gave `name`, on the command line or in another source."""
         given = self._values.get(name)
         return given is not None and given.origin != "default"
 
     def given(self) -> dict[str, Any]:
-        """The user's values, as they were given."""
+        """Return the user's values, as they were given."""
         values = {}
         for name, given in self._values.items():
             if self.user_set(name):
@@ -63,11 +65,11 @@ class Settings:
         return values
 
     def values(self) -> dict[str, Any]:
-        """All values as they stand."""
+        """Return all values, derived ones included."""
         return {name: value for name, (value, _, _) in self.rows.items()}
 
     def keys_of(self, name: str) -> dict[str, Any]:
-        """Derived values of single keys of the mapping `name`."""
+        """Return the derived values of single keys of the mapping `name`."""
         prefix = name + "."
         keys = {}
         for path, (value, _, _) in self.rows.items():
@@ -76,7 +78,9 @@ class Settings:
         return keys
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """The mapping `name`, with underscores in its keys and derived values for those that the user left open."""
+        """Return the mapping `name`, with underscores in its keys and derived values for keys that the user left
+        open.
+        """
         values = underscored(self[name] or {})
         for key, value in self.keys_of(name).items():
             if values.get(key) is None:
@@ -84,22 +88,24 @@ class Settings:
         return values
 
     def derive(self, name: str, value: Any, reason: str, *, origin: str = "derived") -> None:
-        """Settle what the user left open. A set value only gets its spelling made canonical (`half` is `float16`)."""
+        """Settle a value that the user left open. A set value only gets its spelling made canonical (`half` is
+        `float16`).
+        """
         if self.user_set(name):
             _, origin, _ = self.rows[name]
         self.rows[name] = (value, origin, reason)
 
     def replace(self, name: str, value: Any, reason: str) -> None:
-        """Settle `name` even against the user; the caller reports it."""
+        """Replace the value of `name` even if the user set it. The caller must report it."""
         self.rows[name] = (value, "derived", reason)
 
     def open(self, name: str) -> bool:
-        """Whether neither the user nor anyone else has settled `name` yet."""
+        """Whether neither the user nor a rule or platform has settled `name` yet."""
         _, origin, _ = self.rows[name]
         return origin == "default"
 
     def propose(self, proposals: Mapping[str, Proposal], proposer: str) -> None:
-        """Take a platform's proposals for arguments that are open. Raises PluginError for an impossible one."""
+        """Apply a platform's proposals for arguments that are open. Raises PluginError for an impossible one."""
         for name, proposal in proposals.items():
             declared = schema().fields.get(name)
             if declared is None:
@@ -115,12 +121,12 @@ class Settings:
 
 
 def underscored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """A mapping as the engine reads it: keys may be written with dashes."""
+    """Return a mapping with underscores in its keys, which users may write with dashes."""
     return {str(key).replace("-", "_"): value for key, value in values.items()}
 
 
 def _check_foreign(name: str, value: Any, proposer: str) -> None:
-    """A proposal for a name that is not declared may only ask for nothing. Raises PluginError for another."""
+    """Check that a proposal for an undeclared name is neutral. Raises PluginError for any other."""
     row = foreign.named(name)
     if row is None:
         raise PluginError(f"{proposer} proposes '{name}', which is no engine argument.")

@@ -1,6 +1,6 @@
-"""The stage that settles sizes: weights, KV cache, and whether the context fits.
+"""The stage that settles sizes: weights, KV cache, and a context length that fits.
 
-Owns: which arguments and facts the memory plan is made of. Never does: count bytes (`core_config.memory` does).
+Owns: the choice of arguments and facts for the memory plan. Never does: count bytes (`core_config.memory` does).
 Called by: resolve.
 """
 
@@ -23,11 +23,11 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModelSpec
 
 STEPS_HELD = 2
-"""How many steps hold blocks at a time: one is planned while the other is computed."""
+"""Number of steps that hold blocks at a time: one is planned while the other is computed."""
 
 
 def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> MemoryPlan:
-    """The plan, with the longest context that fits. Raises UserError."""
+    """Return the plan, with the longest context that fits. Raises UserError."""
     settings, facts, chosen = attempt.settings, attempt.facts, attempt.chosen
     block_size = settings["block_size"]
     hybrid = not settings["disable_hybrid_kv_cache_manager"]
@@ -54,7 +54,7 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
         proposer = heads_weights(draft.manifest, settings["dtype"])
     facts.weights_bytes = weights + proposer
     facts.workspace_bytes = workspace
-    if facts.is_front:  # the plan is made where the engine runs
+    if facts.is_front:  # the engine server makes the plan
         length = settings["max_model_len"]
         return MemoryPlan(weights, facts.block_bytes, 0, block_size, workspace, length, groups, limits=limits)
     attempt.run_rules("memory")
@@ -80,12 +80,14 @@ def plan_memory(attempt: Attempt, checkpoint: Checkpoint, spec: ModelSpec) -> Me
 
 
 def _is_encoder(mixers: Sequence[MixerSpec]) -> bool:
-    """Whether every text is computed in one step, and nothing of it is kept."""
+    """Whether every text is computed in one step, and nothing of it is cached."""
     return all(isinstance(mixer, AttentionSpec) and not mixer.causal for mixer in mixers)
 
 
 def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
-    """Blocks for all the sequences of an encoder, whose last ones may be filled in part, and for the padding."""
+    """Return the blocks for all sequences of an encoder, whose last ones may be partly filled, plus the padding
+    block.
+    """
     settings = attempt.settings
     block_size: int = settings["block_size"]
     full = -(-max_step_tokens // block_size)
@@ -94,12 +96,12 @@ def _blocks_of_steps(attempt: Attempt, max_step_tokens: int) -> int:
 
 
 def _logits_bytes(attempt: Attempt) -> int:
-    """Budget of a step's float32 logits: the platform's own, if it declares one."""
+    """Return the budget of a step's float32 logits in bytes: the platform's own, if it declares one."""
     declared: int | None = attempt.facts.capability("logits_bytes")
     return LOGITS_BYTES if declared is None else declared
 
 
 def _workspace(attempt: Attempt, spec: ModelSpec, limits: StepLimits) -> int:
-    """Bytes of the largest step's buffers."""
+    """Return the bytes of the largest step's buffers."""
     between = attempt.facts.capability("activation_dtype") or attempt.settings["dtype"]
     return workspace_bytes(spec, limits, between)

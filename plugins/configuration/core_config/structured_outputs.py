@@ -16,7 +16,7 @@ OLDER = ("backend", "disable_fallback", "disable_any_whitespace", "disable_addit
 
 
 def structured_outputs_config(settings: Settings) -> StructuredOutputsConfig:
-    """Put it together. Raises ConfigError when a field is given under both of its names."""
+    """Build the config. Raises ConfigError when a field is given under both of its names."""
     values = underscored(settings["structured_outputs_config"] or {})
     problems: list[str] = []
     for name in OLDER:

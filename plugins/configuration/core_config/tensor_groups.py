@@ -1,6 +1,6 @@
-"""The tensors of a checkpoint by what they are for, counted.
+"""Counts of a checkpoint's tensors by their purpose.
 
-Owns: the groups and their sums. Never does: decide what is read. Called by: the report about a checkpoint.
+Owns: the groups and their sums. Never does: decide which tensors are read. Called by: the report about a checkpoint.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ GROUPS: Final = (
     ("router", r"\.gate\."),
     ("MLP", r"\.mlp\."),
 )
-"""Name of a group, and a pattern of its tensors' canonical names; the first one that is found counts."""
+"""Name of a group, and a pattern of its tensors' canonical names; the first match counts."""
 OTHER: Final = "other"
 
 
 class TensorGroup(msgspec.Struct, frozen=True):
-    """Tensors of a checkpoint, as it stores them. examples: up to three names."""
+    """A group of a checkpoint's tensors, as stored. examples: up to three names."""
 
     name: str
     count: int
@@ -38,7 +38,7 @@ class TensorGroup(msgspec.Struct, frozen=True):
 
 
 def grouped(tensors: Iterable[tuple[str, TensorInfo]]) -> list[TensorGroup]:
-    """Groups in the order in which they come; parts of one stored tensor are counted once in a group."""
+    """Return groups in order of first occurrence. Parts of one stored tensor count once in a group."""
     groups: dict[str, dict[tuple[int, str], TensorInfo]] = {}
     for group, info in tensors:
         groups.setdefault(group, {}).setdefault((info.file, info.source), info)
@@ -51,7 +51,7 @@ def grouped(tensors: Iterable[tuple[str, TensorInfo]]) -> list[TensorGroup]:
 
 
 def group_of(name: str) -> str:
-    """The group of a canonical name."""
+    """Return the group of a canonical name."""
     for group, pattern in GROUPS:
         if re.search(pattern, name):
             return group

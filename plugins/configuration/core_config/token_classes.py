@@ -1,6 +1,6 @@
-"""Classes that are tokens: models whose head for the next token says how well a document fits a query.
+"""Classes that are tokens: models whose language model head scores how well a document fits a query.
 
-Owns: the keys of a configuration that ask for it, and the way from texts to tokens. Never does: read weights.
+Owns: the keys of a configuration that request it, and the translation of texts to tokens. Never does: read weights.
 Called by: `core_config.pooling`.
 """
 
@@ -16,14 +16,16 @@ from core_config.settings import Settings
 from core_runtime.models.families.class_heads import FROM_TOKENS
 
 METHODS: Final[Mapping[str, bool]] = {"from_2_way_softmax": True, "no_post_processing": False}
-"""Values of the key `method`, and whether the one class is how much likelier the second of two tokens is than the first."""
+"""Values of the key `method` → whether the one class is the contrast of two tokens: how much likelier the second is
+than the first.
+"""
 
 
 class TokenClasses(NamedTuple):
-    """Classes made of the head for the next token.
+    """Classes computed by rows of the language model head.
 
-    token_ids: one a class, or two of which the second is wanted.
-    contrast: whether there are two for one class.
+    token_ids: one a class, or two, of which the second is the positive one.
+    contrast: whether two tokens make one class.
     labels: names of the classes.
     """
 
@@ -33,7 +35,9 @@ class TokenClasses(NamedTuple):
 
 
 def told_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker | None) -> TokenClasses | None:
-    """The classes that the configuration or the model's name tells; None: it tells of none. Raises UserError."""
+    """Return the classes that the configuration or the model's name implies, None where there are none. Raises
+    UserError.
+    """
     hf_config = checkpoint.manifest.config
     texts = hf_config.get(FROM_TOKENS)
     method = hf_config.get("method")
@@ -61,8 +65,8 @@ def told_classes(settings: Settings, checkpoint: Checkpoint, known: Reranker | N
 
 
 def _ids(settings: Settings, checkpoint: Checkpoint, texts: list[str]) -> tuple[int, ...]:
-    """Each text's token. Raises UserError where one has none."""
-    from core_tokens.tokenizer import Tokenizer  # few models need it before the engine starts
+    """Return each text's token. Raises UserError for a text that is not one token."""
+    from core_tokens.tokenizer import Tokenizer  # imported here because few models need it before the engine starts
 
     tokenizer = Tokenizer.from_source(
         checkpoint.manifest.tokenizer, find_tokenizer(settings), settings["tokenizer_mode"]

@@ -1,9 +1,9 @@
-"""The shape of a tree of drafts, as vLLM's key `speculative_token_tree` writes it.
+"""The shape of a tree of drafts, in the notation of vLLM's key `speculative_token_tree`.
 
-Owns: that form. Never does: know who drafts. Called by: the stage that finds the draft.
+Owns: that notation. Never does: know a proposer. Called by: the stage that resolves the draft.
 
-A tree is a list of paths, one a draft: (0,) is the first guess for the next token, (1,) the second one, (0, 0) the first
-guess behind the first, and so on.
+A tree is a list of paths, one a draft: (0,) is the first guess for the next token, (1,) the second one, (0, 0) the
+first guess after the first, and so on.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ Path = tuple[int, ...]
 
 
 def token_tree(text: str | None, count: Any) -> tuple[int, ...]:
-    """For each draft, the index of the one that it follows, -1: the newest token. Empty for a chain.
+    """Return for each draft the index of the draft that it follows, -1: the newest token. Empty for a chain.
 
-    count: drafts a step. Raises UserError for what is no tree of so many drafts, or one that nobody draws.
+    count: drafts a step. Raises UserError for text that is not a tree of `count` drafts, or a tree that cannot be
+        drawn.
     """
     if text is None:
         return ()
@@ -39,7 +40,7 @@ def token_tree(text: str | None, count: Any) -> tuple[int, ...]:
 
 
 def _check_guesses(text: str, paths: list[Path]) -> None:
-    """Raises UserError where a guess does not follow the first one of its level. paths: sorted, by length first."""
+    """Raise UserError where a guess does not follow the first guess of its level. paths: sorted, by length first."""
     known = set(paths)
     for length, guesses in groupby(paths, key=len):
         expected = [(0,) * (length - 1) + (nth,) for nth in range(len(paths))]
@@ -54,7 +55,7 @@ def _check_guesses(text: str, paths: list[Path]) -> None:
 
 
 def _paths(text: str) -> list[Path]:
-    """The paths, each once. Raises UserError."""
+    """Return the paths, each once. Raises UserError."""
     wrong = UserError(f"{KEY} {text[:100]!r}: expected {FORM}.")
     if len(text) > MOST_CHARACTERS:
         raise wrong

@@ -1,11 +1,12 @@
-"""The chosen parts that do not promise the same tokens for the same request.
+"""Waivers: chosen plugins that do not guarantee the same tokens for the same request.
 
-Owns: the sentences. Never does: choose, or judge whether a plugin keeps what it declares (`core plugins check` does).
+Owns: the sentences. Never does: choose, or judge whether a plugin does what it declares (`core plugins check` does).
 Called by: resolve.
 
-The promise is kept when each plugin that computes declares `batch_invariant` (or, among `invariant_kinds`, the layer kind
-that it serves), or declares `reference_numerics` and runs with --numerics reference. Drafts waive nothing: they are verified
-by the target model with the request's own noise, unless another rule of acceptance is asked for (`core_config.acceptance`).
+The guarantee holds when each plugin that computes declares `batch_invariant` (or, among `invariant_kinds`, the layer
+kind that it serves), or declares `reference_numerics` and runs with --numerics reference. Drafts waive nothing: they
+are verified by the target model with the request's own noise, unless the user chooses another rule of acceptance
+(`core_config.acceptance`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ WAY_OUT = "--numerics reference makes it independent, slowly"
 
 
 def waivers(chosen: Chosen, numerics: str, device: str) -> list[str]:
-    """A sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is none.
+    """Return a sentence for each part whose results may depend on neighbours, chunks or caches; empty when there is
+    none.
 
-    device: its type. Kernels that others before them leave nothing to compute waive nothing.
+    device: its type. Kernels that never compute because of earlier providers waive nothing.
     """
     computing = [
         (manifest, stage.partition(".")[2])
@@ -39,7 +41,9 @@ def waivers(chosen: Chosen, numerics: str, device: str) -> list[str]:
 
 
 def promises(manifest: Manifest, numerics: str, layers: str = "") -> bool:
-    """Whether a plugin declares that a request's results depend on itself alone. layers: the kind that it serves."""
+    """Whether a plugin declares that a request's results depend on that request alone. layers: the layer kind that it
+    serves.
+    """
     capabilities = manifest.spec.capabilities
     slowly = numerics == "reference" and capabilities.get("reference_numerics")
     always = capabilities.get("batch_invariant") or layers in capabilities.get("invariant_kinds", ())

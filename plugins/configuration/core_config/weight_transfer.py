@@ -1,6 +1,6 @@
 """The settings of weight transfer, from their argument.
 
-Owns: `WeightTransferConfig`, put together. Never does: open a file. Called by: engine.
+Owns: the construction of `WeightTransferConfig`. Never does: open a file. Called by: engine.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_config.settings import underscored
 
 
 def weight_transfer_config(given: dict[str, Any] | None, problems: list[str]) -> WeightTransferConfig | None:
-    """None where weights are not replaced over HTTP; a problem where the directory is none."""
+    """Return the config, None where weights are not replaced over HTTP. A path that is not a directory is a problem."""
     if given is None:
         return None
     keys = underscored(given)

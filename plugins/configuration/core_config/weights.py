@@ -1,6 +1,7 @@
 """Bytes of the weights, planned with the chosen quantization method, kernels and proposer before a weight is read.
 
-Owns: loading the method for its `plan`, asking kernels how they pack and the proposer what it holds. Never does: read a weight.
+Owns: loading the method for its `plan`, and the queries to kernels (how they pack) and proposer (what it stores). Never
+does: read a weight.
 Called by: resolve.
 """
 
@@ -25,16 +26,18 @@ from core_runtime.specs.module_spec import ModelSpec
 
 
 def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest, spec: ModelSpec) -> int:
-    """Bytes of all matrices as they will be held.
+    """Return the bytes of all matrices as they will be stored.
 
-    Raises ConfigError when the checkpoint's tensors are not the model's, UserError or PluginError when a part cannot be
-    served.
+    Raises ConfigError when the checkpoint's tensors do not fit the model, UserError or PluginError when a part cannot
+    be served.
     """
     kernels = chosen.stages.get("kernels")
     providers = [] if kernels is None else [manifest.spec.capabilities for manifest in kernels.manifests]
 
     def multiple(form: str) -> int:
-        """Of the first provider that serves the format; the reference operations pad nothing."""
+        """Return the padding multiple of the first provider that serves the format; the reference operations pad
+        nothing.
+        """
         for capabilities in providers:
             if "formats" not in capabilities or form in capabilities["formats"]:
                 return int(capabilities.get("row_multiple", 1))
@@ -50,8 +53,11 @@ def planned_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMani
 
 
 def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> int:
-    """Bytes of the proposer's own weights, 0 when it tells none, or when its arguments are wrong (which is reported
-    elsewhere). Raises UserError or PluginError."""
+    """Return the bytes of the proposer's own weights.
+
+    They are 0 when the proposer reports none, or when its arguments are wrong (which is reported elsewhere). Raises
+    UserError or PluginError.
+    """
     stage = chosen.stages.get("speculative")
     if stage is None or not stage.manifests:
         return 0
@@ -65,19 +71,21 @@ def proposer_weights(settings: Settings, chosen: Chosen, manifest: CheckpointMan
 
 
 def heads_weights(manifest: CheckpointManifest, dtype: str) -> int:
-    """Bytes of all tensors of draft heads, which a plugin computes with. dtype: of plain matrices."""
+    """Return the bytes of all tensors of draft heads that a plugin computes with. dtype: dtype of plain matrices."""
     count = sum(math.prod(info.shape) for info in manifest.tensors.values())
     return count * ITEM_BYTES[dtype]
 
 
 def _is_plain(chosen: Chosen) -> bool:
-    """Whether no quantization method reads the checkpoint, which was asked and answered."""
+    """Whether no quantization method reads the checkpoint. False before that choice is made."""
     stage = chosen.stages.get("quantization")
     return stage is not None and not stage.manifests
 
 
 def quantization_plan(settings: Settings, chosen: Chosen, manifest: CheckpointManifest) -> Plan | None:
-    """The method's `plan`; None without a method, or when its arguments are wrong (which is reported elsewhere)."""
+    """Return the method's `plan`; None without a method, or when its arguments are wrong (which is reported
+    elsewhere).
+    """
     stage = chosen.stages.get("quantization")
     if stage is None or not stage.manifests:
         return None

@@ -1,1 +1,1 @@
-"""Model families, one row a family in files by lineage."""
+"""Rows of model families, one row a family in files by lineage."""

@@ -1,4 +1,4 @@
-"""BLOOM and MPT: attention whose scores fall with the distance (ALiBi, arXiv 2108.12409).
+"""BLOOM and MPT: attention whose scores decrease with the distance (ALiBi, arXiv 2108.12409).
 
 Owns: rows, the slopes of heads. Never does: hold weights. Called by: the table; other rows with slopes.
 """
@@ -22,9 +22,10 @@ USUAL_MOST = 8.0
 
 
 def slopes(num_heads: int, most: float = USUAL_MOST) -> tuple[float, ...]:
-    """Of each head: powers of two whose exponents divide 0..`most` equally.
+    """Return the slope of each head: powers of two whose exponents divide 0..`most` equally.
 
-    Heads that are no power of two take every second slope of the next one, then those between, as many as they need.
+    If the number of heads is not a power of two, they take every second slope of the next power of two, then as many of
+    the slopes between as they need.
     """
     count = 1
     while count < num_heads:
@@ -36,7 +37,7 @@ def slopes(num_heads: int, most: float = USUAL_MOST) -> tuple[float, ...]:
 
 
 def with_slopes(spec: DecoderSpec, values: tuple[float, ...]) -> DecoderSpec:
-    """A model whose heads all have these slopes."""
+    """Return a model whose heads all have these slopes."""
     blocks = []
     for block in spec.blocks:
         mixer = block.mixer
@@ -48,7 +49,7 @@ def with_slopes(spec: DecoderSpec, values: tuple[float, ...]) -> DecoderSpec:
 
 
 def _bloom_usual(hf_config: Mapping[str, Any]) -> Configuration:
-    """`n_embed` is an older word for the hidden size, and comes first."""
+    """Return the configuration with `n_embed`, an older key for the hidden size that takes precedence."""
     config = configuration(hf_config)
     if config.get("n_embed") is not None:
         config = config.overlaid({"hidden_size": config.positive("n_embed")})
@@ -60,7 +61,10 @@ def _bloom_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpe
 
 
 def _mpt_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """`alibi_bias_max` other than 8 means one thing to transformers and another to the models' own code."""
+    """Set the slopes of MPT.
+
+    An `alibi_bias_max` other than 8 means one thing in transformers and another in the models' own code.
+    """
     config = configuration(hf_config)
     attention = config.mapping("attn_config")
     for name, expected in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):

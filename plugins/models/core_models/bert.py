@@ -1,6 +1,6 @@
 """Encoders: every token sees every token of its sequence.
 
-Owns: rows, and what their configurations say in words of their own. Never does: hold weights, pool. Called by: the table.
+Owns: rows, and the translation of their configurations' own keys. Never does: hold weights, pool. Called by: the table.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_BIASES = {"query": False, "key": False, "value": False, "out": False, "mlp": 
 
 
 def _encoder_only(hf_config: Mapping[str, Any]) -> Configuration:
-    """The same configuration; BERT may also be a decoder, which is not served."""
+    """Return the same configuration. Raises UserError for a BERT that is a decoder, which is not served."""
     config = configuration(hf_config)
     if config.flag("is_decoder"):
         config.fail("is_decoder", True, "an encoder (false)")
@@ -57,18 +57,21 @@ def _encoder_only(hf_config: Mapping[str, Any]) -> Configuration:
 
 
 def _roberta_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Positions begin behind the row of the padding token; the table has no rows beyond."""
+    """Start positions after the row of the padding token. The table has no rows beyond the last position."""
     first = configuration(hf_config).count("pad_token_id", 1) + 1
     positions = PositionsSpec(spec.max_position - first, first)
     return msgspec.structs.replace(spec, positions=positions, max_position=spec.max_position - first)
 
 
 def _modern_usual(hf_config: Mapping[str, Any]) -> Configuration:
-    """Every `global_attn_every_n_layers`-th layer, from the first, sees everything; the others half of `local_attention` to
-    both sides, or `sliding_window`."""
+    """Return the configuration with layer kinds and windows.
+
+    Every `global_attn_every_n_layers`-th layer, from the first, has full attention. The others see half of
+    `local_attention` to both sides, or `sliding_window`.
+    """
     config = configuration(hf_config)
     scaling = config.get("rope_scaling")
-    if scaling is not None:  # it is about both kinds of layers, unlike that of models with a base for each
+    if scaling is not None:  # it would apply to both kinds of layers, unlike in models with a base for each
         config.fail("rope_scaling", dict(scaling), "null; rope_parameters can say it for each kind of layer")
     every = config.positive("global_attn_every_n_layers", 3)
     kinds = config.list_of("layer_types", str)
@@ -87,19 +90,19 @@ def _modern_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSp
 
 
 def _modern_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Embeddings are normed already where the first block begins."""
+    """Omit the first block's input norm: embeddings are normalized already."""
     return msgspec.structs.replace(block, input_norm=index > 0)
 
 
 def _post_normed(**own: Any) -> Family:
-    """An encoder whose norms come after each addition, as in BERT. own: the other fields."""
+    """Return an encoder whose norms follow each addition, as in BERT. own: the other fields."""
     return Family(
         encoder=True, order="residual_post", norm="layer", norm_bias=True, final_norm=False, embed_norm=True, **own
     )
 
 
 def _bert(learned_positions: int, **own: Any) -> Family:
-    """A row of BERT's own shape. learned_positions: of `Family`. own: the other fields."""
+    """Return a row of BERT's own shape. learned_positions: see `Family`. own: the other fields."""
     return _post_normed(
         neutral=NO_DECODER,
         usual=_encoder_only,

@@ -17,18 +17,21 @@ from core_runtime.specs.block_spec import BlockSpec, HeadsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 BY_KIND = {"rope_parameters.*_attention": "layers of that kind read it"}
-"""Of models whose rotary embeddings differ by the kind of a layer."""
+"""Neutral keys of models whose rotary embeddings differ by the kind of a layer."""
 
 
 def afmoe_embedding(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Embeddings may be scaled by the root of their size."""
+    """Scale embeddings by the root of their size, if the configuration says so."""
     if not configuration(hf_config).flag("mup_enabled", False):
         return spec
     return msgspec.structs.replace(spec, embed_scale=math.sqrt(spec.hidden_size))
 
 
 def mimo_windows(given: Mapping[str, Any]) -> Configuration:
-    """The older name of windows leaves the query out; the first and every sixth layer see everything."""
+    """Return the configuration with windows and layer kinds.
+
+    The older key for windows does not count the query itself. The first and every sixth layer have full attention.
+    """
     config = configuration(given)
     values: dict[str, Any] = {}
     kinds = config.list_of("layer_types", str)
@@ -45,7 +48,7 @@ def mimo_windows(given: Mapping[str, Any]) -> Configuration:
 
 
 def mimo_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Values have a size and a factor of their own; layers that slide have twice the keys, and sinks."""
+    """Set the size and the factor of values. Sliding layers have twice the keys, and sinks."""
     config = configuration(hf_config)
     mixer = block.mixer
     assert isinstance(mixer, AttentionSpec), "every layer attends"
@@ -61,7 +64,7 @@ def mimo_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> Bl
 
 
 def laguna_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Layers differ in their heads."""
+    """Set the number of heads, which differs by layer."""
     config = configuration(hf_config)
     counts = config.list_of("num_attention_heads_per_layer", int)
     mixer = block.mixer
@@ -77,7 +80,7 @@ def laguna_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> 
 
 
 def laguna_gates(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """A gate for each head, or for each number of its output."""
+    """Set the output gate: one for each head, or for each number of its output."""
     gating = hf_config.get("gating", True)
     gates = {True: "own_heads", "per-head": "own_heads", "per-element": "own"}
     if gating not in gates:
@@ -87,7 +90,9 @@ def laguna_gates(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec
 
 
 def by_kind(full: float, sliding: float, full_part: float, sliding_part: float) -> dict[str, Any]:
-    """The rotary embedding of absent keys: bases and parts of the head, of layers that see everything and of others."""
+    """Return default rotary parameters: bases and rotating parts of the head, for full-attention layers and for sliding
+    layers.
+    """
     return {
         "full_attention": {"rope_type": "default", "rope_theta": full, "partial_rotary_factor": full_part},
         "sliding_attention": {"rope_type": "default", "rope_theta": sliding, "partial_rotary_factor": sliding_part},

@@ -44,7 +44,7 @@ ROWS = (
         name="cohere_compass",
         model_types=("cohere_compass_text",),
         architectures=("CohereCompassForCausalLM",),
-        fixed={"head_dim": None, "sliding_window_pattern": 0},  # its class overwrites one and never comes to the other
+        fixed={"head_dim": None, "sliding_window_pattern": 0},  # its class overwrites the one and never reads the other
         neutral={
             "pooling": "of embeddings of whole texts",
             "sliding_window_pattern": "its class never comes to it",

@@ -15,7 +15,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 def cohere_sizes(given: Mapping[str, Any]) -> Configuration:
-    """The first dense layers have sizes of their own."""
+    """Return the configuration with the own sizes of the first dense layers."""
     config = configuration(given)
     inner = config.positive("intermediate_size")
     dense = config.positive("prefix_dense_intermediate_size", inner)
@@ -35,7 +35,7 @@ def cohere_sizes(given: Mapping[str, Any]) -> Configuration:
 
 
 def cohere_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
-    """A softmax of the chosen logits, or sigmoids of them."""
+    """Return the routing: a softmax of the chosen logits, or sigmoids of them."""
     config = configuration(hf_config)
     scores = config.choice("expert_selection_fn", {"softmax": "softmax", "sigmoid": "sigmoid"}, "softmax")
     renormalize = config.flag("norm_topk_prob", True)
@@ -46,13 +46,16 @@ def cohere_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> Rout
 
 
 def _shared_factor(config: Configuration) -> float:
-    """Chosen and shared experts are added, or averaged."""
+    """Return the factor of chosen and shared experts, which are added or averaged."""
     factor = config.choice("shared_expert_combination_strategy", {"average": 0.5, "sum": 1.0}, "average")
     return factor if config.count("num_shared_experts", 0) else 1.0
 
 
 def cohere_norms(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Its norms centre unless they have an epsilon by that name; shared experts count as the chosen ones do."""
+    """Set norms and the scale of shared experts.
+
+    Norms are layer norms unless the configuration has `rms_norm_eps`. Shared experts are scaled as the chosen ones are.
+    """
     config = configuration(hf_config)
     norm = spec.norm
     if config.optional_number("rms_norm_eps") is None:

@@ -12,7 +12,7 @@ from core_runtime.specs.block_spec import HeadsSpec
 
 
 def dbrx_names(given: Mapping[str, Any]) -> Configuration:
-    """DBRX has the keys of attention and experts in mappings of their own."""
+    """Return the configuration with DBRX's keys of attention and experts, which are in mappings of their own."""
     config = configuration(given)
     attention = config.mapping("attn_config")
     inner = config.mapping("ffn_config")
@@ -35,12 +35,12 @@ def dbrx_names(given: Mapping[str, Any]) -> Configuration:
     }
     theta = attention.optional_number("rope_theta", 1e-6)
     if theta is not None and not {"rope_theta", "rope_parameters", "rope_scaling"} & set(config):
-        values["rope_theta"] = theta  # DBRX's own code reads it, which transformers 5 forgets
+        values["rope_theta"] = theta  # DBRX's own code reads this key; transformers 5 ignores it
     return config.overlaid(values)
 
 
 def flat_expert(own: str, piece: str, *, transposed: bool = False) -> tuple[WeightRule, ...]:
-    """One matrix of DBRX's experts, [experts * inner, hidden] each."""
+    """Return the rule for one matrix of DBRX's experts, [experts * inner, hidden]."""
     pattern = rf"(model\.layers\.\d+)\.ffn\.experts\.mlp\.{own}"
     to = r"\1.mlp.experts.{expert}.{piece}.weight"
     return (Stacked(pattern, to, (piece,), transposed=transposed, flat=True),)

@@ -1,4 +1,4 @@
-"""DeepSeek: latent attention and many experts, and families that choose experts as it does."""
+"""DeepSeek: latent attention and many experts, and families with the same routing of experts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CORRECTED_NEUTRAL = {
 
 
 def normed_experts(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """What experts give is normalized; what plain MLPs give is not."""
+    """Normalize the output of experts, but not the output of plain MLPs."""
     return msgspec.structs.replace(block, norm_behind_mlp=block.experts is not None)
 
 
@@ -106,7 +106,7 @@ ROWS = (
         name="solar_open",
         model_types=("solar_open",),
         architectures=("SolarOpenForCausalLM",),
-        defaults={"intermediate_size": 10240},  # of no layer: all have experts
+        defaults={"intermediate_size": 10240},  # not used by any layer: all have experts
         neutral=CORRECTED_NEUTRAL,
         biases={"out": False},
         expert_names=EXPERTS,

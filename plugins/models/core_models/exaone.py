@@ -1,4 +1,4 @@
-"""EXAONE."""
+"""EXAONE 4: norms after attention and MLP, windows, rotary embedding in sliding layers only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Falcon: one matrix of queries, keys and values, blocks side by side or not, rotary embedding or slopes."""
+"""Falcon: one matrix of queries, keys and values, parallel or sequential blocks, rotary embedding or slopes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from core_runtime.specs.decoder_spec import BlockOrder, DecoderSpec
 
 
 def usual(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Keys of the MLP's size and of heads, of which three keys tell the number."""
+    """Return the configuration with usual keys for the MLP's size and for heads, whose number depends on three keys."""
     config = configuration(hf_config)
     values: dict[str, Any] = {
         "head_dim": None,
@@ -30,7 +30,7 @@ def usual(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def adjusted(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """The order of blocks, and slopes in place of rotary embedding."""
+    """Set the order of blocks, and slopes in place of rotary embedding."""
     config = configuration(hf_config)
     spec = msgspec.structs.replace(spec, order=_order(config))
     if not config.flag("alibi", False):
@@ -38,7 +38,7 @@ def adjusted(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
     blocks = [msgspec.structs.replace(block, rope=None) for block in spec.blocks]
     spec = msgspec.structs.replace(spec, blocks=tuple(blocks))
     num_heads = config.positive("num_attention_heads")
-    scale = 1.0 / math.sqrt(config.positive("hidden_size") // num_heads)  # it multiplies slopes as it does scores
+    scale = 1.0 / math.sqrt(config.positive("hidden_size") // num_heads)  # Falcon scales slopes together with scores
     return with_slopes(spec, tuple(scale * slope for slope in slopes(num_heads)))
 
 

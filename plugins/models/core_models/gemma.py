@@ -11,7 +11,7 @@ from core_runtime.models.weight_rules import modules
 
 
 def with_approximate_gelu(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first Gemmas were published with `gelu` for what is the approximation by tanh."""
+    """Replace `gelu` by its tanh approximation: the first Gemmas were published with the wrong name."""
     config = configuration(hf_config)
     if config.get("hidden_act") == "gelu":
         return config.overlaid({"hidden_act": "gelu_pytorch_tanh"})
@@ -54,7 +54,7 @@ ROWS = (
         model_types=("gemma3_text",),
         architectures=("Gemma3ForCausalLM",),
         wrappers=("gemma3",),
-        fixed={"attn_logit_softcapping": None},  # its own code has the key and does nothing with it
+        fixed={"attn_logit_softcapping": None},  # its own code has the key and ignores it
         tied_by_default=True,
         norm_offset=1.0,
         qk_norm=True,

@@ -12,7 +12,7 @@ from core_runtime.specs.block_spec import HeadsSpec
 
 
 def usual_of_chatglm(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The keys of ChatGLM's own code, from its second version on."""
+    """Translate the keys of ChatGLM's own code, from its second version on."""
     config = configuration(hf_config)
     for key, expected in REQUIRED.items():
         said = config.flag(key, expected)
@@ -36,7 +36,7 @@ REQUIRED = {
     "original_rope": True,
     "apply_residual_connection_post_layernorm": False,
 }
-"""Choices of ChatGLM's code that none of its models makes otherwise."""
+"""Options of ChatGLM's code that have the same value in all of its models."""
 
 ROWS = (
     Family(

@@ -1,6 +1,6 @@
-"""GPT-2 and its time: layer norms, learned positions, plain MLPs.
+"""GPT-2 and models of its generation: layer norms, learned positions, plain MLPs.
 
-Owns: rows, and what their configurations say in words of their own. Never does: hold weights. Called by: the table.
+Owns: rows, and the translation of their configurations' own keys. Never does: hold weights. Called by: the table.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GPT2_NAMES: tuple[WeightRule, ...] = (
         ("mlp.c_proj", "mlp.down_proj"),
     ),
 )
-"""Of GPT-2 and those who began with its code."""
+"""Tensor names of GPT-2 and of models that started from its code."""
 GPTJ_NAMES: tuple[WeightRule, ...] = (
     *GPT2_NAMES,
     *modules(
@@ -46,7 +46,7 @@ GPTJ_NAMES: tuple[WeightRule, ...] = (
 PRE_NORMS = modules(("ln_1", "input_layernorm"), ("ln_2", "post_attention_layernorm"))
 POST_NORMS = modules(("ln_1", "post_attention_layernorm"), ("ln_2", "post_feedforward_layernorm"))
 CONV1D = (Turned(r"model\.layers\.\d+\.\w+\.(qkv|o|up|down)_proj\.weight"),)
-"""Matrices of GPT-2's `Conv1D`."""
+"""Rule for matrices of GPT-2's `Conv1D`, which are stored transposed."""
 NEOX_NAMES: tuple[WeightRule, ...] = (
     Ignored(r"gpt_neox\w*\.layers\.\d+\.attention\.(bias|masked_bias)", MASK),
     Rename(r"^gpt_neox(_japanese)?\.embed_in\.", "model.embed_tokens."),
@@ -67,14 +67,14 @@ UNSCALED = {"query_pre_attn_scalar": 1.0}
 
 
 def _with_inner(hf_config: Mapping[str, Any], own: str = "n_inner") -> Configuration:
-    """The MLP's size is four times the hidden size, unless the configuration has one."""
+    """Return the configuration with the MLP's size, four times the hidden size unless it has a key of its own."""
     config = configuration(hf_config)
     hidden = config.positive("hidden_size")
     return config.overlaid({"intermediate_size": config.positive(own, 4 * hidden)})
 
 
 def four_times(hf_config: Mapping[str, Any]) -> Configuration:
-    """The MLP's size is four times the hidden size, whatever the configuration says."""
+    """Return the configuration with an MLP of four times the hidden size, regardless of its other keys."""
     config = configuration(hf_config)
     return config.overlaid({"intermediate_size": 4 * config.positive("hidden_size")})
 
@@ -104,7 +104,9 @@ def _bigcode_adjust(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
 
 
 def _neo_usual(hf_config: Mapping[str, Any]) -> Configuration:
-    """`attention_types` is a list of (kinds, how often), in the order of layers."""
+    """Return the configuration with `layer_types` from `attention_types`, a list of (kinds, repetitions) in the order
+    of layers.
+    """
     config = _with_inner(hf_config, "intermediate_size")
     kinds: list[str] = []
     given = config.get("attention_types") or [[["global", "local"], 12]]
@@ -131,14 +133,14 @@ def _japanese_usual(hf_config: Mapping[str, Any]) -> Configuration:
 
 
 def _japanese_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """The last block alone has a bias behind its heads."""
+    """Set the output bias of attention, which only the last block has."""
     if index + 1 < configuration(hf_config).positive("num_hidden_layers"):
         return block
     return msgspec.structs.replace(block, heads=HeadsSpec(fused="groups", out_bias=True))
 
 
 def _openai_usual(hf_config: Mapping[str, Any]) -> Configuration:
-    """Its `gelu` is the one with tanh."""
+    """Return the configuration with usual keys. Its `gelu` means the approximation by tanh."""
     config = four_times(hf_config)
     activation = config.text("afn", "gelu")
     return config.overlaid({"hidden_act": "gelu_new" if activation == "gelu" else activation})

@@ -20,11 +20,11 @@ YARN: dict[str, Any] = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""Its rotary embedding, unless the configuration has one."""
+"""Rotary parameters of gpt-oss, unless the configuration has its own."""
 
 
 def clamped(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """The block, whose experts have a clamped gate."""
+    """Return the block with a clamped gate in its experts."""
     config = configuration(hf_config)
     alpha = config.number("swiglu_alpha", 1.702)
     limit = config.number("swiglu_limit", 7.0, low=0.0)

@@ -1,4 +1,4 @@
-"""Hunyuan: the words that its rows share."""
+"""Hunyuan: rules and neutral keys that its rows share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEUTRAL: Final = {
 
 
 def with_stretched_base(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`dynamic` with an `alpha` does not depend on any length: it means a larger base."""
+    """Replace `dynamic` scaling with an `alpha` by a larger base: it does not depend on any length."""
     config = configuration(hf_config)
     key = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     rope = config.mapping(key)

@@ -1,4 +1,4 @@
-"""Attention and layers with a state, side by side or in turn."""
+"""Hybrid families: attention and layers with a state, side by side or alternating."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FEED_FORWARD: Final = modules(
     ("pre_ff_layernorm", "post_attention_layernorm"),
     ("model.final_layernorm", "model.norm"),
 )
-"""Names that Jamba, Bamba and Falcon-H1 share."""
+"""Module names that Jamba, Bamba and Falcon-H1 share."""
 COMPUTING: Final = {
     "residual_in_fp32": "the residual stream has the type of activations",
     "chunk_size": "the same numbers in pieces",
@@ -33,7 +33,7 @@ COMPUTING: Final = {
 
 
 def jamba(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Its layers with experts, as a list of those without."""
+    """Return Jamba's configuration with its layers with experts as a list of the layers without."""
     config = configuration(hf_config)
     period = config.positive("expert_layer_period")
     offset = config.count("expert_layer_offset")
@@ -44,7 +44,7 @@ def jamba(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def granite(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without experts, the one that all tokens take is the MLP."""
+    """Return Granite's configuration: without experts, the shared expert is the MLP."""
     config = configuration(hf_config)
     if config.count("num_local_experts"):
         return config
@@ -52,14 +52,14 @@ def granite(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def granite_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Positions count where the configuration says `rope`."""
+    """Remove the rotary embedding unless `position_embedding_type` is `rope`."""
     if hf_config.get("position_embedding_type") == "rope":
         return block
     return msgspec.structs.replace(block, rope=None)
 
 
 def granite_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """The expert that all tokens take is `shared_mlp`; of a model without others, it is the MLP."""
+    """Return the rules for `shared_mlp`, the shared expert; in a model without other experts it is the MLP."""
     shared = "mlp.shared_experts" if configuration(hf_config).count("num_local_experts") else "mlp"
     return (
         *modules(
@@ -74,7 +74,9 @@ def granite_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[We
 
 
 def nemotron(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Its layers, as words: of a list or the letters of a pattern; and the activation of its MLPs."""
+    """Return Nemotron-H's configuration with its layers as `layer_types`, from a list or the letters of a pattern, and
+    the activation of its MLPs.
+    """
     config = configuration(hf_config)
     kinds = config.list_of("layer_types", str)
     if not kinds and config.get("hybrid_override_pattern") is not None:
@@ -90,7 +92,7 @@ def nemotron(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def nemotron_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Half of a usual block: a mixer, an MLP or experts."""
+    """Return half of a usual block: a mixer, an MLP or experts."""
     kind = hf_config["layer_types"][index]
     if kind == "mlp":
         return BlockSpec(None)
@@ -102,8 +104,10 @@ def nemotron_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -
 
 
 def falcon_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Multipliers of attention and of the state beside it. The one of the attention's input is part of the scale of scores
-    and of the output."""
+    """Apply the multipliers of attention and of the state next to it.
+
+    The multiplier of the attention's input becomes part of the scale of scores and of the output.
+    """
     before = values.number(hf_config, "attention_in_multiplier", 1.0)
     keys = values.number(hf_config, "key_multiplier", 1.0)
     behind = values.number(hf_config, "attention_out_multiplier", 1.0)
@@ -123,7 +127,7 @@ def falcon_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> 
 
 
 def falcon_mlp(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Multipliers of the MLP."""
+    """Apply the multipliers of the MLP."""
     gate, out = values.numbers(hf_config, "mlp_multipliers", (1.0, 1.0))
     if out != 1 and spec.mlp.down_bias:
         raise UserError(
@@ -135,7 +139,9 @@ def falcon_mlp(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
 
 
 def olmo_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """Layers with a state have their norms in front. Where the base is null, positions turn nothing."""
+    """Set the norms of layers with a state, which precede them. Where `rope_theta` is null, there is no rotary
+    embedding.
+    """
     if isinstance(block.mixer, StateSpec):
         return msgspec.structs.replace(block, order="pre")
     rope = configuration(hf_config).mapping("rope_parameters")
@@ -145,7 +151,9 @@ def olmo_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> Bl
 
 
 def kimi_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """Layers with a state and layers with attention have the same names; dense MLPs come under two."""
+    """Return rules that distinguish layers with a state from layers with attention, which share names. Dense MLPs have
+    two names.
+    """
     config = configuration(hf_config)
     layers = range(config.positive("num_hidden_layers"))
     mixers = [str(index) for index in layers if delta.kimi_linear(config, index) is not None]

@@ -1,7 +1,7 @@
-"""LFM2 (Liquid AI, 2025): the names that its configurations and checkpoints have of their own, and its short convolutions.
+"""LFM2 (Liquid AI, 2025): its short convolutions, and the own names in its configurations and checkpoints.
 
-Owns: their translation. Never does: read weights. Called by: the table of families; `short_conv` also by
-anybody who needs such a layer.
+Owns: their translation. Never does: read weights. Called by: the table of families; `short_conv` also by other code
+that needs such a layer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES: Final = (
     ("conv.out_proj", "mixer.out_proj"),
     ("conv.conv", "mixer.conv"),
 )
-"""Modules in a checkpoint, and their canonical names."""
+"""Modules in a checkpoint → canonical names."""
 
 
 NEUTRAL: Final = {
@@ -43,11 +43,11 @@ NEUTRAL: Final = {
     "num_heads": "num_attention_heads says it",
     "use_pos_enc = true": "the only way",
 }
-"""Keys of its configurations that change nothing, and why."""
+"""Keys of its configurations without effect → the reason."""
 
 
 def usual(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration under the usual names; `layer_types` has one of `full_attention` and `conv` for each layer."""
+    """Return the configuration under the usual names. `layer_types` has `full_attention` or `conv` for each layer."""
     config = configuration(hf_config)
     num_layers = config.positive("num_hidden_layers")
     by_index = _kinds_by_index(config, num_layers)
@@ -69,7 +69,9 @@ def usual(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _kinds_by_index(config: Configuration, num_layers: int) -> list[str]:
-    """The older form of `layer_types`: the layers with attention, by number; without it, all layers."""
+    """Return `layer_types` from the older key `full_attn_idxs`, the numbers of layers with attention; without it all
+    layers have attention.
+    """
     full = config.list_of("full_attn_idxs", int)
     if config.get("full_attn_idxs") is None:
         return ["full_attention"] * num_layers
@@ -77,7 +79,7 @@ def _kinds_by_index(config: Configuration, num_layers: int) -> list[str]:
 
 
 def state(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """The short convolution of a layer, None where it attends."""
+    """Return the short convolution of a layer, None for a layer with attention."""
     if hf_config["layer_types"][index] != "conv":
         return None
     kernel = positive(hf_config, "conv_L_cache", 3)
@@ -89,7 +91,9 @@ def state(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
 
 
 def short_conv(channels: int, kernel: int, *, bias: bool = False) -> StateSpec:
-    """A layer with the op `short_conv`, see `StateSpec`. kernel: tokens that a convolution sees, from 2."""
+    """Return a layer with the op `short_conv`, see `StateSpec`. kernel: tokens that the convolution sees, at least
+    2.
+    """
     params: dict[str, tuple[int, ...]] = {"conv.weight": (channels, 1, kernel)}
     if bias:
         params["conv.bias"] = (channels,)
@@ -105,7 +109,9 @@ def short_conv(channels: int, kernel: int, *, bias: bool = False) -> StateSpec:
 
 
 def _intermediate_size(config: Configuration) -> int:
-    """The MLP's: two thirds of the declared size, rounded up to a multiple, unless the configuration says otherwise."""
+    """Return the MLP's size: two thirds of the declared size, rounded up to a multiple, unless the configuration says
+    otherwise.
+    """
     size = config.positive("block_ff_dim", config.get("intermediate_size"))
     adjusted = config.flag("block_auto_adjust_ff_dim", True)
     factor = config.optional_number("block_ffn_dim_multiplier", 0.0)

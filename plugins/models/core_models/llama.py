@@ -1,4 +1,4 @@
-"""Llama, and what is a llama but for a few words."""
+"""Llama, and families that differ from it in a few names only."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LLAMA3_OF_CWM: Final[dict[str, Any]] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""Of a configuration without `rope_parameters`."""
+"""Rotary parameters of CWM for a configuration without `rope_parameters`."""
 YARN_OF_MINISTRAL3: Final[dict[str, Any]] = {
     "rope_type": "yarn",
     "rope_theta": 1000000.0,
@@ -30,7 +30,7 @@ YARN_OF_MINISTRAL3: Final[dict[str, Any]] = {
     "mscale": 1.0,
     "llama_4_scaling_beta": 0.1,
 }
-"""Of a configuration without `rope_parameters`."""
+"""Rotary parameters of Ministral 3 for a configuration without `rope_parameters`."""
 SECTIONS: Final = {
     "rope_parameters.mrope_section": "the three positions of a text token are equal",
     "rope_scaling.mrope_section": "the three positions of a text token are equal",
@@ -40,7 +40,9 @@ SECTIONS: Final = {
 
 
 def with_windows(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """In SmolLM3 layers without rotary embedding slide, if any do."""
+    """Return SmolLM3's configuration with `layer_types`: with `use_sliding_window`, layers without rotary embedding
+    slide.
+    """
     config = configuration(hf_config)
     if config.get("layer_types") or not config.flag("use_sliding_window"):
         return config

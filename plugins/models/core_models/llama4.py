@@ -16,7 +16,9 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 def llama4_sizes(given: Mapping[str, Any]) -> Configuration:
-    """Llama 4 calls the inner size of experts `intermediate_size`; its lists of layers follow from two steps."""
+    """Return the configuration with usual keys: `intermediate_size` is the inner size of experts, and the lists of
+    layers follow from two steps.
+    """
     config = configuration(given)
     count = config.positive("num_hidden_layers")
     step = config.positive("interleave_moe_layer_step", 1)
@@ -42,12 +44,16 @@ def llama4_sizes(given: Mapping[str, Any]) -> Configuration:
 
 
 def llama4_routing(config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
-    """The sigmoid of the largest logits."""
+    """Return the routing: the sigmoid of the largest logits."""
     return RoutingSpec(top_k, "sigmoid", renormalize=False)
 
 
 def llama4_heads(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """Layers with rotary embedding may norm queries and keys behind it; queries of the others have a temperature."""
+    """Set norms and temperature of heads.
+
+    Layers with rotary embedding may normalize queries and keys after it. Queries of the other layers have a
+    temperature.
+    """
     config = configuration(hf_config)
     temperature = None
     if config.flag("attn_temperature_tuning", True):

@@ -13,7 +13,7 @@ WEIGHTS: Final = (
     *modules(("model.embeddings", "model.embed_tokens"), ("model.embedding", "model.embed_tokens"), ("norm_f", "norm")),
     Rename(r"(model\.layers\.\d+)\.norm\.", r"\1.input_layernorm."),
 )
-"""The checkpoints' names of what is not in a mixer."""
+"""Rules for the checkpoints' tensor names outside mixers."""
 NEUTRAL: Final = {
     "time_step_*": "weights are loaded",
     "rescale_prenorm_residual": "weights are loaded",
@@ -21,9 +21,9 @@ NEUTRAL: Final = {
     "chunk_size": "the same numbers in pieces",
 }
 CHANNELS: Final = {"intermediate_size": "intermediate_size"}
-"""A key that transformers' class computes where it is absent, so it is not in the class."""
+"""Key whose default transformers' class computes, so the data about the class does not contain it."""
 LONGEST: Final = {"max_position_embeddings": 1 << 20}
-"""Nothing in these models depends on a position; their configurations have no length."""
+"""Context length for models whose configurations have none: nothing in them depends on a position."""
 
 ROWS = (
     Family(

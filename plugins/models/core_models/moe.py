@@ -1,4 +1,4 @@
-"""Llamas with experts."""
+"""Llamas with experts: Mixtral, Qwen, OLMoE, Granite, ERNIE and others."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ QWEN_STACKED: tuple[WeightRule, ...] = (
     Rename(r"\.mlp\.experts\.(gate_up_proj|down_proj)$", r".mlp.\1"),
     *experts("mlp", "gate_up_proj", "down_proj", transposed=None),
 )
-"""Qwen3-VL's experts: published ones have gate and up as columns, those that transformers saves as rows."""
+"""Rules for Qwen3-VL's experts. Published checkpoints have gate and up as columns; those that transformers saves have
+them as rows.
+"""
 
 
 def qwen2_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Without a list, every other layer of the first ones slides."""
+    """Return the configuration with `layer_types`: without a list, every other one of the first layers slides."""
     config = configuration(given)
     last = config.count("max_window_layers")
     kinds = config.list_of("layer_types", str)
@@ -51,7 +53,7 @@ def qwen2_windows(given: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _with_windows(config: Configuration, slides: Callable[[int], bool]) -> Configuration:
-    """The configuration with `layer_types`, which `slides` says where it has none."""
+    """Return the configuration with `layer_types`; if it has none, `slides` decides for each layer."""
     if config.get("layer_types") is not None:
         return config
     kinds = []
@@ -61,7 +63,7 @@ def _with_windows(config: Configuration, slides: Callable[[int], bool]) -> Confi
 
 
 def granite_rope(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """A base for each layer; 0: it has no rotary embedding."""
+    """Set the base of each layer's rotary embedding; 0: the layer has none."""
     config = configuration(hf_config)
     bases = config.list_of("layer_rope_theta", float, config.positive("num_hidden_layers"))
     if not bases or block.rope is None:
@@ -195,7 +197,7 @@ ROWS = (
         routing="corrected_softmax",
         weights=(
             Ignored(r"model\.mtp_.*", "layers that draft"),
-            Stacked(  # it has an axis of one for groups of experts
+            Stacked(  # it has an axis of size one for groups of experts
                 r"(model\.layers\.\d+\.mlp)\.moe_statics\.e_score_correction_bias",
                 r"\1.gate.e_score_correction_bias",
                 ("",),
@@ -244,7 +246,7 @@ ROWS = (
             "num_shared_experts": "moe_num_shared_experts",
         },
         expert_names=EXPERTS,
-        experts={"activation": "silu"},  # whatever the shared one has
+        experts={"activation": "silu"},  # independent of the shared expert's
         weights=(
             *modules(("mlp.router", "mlp.gate")),
             Rename(r"\.mlp\.experts\.(fc[12])\.weight$", r".mlp.\1"),

@@ -1,4 +1,4 @@
-"""OLMo: norms behind, or without weights."""
+"""OLMo: norms after attention and MLP, or norms without weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from core_runtime.models.families.row import Family, HeadNorm
 
 
 def scaled_where_full(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """An older configuration's `rope_scaling` is of the layers that see everything."""
+    """Return the configuration with an older key `rope_scaling` applied to the full-attention layers only."""
     config = configuration(hf_config)
     scaling = config.mapping("rope_scaling")
     if not scaling:
@@ -29,7 +29,7 @@ ROWS = (
         architectures=("OlmoForCausalLM",),
         norm="layer",
         norm_weighted=False,
-        fixed={"rms_norm_eps": 1e-5},  # its code names the number
+        fixed={"rms_norm_eps": 1e-5},  # hard-coded in its own code
         biases={"mlp": False},
         clip="clip_qkv",
     ),

@@ -1,6 +1,6 @@
-"""OPT and others that began with fairseq's code: positions from row 2 on, `fc1` and `fc2`.
+"""OPT and other models that started from fairseq's code: positions from row 2 on, `fc1` and `fc2`.
 
-Owns: rows, and what their configurations say in words of their own. Never does: hold weights. Called by: the table.
+Owns: rows, and the translation of their configurations' own keys. Never does: hold weights. Called by: the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ FAIRSEQ_MODULES = modules(
 
 
 def _opt_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """`final_layer_norm` is one of a block, and one in front of the head."""
+    """Return the rules for tensor names. `final_layer_norm` names both a norm of each block and the norm before the
+    head.
+    """
     if spec.order == "residual_post":
         norms = ("post_attention_layernorm", "post_feedforward_layernorm")
     else:

@@ -15,7 +15,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 def side_by_side(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """StableLM's blocks, one behind the other or side by side."""
+    """Set the order of StableLM's blocks, sequential or parallel."""
     if not configuration(hf_config).flag("use_parallel_residual", False):
         return spec
     return msgspec.structs.replace(spec, order="parallel")

@@ -1,4 +1,4 @@
-"""Llamas whose MLP has no gate."""
+"""Llamas whose MLP has no gate: Arcee, Apertus, Jais 2, Nemotron, nanochat."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LLAMA3_OF_APERTUS: Final[dict[str, Any]] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""Of a configuration without `rope_parameters`."""
+"""Rotary parameters of Apertus for a configuration without `rope_parameters`."""
 XIELU: Final = (("act_fn.alpha_p", (1,)), ("act_fn.alpha_n", (1,)), ("act_fn.beta", ()), ("act_fn.eps", ()))
-"""Tensors of the activation."""
+"""Tensors of the xIELU activation → shapes."""
 
 
 def turned_backwards(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """The block with a rotary embedding in the other direction."""
+    """Return the block with a rotary embedding in the opposite direction."""
     assert block.rope is not None, "every layer has a rotary embedding"
     rope = msgspec.structs.replace(block.rope, backwards=True)
     return msgspec.structs.replace(block, rope=rope)

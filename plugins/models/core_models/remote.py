@@ -1,4 +1,4 @@
-"""Llamas under other names of tensors and keys, whose own code transformers does not have."""
+"""Llamas under other names of tensors and keys, for which transformers has no class."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from core_runtime.specs.block_spec import HeadsSpec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 BAICHUAN2_VOCAB = 125696
-"""By which alone Baichuan 2 differs from the first."""
+"""Vocabulary size of Baichuan 2, by which alone its configuration differs from Baichuan's."""
 
 
 def baichuan_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """The head of Baichuan 2 is computed with rows of length 1 (arXiv 2309.10305, section 2.5)."""
+    """Return the rules for tensor names. The head of Baichuan 2 is computed with rows of length 1 (arXiv 2309.10305,
+    section 2.5).
+    """
     rules: tuple[WeightRule, ...] = modules(("self_attn.W_pack", "self_attn.qkv_proj"))
     if hf_config.get("vocab_size") == BAICHUAN2_VOCAB:
         rules += (UnitRows(r"lm_head\.weight"),)
@@ -28,7 +30,11 @@ def baichuan_weights(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[W
 
 
 def baichuan(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """The small ones rotate; the configurations of the large ones name no number of positions, and scores fall instead."""
+    """Set rotary embedding or slopes.
+
+    The small models have a rotary embedding. Configurations of the large ones have no number of positions; they use
+    slopes instead.
+    """
     if hf_config.get("max_position_embeddings") is not None:
         return spec
     num_heads = configuration(hf_config).positive("num_attention_heads")

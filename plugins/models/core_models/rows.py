@@ -62,4 +62,4 @@ FAMILIES: tuple[Family, ...] = (
     *alibi.ROWS,
     *bert.ROWS,
 )
-"""One row a family."""
+"""All rows in the order in which `core models` prints them."""

@@ -1,4 +1,4 @@
-"""Llamas with scalars: of embeddings, branches, scores and logits."""
+"""Llamas with scalars for embeddings, branches, scores and logits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ MULTIPLIERS: Final = {
 
 
 def scaled_by_depth(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderSpec:
-    """MiniCPM (arXiv 2404.06395): branches shrink with the root of the depth, logits with the width over a small model's."""
+    """Set MiniCPM's scalars (arXiv 2404.06395).
+
+    Branches shrink with the root of the depth, logits with the width relative to a small model's.
+    """
     config = configuration(hf_config)
     depth = config.optional_number("scale_depth")
     base = config.optional_number("dim_model_base", 1e-6)
@@ -31,7 +34,7 @@ def scaled_by_depth(hf_config: Mapping[str, Any], spec: DecoderSpec) -> DecoderS
 
 
 def names_of_norms(hf_config: Mapping[str, Any], spec: DecoderSpec) -> tuple[WeightRule, ...]:
-    """HyperCLOVA X names the norms behind attention and MLP, where it has them, by numbers."""
+    """Return the rules for HyperCLOVA X, which numbers the norms after attention and MLP, where it has them."""
     if not configuration(hf_config).flag("use_post_norm"):
         return ()
     return modules(

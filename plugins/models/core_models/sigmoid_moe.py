@@ -1,4 +1,4 @@
-"""Experts behind routers of their own: Phi-3.5-MoE and LFM2 with experts."""
+"""Experts with unusual routers: Phi-3.5-MoE and LFM2 with experts."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from core_runtime.specs.block_spec import BlockSpec
 
 
 def sparse_mixer(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
-    """Phi's."""
+    """Return the routing of Phi-3.5-MoE (SparseMixer), with its jitter."""
     jitter = configuration(hf_config).number("router_jitter_noise", 0.01)
     return RoutingSpec(top_k, "sparse_mixer", renormalize=False, jitter=jitter)
 
 
 def lfm2_names(given: Mapping[str, Any]) -> Configuration:
-    """LFM2's configuration with experts: `tie_embedding` is the older name."""
+    """Return LFM2's configuration with usual keys; `tie_embedding` is an older name."""
     config = configuration(given)
     tied = config.flag("tie_word_embeddings", True)
     num_layers = config.positive("num_hidden_layers")
@@ -33,7 +33,7 @@ def lfm2_names(given: Mapping[str, Any]) -> Configuration:
 
 
 def lfm2_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> RoutingSpec:
-    """Sigmoids, of which the chosen ones may be divided by their sum."""
+    """Return the routing: sigmoids, of which the chosen ones may be divided by their sum."""
     config = configuration(hf_config)
     renormalize = config.flag("norm_topk_prob", True)
     factor = config.number("routed_scaling_factor", 1.0)
@@ -41,7 +41,7 @@ def lfm2_routing(hf_config: Mapping[str, Any], count: int, top_k: int) -> Routin
 
 
 def lfm2_block(hf_config: Mapping[str, Any], index: int, block: BlockSpec) -> BlockSpec:
-    """The bias in the choice is optional."""
+    """Remove the correction bias of the choice where the configuration has none."""
     if block.experts is None or configuration(hf_config).flag("use_expert_bias", True):
         return block
     own = msgspec.structs.replace(block.experts, correction=False)

@@ -1,1 +1,1 @@
-"""Speculative proposers that come with the engine."""
+"""Proposers for speculative decoding that are part of the engine."""

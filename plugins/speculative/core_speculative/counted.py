@@ -1,6 +1,7 @@
-"""The arguments of draft heads, of which there are only so many.
+"""The arguments of draft heads, whose number limits the drafts.
 
-Owns: `CountedArguments` and their check. Never does: import torch or the table of families. Called by: manifests of heads.
+Owns: `CountedArguments` and their check. Never does: import torch or the table of families. Called by: manifests of
+heads.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class CountedArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
 
 def check_count(wanted: int, most: int, what: str) -> None:
-    """Raises UserError where more drafts are wanted than heads give. what: says what there are `most` of."""
+    """Raise UserError when more drafts are requested than there are heads. what: noun for the `most` items."""
     if wanted > most:
         raise UserError(
             f"--speculative-config.num_speculative_tokens {wanted}: the draft has {most} {what}; expected at most as many."

@@ -1,6 +1,6 @@
-"""How the configurations of published drafts are read, whatever their layout.
+"""Reading of the configurations of published drafts, in every layout.
 
-Owns: finding the configuration of the blocks, and checks that a draft fits its target. Never does: import torch.
+Owns: the location of the blocks' configuration, and checks that a draft fits its target. Never does: import torch.
 Called by: the manifests of proposers with a checkpoint of their own.
 """
 
@@ -17,7 +17,7 @@ from core_runtime.models.families import decoder_spec
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 NESTED: Final = ("transformer_layer_config", "model")
-"""Keys under which the configuration of the blocks lies: of the speculators format, and of vLLM's."""
+"""Keys under which the configuration of the blocks lies: that of the speculators format, and vLLM's."""
 OF_THE_DRAFT: Final = (
     "bias",
     "eagle_config",
@@ -29,11 +29,13 @@ OF_THE_DRAFT: Final = (
     "speculators_model_type",
     "speculators_version",
 )
-"""Keys of a draft that say nothing of its blocks, or another thing than for a model."""
+"""Keys of a draft that do not describe its blocks, or have another meaning than in a model."""
 
 
 def blocks_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration of a draft's blocks, as that of a model: what lies deeper counts, and then what lies beside it."""
+    """Return the configuration of a draft's blocks in the form of a model's. Nested keys take precedence over keys next
+    to them.
+    """
     inner: Mapping[str, Any] = {}
     for key in NESTED:
         found = hf_config.get(key)
@@ -47,7 +49,9 @@ def blocks_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def setting(hf_config: Mapping[str, Any], name: str, usual: Any = None) -> Any:
-    """A value of the draft: of `eagle_config`, of the whole, or of the blocks' own configuration, in this order."""
+    """Return a value of the draft: from `eagle_config`, the whole configuration, or that of the blocks, in this
+    order.
+    """
     places = [hf_config.get("eagle_config"), hf_config, *(hf_config.get(key) for key in NESTED)]
     for place in places:
         if isinstance(place, Mapping) and place.get(name) is not None:
@@ -56,7 +60,7 @@ def setting(hf_config: Mapping[str, Any], name: str, usual: Any = None) -> Any:
 
 
 def drafting_decoder(context: DraftContext) -> DecoderSpec:
-    """The blocks of a draft, as the table of families reads them. Raises UserError where it does not know them."""
+    """Return the blocks of a draft, as the table of families reads them. Raises UserError for an unknown family."""
     if not context.has_checkpoint:
         raise UserError(
             "--speculative-config: 'model' is missing; give the directory or the name of the draft's checkpoint."
@@ -65,7 +69,7 @@ def drafting_decoder(context: DraftContext) -> DecoderSpec:
 
 
 def target_decoder(context: DraftContext) -> DecoderSpec:
-    """The target, where its hidden states can be read. Raises UserError where they cannot."""
+    """Return the target. Raises UserError for a target whose hidden states cannot be read."""
     if isinstance(context.target, DecoderSpec):
         return context.target
     raise UserError(
@@ -75,7 +79,7 @@ def target_decoder(context: DraftContext) -> DecoderSpec:
 
 
 def check_hidden_size(hf_config: Mapping[str, Any], target: DecoderSpec, own: int) -> None:
-    """Raises UserError where a draft was made for hidden states of another size. own: the draft's hidden size."""
+    """Raise UserError for a draft that was made for hidden states of another size. own: the draft's hidden size."""
     wanted = setting(hf_config, "target_hidden_size", own)
     if wanted == target.hidden_size:
         return
@@ -86,7 +90,7 @@ def check_hidden_size(hf_config: Mapping[str, Any], target: DecoderSpec, own: in
 
 
 def check_vocabulary(size: int, target: DecoderSpec) -> None:
-    """Raises UserError where a draft embeds other tokens than its target."""
+    """Raise UserError for a draft with another vocabulary than its target."""
     if size == target.vocab_size:
         return
     raise UserError(
@@ -96,14 +100,14 @@ def check_vocabulary(size: int, target: DecoderSpec) -> None:
 
 
 def is_there(tensors: Collection[str], name: str) -> bool:
-    """Whether a checkpoint has a module of that name."""
+    """Whether a checkpoint has a module or tensor of that name."""
     return any(tensor == name or tensor.startswith(f"{name}.") for tensor in tensors)
 
 
 def ends(target: DecoderSpec, decoder: DecoderSpec, tensors: Collection[str], *, trained: bool) -> tuple[bool, bool]:
-    """Whether a draft takes the target's embedding, and its head.
+    """Return whether a draft uses the target's embedding, and whether it uses the target's head.
 
-    trained: whether the draft's embedding was trained, so that it is not the target's even where sizes are equal.
+    trained: whether the draft's embedding was trained, so that it differs from the target's even if sizes are equal.
     """
     same_size = decoder.hidden_size == target.hidden_size
     own_embedding = is_there(tensors, "embed_tokens") and (trained or not same_size)
@@ -112,12 +116,12 @@ def ends(target: DecoderSpec, decoder: DecoderSpec, tensors: Collection[str], *,
 
 
 def without_first_norm(decoder: DecoderSpec) -> DecoderSpec:
-    """The same without the norm in front of the first block's attention."""
+    """Return the decoder without the norm before the first block's attention."""
     first = msgspec.structs.replace(decoder.blocks[0], input_norm=False)
     return msgspec.structs.replace(decoder, blocks=(first, *decoder.blocks[1:]))
 
 
 def _model_type(config: Mapping[str, Any]) -> str:
-    """The family of the blocks; most drafts say llama, or nothing."""
+    """Return the family of the blocks. Most drafts say llama, or nothing."""
     said = str(config.get("model_type") or "llama")
     return "llama" if said in ("eagle", "eagle3", "speculators", "speculator_model") else said

@@ -1,6 +1,7 @@
-"""The tensors of draft heads, read once and kept where they are computed.
+"""The tensors of draft heads, read once and kept on the device that computes them.
 
-Owns: reading through the checkpoint's own loader. Never does: know what tensors mean. Called by: heads when they are built.
+Owns: reading through the checkpoint's own loader. Never does: know the meaning of a tensor. Called by: heads when they
+are built.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def read_tensors(context: LoadContext, names: Iterable[str]) -> dict[str, Tensor]:
-    """Tensors of the draft's checkpoint by name, on the device; floats in the dtype of plain matrices."""
+    """Return tensors of the draft's checkpoint by name, on the device; floats in the dtype of plain matrices."""
     assert context.manifest is not None, "heads are built from a checkpoint"
     loader = context.options["loader"]
     found: dict[str, Tensor] = {}
@@ -29,7 +30,9 @@ def read_tensors(context: LoadContext, names: Iterable[str]) -> dict[str, Tensor
 
 
 def check_shapes(context: LoadContext, expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raises UserError for a tensor of another shape than the configuration and the model mean. expected: by name."""
+    """Raise UserError for a tensor whose shape does not fit the configuration and the model. expected: shapes by
+    name.
+    """
     assert context.manifest is not None, "heads are built from a checkpoint"
     for name, shape in expected.items():
         found = tuple(context.manifest.tensors[name].shape)
@@ -41,5 +44,5 @@ def check_shapes(context: LoadContext, expected: Mapping[str, tuple[int, ...]]) 
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [B, K] times weight [N, K], plus bias [N]: [B, N] in the weight's dtype."""
+    """Return x [B, K] times the transpose of weight [N, K], plus bias [N]: [B, N] in the weight's dtype."""
     return linear(x.to(weight.dtype), weight, bias)

@@ -3,7 +3,7 @@
 Owns: `RULES`, in the order in which a stage runs them. Never does: hold a check itself (each area's file does).
 Called by: resolve, tests.
 
-A rule is a function, named by what it says; its docstring is the relation in one sentence.
+A rule is a function named after the relation that it checks. Its docstring is that relation in one sentence.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ LONG_SHARE = 0.04
 
 
 def open_sizes_get_constants(facts: Facts) -> Findings:
-    """Sizes that neither the user nor the platform has settled."""
+    """Sizes that neither the user nor the platform has settled have constant defaults."""
     for name, value in CONSTANTS.items():
         if facts[name] is None:
             yield Derive(name, value, "the scheduler's constant: the platform proposes nothing")
@@ -71,7 +71,7 @@ def platform_without_support_switches_off(facts: Facts) -> Findings:
 
 
 def whole_prompts_fit_the_budget(facts: Facts) -> Findings:
-    """Without chunked prefill the budget holds the longest prompt, and no more than all sequences need."""
+    """Without chunked prefill the budget is at least the longest prompt, and no more than all sequences need."""
     if facts["enable_chunked_prefill"]:
         return
     length, budget, seqs = facts["max_model_len"], facts["max_num_batched_tokens"], facts["max_num_seqs"]
@@ -89,7 +89,7 @@ def whole_prompts_fit_the_budget(facts: Facts) -> Findings:
 
 
 def long_prefills_are_part_of_all(facts: Facts) -> Findings:
-    """Long partial prefills are counted among all of them."""
+    """The limit of long partial prefills is a part of the limit of all partial prefills."""
     most, long = facts["max_num_partial_prefills"], facts["max_long_partial_prefills"]
     if long > most:
         yield Problem(
@@ -108,7 +108,7 @@ def long_threshold_comes_from_the_length(facts: Facts) -> Findings:
 
 
 def async_where_the_device_computes_alone(facts: Facts) -> Findings:
-    """Planning ahead is on where the device computes alone; on a processor it would take a core from computing."""
+    """Asynchronous scheduling is on where a device computes; on a CPU it would take a core from the computation."""
     if facts["async_scheduling"] is not None:
         return
     platform = facts.platform.name if facts.platform else "cpu"
@@ -119,7 +119,7 @@ def async_where_the_device_computes_alone(facts: Facts) -> Findings:
 
 
 def states_behind_drafts_are_known(facts: Facts) -> Findings:
-    """A plan says from which state a sequence goes on, which follows from the drafts that the step before accepted."""
+    """With drafts, the state from which a sequence continues is known only after the previous step."""
     if not (facts["async_scheduling"] and facts.has_states and facts.num_drafts):
         return
     yield Derive("async_scheduling", False, "off: states that come back from drafts need the step before", force=True)
@@ -131,7 +131,7 @@ def states_behind_drafts_are_known(facts: Facts) -> Findings:
 
 
 def short_stalls_need_chunks(facts: Facts) -> Findings:
-    """What streams wait for prompts is limited by the size of the prompts' chunks."""
+    """The size of the prompts' chunks limits how long streams wait for prompts."""
     if facts["max_stall_ms"] and facts["enable_chunked_prefill"] is False:
         yield Problem(
             f"--max-stall-ms {facts['max_stall_ms']:g}: prompts are computed whole (enable_chunked_prefill is off), so "
@@ -140,7 +140,7 @@ def short_stalls_need_chunks(facts: Facts) -> Findings:
 
 
 def mixed_budget_is_part_of_the_budget(facts: Facts) -> Findings:
-    """The budget of mixed steps is a part of the whole one."""
+    """The budget of mixed steps is a part of the whole budget."""
     mixed, budget = facts["max_num_mixed_batched_tokens"], facts["max_num_batched_tokens"]
     if facts["max_stall_ms"] and not facts.given("max_num_mixed_batched_tokens"):
         yield Derive("max_num_mixed_batched_tokens", budget, "max_num_batched_tokens: --max-stall-ms sizes the chunks")

@@ -1,4 +1,4 @@
-"""Rules about what is recorded and compiled.
+"""Rules about recording (CUDA graphs) and compilation.
 
 Owns: those rules and their order. Called by: the table (`core_config.rules`).
 """
@@ -42,7 +42,7 @@ def single_modes_are_served(facts: Facts) -> Findings:
 
 
 def what_is_said_twice_is_the_same(facts: Facts) -> Findings:
-    """Arguments that say whether steps are recorded, whether anything is compiled, and in which sizes, agree."""
+    """All arguments that control recording, compilation and sizes agree."""
     settings = facts.settings
     said = [said_of_recording(settings), said_of_compiling(settings)]
     said += [said_twice(settings, name) for name in TWICE]
@@ -54,7 +54,7 @@ def what_is_said_twice_is_the_same(facts: Facts) -> Findings:
 
 
 def nothing_is_recorded_where_that_is_said(facts: Facts) -> Findings:
-    """`-O0` and `cudagraph_mode NONE` are `--enforce-eager`."""
+    """`-O0` and `cudagraph_mode NONE` mean `--enforce-eager`."""
     said = said_of_recording(facts.settings)
     if said and not said[0].value:
         yield Derive("enforce_eager", True, said[0].text)
@@ -64,21 +64,21 @@ def nothing_is_recorded_where_that_is_said(facts: Facts) -> Findings:
 
 
 def torch_compiles_where_that_is_said(facts: Facts) -> Findings:
-    """`-O3` and `mode 3` add the provider that compiles, behind those whose kernels are there already."""
+    """`-O3` and `mode 3` add the provider that compiles, after those with existing kernels."""
     said = said_of_compiling(facts.settings)
     if said and said[0].value:
         yield Derive("kernels", ["auto", COMPILER], said[0].text)
 
 
 def largest_size_is_among_the_sizes(facts: Facts) -> Findings:
-    """The largest recorded size is one of those that are listed."""
+    """The largest recorded size is one of the listed sizes."""
     sizes, largest = [said_twice(facts.settings, name) for name in TWICE]
     if sizes and largest and largest[0].value not in sizes[0].value:
         yield Problem(f"{largest[0].text}: it is none of {sizes[0].text}; leave it out, or list it.")
 
 
 def compiled_code_is_kept_in_a_directory(facts: Facts) -> Findings:
-    """What torch has compiled is kept where files can be, and only where it compiles."""
+    """The cache of compiled code is a directory, and has an effect only where torch compiles."""
     path = facts.settings.mapping("compilation_config").get("cache_dir")
     if not path:
         return
@@ -89,7 +89,7 @@ def compiled_code_is_kept_in_a_directory(facts: Facts) -> Findings:
 
 
 def level_is_told(facts: Facts) -> Findings:
-    """Without a level, steps are recorded in all sizes and nothing is compiled; where recordings have no size, 1 is 2."""
+    """Without a level, steps are recorded in all sizes and nothing is compiled; without sizes, 1 means 2."""
     level = facts["optimization_level"]
     if level is None and not facts["enforce_eager"] and COMPILER not in facts["kernels"]:
         yield Derive("optimization_level", 2, "steps are recorded, nothing is compiled")
@@ -98,14 +98,14 @@ def level_is_told(facts: Facts) -> Findings:
 
 
 def sizes_need_recordings_of_one_size(facts: Facts) -> Findings:
-    """Sizes mean nothing where one recording serves all."""
+    """Sizes have no effect where one recording serves all sizes."""
     sizes = _given_sizes(facts)
     if sizes and not _has_sizes(facts) and not facts["enforce_eager"]:
         yield Warn(f"{sizes[0].text} has no effect: {_why_no_sizes(facts)}.")
 
 
 def platform_and_sizes_agree(facts: Facts) -> Findings:
-    """A platform's own limit of recorded sizes is kept by those that are asked for."""
+    """Requested sizes respect the platform's own limit of recorded sizes."""
     limit = facts.settings.mapping("platform_config").get("largest_graph")
     sizes = recorded_sizes(facts.settings)
     given = _given_sizes(facts)
@@ -116,12 +116,12 @@ def platform_and_sizes_agree(facts: Facts) -> Findings:
 
 
 def _given_sizes(facts: Facts) -> Sequence[Said]:
-    """What the user says of sizes."""
+    """Return the user's statements about sizes."""
     return [said for name in TWICE for said in said_twice(facts.settings, name)]
 
 
 def _has_sizes(facts: Facts) -> bool:
-    """Whether a recording of the platform serves one number of rows."""
+    """Whether a recording of the platform serves exactly one number of rows."""
     return facts.capability("device_graphs") is True
 
 

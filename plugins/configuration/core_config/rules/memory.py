@@ -15,7 +15,7 @@ UTILIZATION_MOST = 0.98
 
 
 def utilization_leaves_room(facts: Facts) -> Findings:
-    """A share of nearly all memory leaves none for what is not planned."""
+    """A share of nearly all memory leaves no room for allocations that are not planned."""
     share = facts["gpu_memory_utilization"]
     if facts.given("gpu_memory_utilization") and share > UTILIZATION_MOST:
         yield Warn(f"--gpu-memory-utilization {share:g}: above {UTILIZATION_MOST} memory may run out; choose less.")
@@ -44,7 +44,7 @@ def bytes_override_a_share(facts: Facts) -> Findings:
 
 
 def bytes_come_from_a_share(facts: Facts) -> Findings:
-    """A fraction that the user gave overrides the platform's proposal; without a proposal it always counts."""
+    """A fraction that the user gave overrides the platform's proposal, and applies without one."""
     if facts["num_gpu_blocks_override"] is not None or facts.given("kv_cache_memory_bytes") or facts.device is None:
         return
     if not facts.given("gpu_memory_utilization") and facts["kv_cache_memory_bytes"] is not None:
@@ -59,9 +59,10 @@ def bytes_come_from_a_share(facts: Facts) -> Findings:
 
 
 def _beside(facts: Facts) -> tuple[int, str]:
-    """Bytes of the device that the cache cannot have, and the words for them.
+    """Return the bytes of the device that are not available to the KV cache, and words for them.
 
-    Where memory is taken when it is allocated (`reserved_bytes`), the buffers of a step count, and what the platform needs.
+    On a device that allocates physical memory at once (`reserved_bytes`), a step's buffers count too, and the
+    platform's own needs.
     """
     weights = facts.weights_bytes
     reserved = facts.capability("reserved_bytes")
@@ -94,7 +95,7 @@ def fp8_means_e4m3(facts: Facts) -> Findings:
 
 
 def kv_dtype_fits_the_platform(facts: Facts) -> Findings:
-    """A platform that declares `kv_dtypes` serves no others."""
+    """A platform that declares `kv_dtypes` serves only these."""
     allowed, dtype = facts.capability("kv_dtypes"), facts["kv_cache_dtype"]
     if allowed is not None and dtype != "auto" and dtype not in allowed:
         name = facts.platform.name if facts.platform else ""
@@ -102,7 +103,7 @@ def kv_dtype_fits_the_platform(facts: Facts) -> Findings:
 
 
 def host_memory_holds_offloaded_blocks(facts: Facts) -> Findings:
-    """Blocks that leave the device need room in the host's memory."""
+    """Offloaded blocks need room in the host's memory."""
     size = facts["kv_offloading_size"] or 0
     if facts.host_memory and size * GIB > facts.host_memory:
         yield Warn(
@@ -112,13 +113,13 @@ def host_memory_holds_offloaded_blocks(facts: Facts) -> Findings:
 
 
 def disk_size_needs_a_path(facts: Facts) -> Findings:
-    """The size of a directory asks for a directory."""
+    """The size of the disk tier has an effect only with its directory."""
     if facts.given("kv_offloading_disk_size") and facts["kv_offloading_disk_path"] is None:
         yield Warn("--kv-offloading-disk-size has no effect without --kv-offloading-disk-path.")
 
 
 def states_are_not_offloaded(facts: Facts) -> Findings:
-    """Keys and values from a tier would be of no use without the state behind them, which is cached in memory alone."""
+    """Offloaded keys and values need the state after them, which is cached in device memory only."""
     if not facts.has_states:
         return
     for name in ("kv_offloading_size", "kv_offloading_disk_path", "kv_transfer_config"):
@@ -128,7 +129,7 @@ def states_are_not_offloaded(facts: Facts) -> Findings:
 
 
 def offloading_needs_prefix_caching(facts: Facts) -> Findings:
-    """Offloading, events and metrics are about cached blocks."""
+    """Offloading, events and metrics of the KV cache need prefix caching."""
     if facts["enable_prefix_caching"] is not False:
         return
     names = (

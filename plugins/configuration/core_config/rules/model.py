@@ -19,18 +19,19 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 from core_runtime.specs.module_spec import ModuleSpec
 
 SPECULATORS: Mapping[str, str] = {"peagle": "eagle3", "mlp": "mlp_speculator"}
-"""Types of speculators that have another name here."""
+"""Types of speculators with another name here → that name."""
 INPUT_SIZES = ("input_scale", "input_global_scale", "activation_scale")
-"""Last parts of the names of tensors with measured sizes of inputs."""
+"""Name endings of tensors with calibrated scales of inputs."""
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 OF_THE_HUB = ("revision", "download_dir", "hf_token", "hf_endpoint")
 AUTO = -1
 
 
 def length_limit(facts: Facts) -> tuple[int, str, str]:
-    """The longest context that the model was made for, the key that says so, and a reason.
+    """Return the longest context for which the model was made, the key that gives it, and a reason.
 
-    The smallest of the lengths that its configuration names; stretched by linear RoPE scaling when every layer is scaled.
+    It is the smallest of the lengths that its configuration names, stretched by linear RoPE scaling when every layer is
+    scaled.
     """
     assert facts.spec is not None
     config: Mapping[str, Any] = facts.manifest.config if facts.manifest is not None else {}
@@ -47,14 +48,14 @@ def length_limit(facts: Facts) -> tuple[int, str, str]:
 
 
 def length_comes_from_the_model(facts: Facts) -> Findings:
-    """Unset or auto: the longest that the model allows; the memory plan may lower it."""
+    """An open context length is the longest that the model allows; the memory plan may lower it."""
     if facts.spec is not None and facts["max_model_len"] in (None, AUTO):
         limit, _, why = length_limit(facts)
         yield Derive("max_model_len", limit, why, force=True)
 
 
 def length_fits_the_model(facts: Facts) -> Findings:
-    """No context is longer than the model was made for."""
+    """No context is longer than the one for which the model was made."""
     wanted = facts["max_model_len"]
     if facts.spec is None or wanted in (None, AUTO):
         return
@@ -69,7 +70,7 @@ def length_fits_the_model(facts: Facts) -> Findings:
 
 
 def unknown_keys_are_listed(facts: Facts) -> Findings:
-    """Keys of the configuration that nobody reads are ignored, and named once."""
+    """Keys of the configuration that are not read are ignored, and named once."""
     if facts.spec is None or facts.manifest is None:
         return
     config = facts.manifest.config
@@ -90,7 +91,7 @@ def unknown_keys_are_listed(facts: Facts) -> Findings:
 
 
 def quantization_fits_the_platform(facts: Facts) -> Findings:
-    """A platform that declares `quantization` serves no other methods."""
+    """A platform that declares `quantization` serves only these methods."""
     allowed = facts.capability("quantization")
     if facts.quantization is not None and allowed is not None and facts.quantization not in allowed:
         name = facts.platform.name if facts.platform else ""
@@ -123,14 +124,14 @@ def loader_takes_quantized_checkpoints(facts: Facts) -> Findings:
 
 
 def loader_settings_go_to_the_loader(facts: Facts) -> Findings:
-    """The settings belong to the chosen loader, which refuses keys that it does not know."""
+    """The settings belong to the chosen loader, which refuses unknown keys."""
     if facts["model_loader_extra_config"] and facts.loader is not None:
         why = f"goes to loader '{facts.loader.name}'"
         yield Derive("model_loader_extra_config", facts["model_loader_extra_config"], why, canonical=True)
 
 
 def bitsandbytes_is_read_as_safetensors(facts: Facts) -> Findings:
-    """vLLM has a loader of this name; here the usual loader reads the files, and the quantization method does the rest."""
+    """The load format `bitsandbytes`, a loader in vLLM, is the usual loader with the quantization method."""
     if facts["load_format"] != "bitsandbytes" or "bitsandbytes" in facts.loaders:
         return
     declared = facts.config.get("quantization_config")
@@ -148,7 +149,7 @@ def bitsandbytes_is_read_as_safetensors(facts: Facts) -> Findings:
 
 
 def measured_sizes_of_inputs_are_not_used(facts: Facts) -> Findings:
-    """Inputs of quantized layers are rounded by their own sizes or not at all, unlike with measured sizes."""
+    """Inputs of quantized layers are rounded by their own maximum or not at all; calibrated scales are not used."""
     if facts.quantization is None or facts.manifest is None:
         return
     measured = [name for name in facts.manifest.tensors if name.endswith(INPUT_SIZES)]
@@ -161,7 +162,7 @@ def measured_sizes_of_inputs_are_not_used(facts: Facts) -> Findings:
 
 
 def prefixes_are_shared_or_not(facts: Facts) -> Findings:
-    """`--disable-cascade-attn` says what the attention backends do."""
+    """`--disable-cascade-attn` agrees with what the attention backends do."""
     asked = facts["disable_cascade_attn"]
     names = ", ".join(facts.cascades)
     if asked and names:
@@ -177,7 +178,7 @@ def prefixes_are_shared_or_not(facts: Facts) -> Findings:
 
 
 def gguf_file_has_its_own_loader(facts: Facts) -> Findings:
-    """A GGUF file can only be read as one."""
+    """A GGUF file can only be read by its own loader."""
     is_gguf = facts.magic[:4] == b"GGUF"
     if is_gguf and facts.given("load_format") and facts["load_format"] not in ("auto", "gguf"):
         yield Warn(
@@ -186,14 +187,14 @@ def gguf_file_has_its_own_loader(facts: Facts) -> Findings:
 
 
 def model_has_a_name(facts: Facts) -> Findings:
-    """An empty name would be the directory in which one happens to be."""
+    """An empty name is refused, because it would mean the current directory."""
     for name in ("model", "tokenizer"):
         if isinstance(facts[name], str) and not facts[name].strip():
             yield Problem(f"--{name} '': expected a path or a hub name; leave it out for the default.")
 
 
 def speculator_serves_its_verifier(facts: Facts) -> Findings:
-    """A draft model that names its target: the target is served, and the draft model drafts for it."""
+    """A draft model that names its target is served as a draft: the target becomes the model."""
     config = facts.config.get("speculators_config")
     verifier = config.get("verifier") if isinstance(config, Mapping) else None
     target = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
@@ -245,14 +246,14 @@ def remote_code_is_not_run(facts: Facts) -> Findings:
 
 
 def revision_needs_its_owner(facts: Facts) -> Findings:
-    """A revision is one of a model, or of a tokenizer."""
+    """A revision needs the model or tokenizer that it belongs to."""
     for name, owner in (("revision", "model"), ("tokenizer_revision", "tokenizer")):
         if facts[name] is not None and facts[owner] is None:
             yield Problem(f"{flag_of(name)}: names a revision, but of nothing; name its owner with --{owner}.")
 
 
 def hub_arguments_need_a_hub(facts: Facts) -> Findings:
-    """What is about downloads means nothing where nothing comes from the hub."""
+    """Arguments about downloads have no effect when nothing comes from the hub."""
     if facts.snapshot is not None:
         return
     for place in (facts["model"], facts["tokenizer"], facts.speculative.get("model")):
@@ -265,13 +266,13 @@ def hub_arguments_need_a_hub(facts: Facts) -> Findings:
 
 
 def a_tokenizer_that_is_not_wanted(facts: Facts) -> Findings:
-    """Without a tokenizer there is no use in naming one."""
+    """A tokenizer's name has no effect when no tokenizer is loaded."""
     if facts["skip_tokenizer_init"] and facts["tokenizer"] is not None:
         yield Warn("--tokenizer has no effect: --skip-tokenizer-init runs without any.")
 
 
 def served_names_swallow_the_model(facts: Facts) -> Findings:
-    """A list of names takes a model that is written behind it for one more name."""
+    """A model that follows a list of served names on the command line is parsed as one more name."""
     names = facts["served_model_name"] or []
     if facts["model"] is not None or len(names) < 2:
         return
@@ -283,7 +284,7 @@ def served_names_swallow_the_model(facts: Facts) -> Findings:
 
 
 def a_limit_of_processors_needs_some(facts: Facts) -> Findings:
-    """Without logits processors no call is waited for."""
+    """A time limit for logits processors has no effect without any."""
     if facts.given("logits_processor_timeout") and not facts["logits_processors"]:
         yield Warn("--logits-processor-timeout has no effect without --logits-processors.")
 

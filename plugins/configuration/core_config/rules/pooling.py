@@ -1,4 +1,4 @@
-"""Rules about pooling: what a model that gives vectors can do without, and what an encoder cannot do.
+"""Rules about pooling: arguments without effect for vectors, and features that an encoder does not have.
 
 Owns: those rules and their order. Called by: the table (`core_config.rules`).
 """
@@ -12,7 +12,7 @@ from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn
 
 
 def encoders_see_whole_texts(facts: Facts) -> Findings:
-    """Where tokens see those behind them, a text is computed in one step, and no prefix of another one helps."""
+    """In an encoder tokens see later ones, so a text is computed in one step, and cached prefixes are of no use."""
     mixers = facts.spec.mixers if facts.spec is not None else ()
     if all(not isinstance(mixer, AttentionSpec) or mixer.causal for mixer in mixers):
         return
@@ -24,7 +24,7 @@ def encoders_see_whole_texts(facts: Facts) -> Findings:
 
 
 def texts_are_as_long_as_trained(facts: Facts) -> Findings:
-    """A checkpoint that says how long its texts were in training is asked for no longer ones, unless the user does."""
+    """The context is no longer than the texts in the checkpoint's training, unless the user says otherwise."""
     pooling = facts.pooling
     if pooling is None or pooling.max_tokens is None or facts.given("max_model_len") or facts.spec is None:
         return
@@ -35,7 +35,7 @@ def texts_are_as_long_as_trained(facts: Facts) -> Findings:
 
 
 def nobody_drafts_vectors(facts: Facts) -> Findings:
-    """There are no tokens to guess, and no logits to change."""
+    """A pooling model has no tokens to draft, and no logits to change."""
     if facts.pooling is not None and facts["speculative_config"]:
         yield Problem("--speculative-config: nothing can be drafted for --runner pooling; leave one of the two out.")
     if facts.pooling is not None and facts["logits_processors"]:
@@ -43,7 +43,7 @@ def nobody_drafts_vectors(facts: Facts) -> Findings:
 
 
 def pooling_nobody_said(facts: Facts) -> Findings:
-    """Without a word of the checkpoint or of the user, the usual way may not be that of the model."""
+    """Where neither the checkpoint nor the user names a pooling, the usual one may be wrong for the model."""
     pooling = facts.pooling
     if pooling is not None and pooling.source.startswith("usual"):
         yield Warn(
@@ -59,7 +59,7 @@ def keys_of_the_pooler_pool(facts: Facts) -> Findings:
 
 
 def rerankers_may_generate(facts: Facts) -> Findings:
-    """A model that is known to rank documents is run for text when nobody says otherwise, as its own scripts do."""
+    """A reranker that is recognized by name generates text unless the user says otherwise, as its own scripts do."""
     if facts.spec is None or facts.pooling is not None or facts.given("runner") or facts.manifest is None:
         return
     name = str(facts["model"])

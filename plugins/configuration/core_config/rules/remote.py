@@ -1,4 +1,4 @@
-"""Rules about a front and an engine that are two commands.
+"""Rules about an API server and an engine that run as two commands.
 
 Owns: those rules and their order. Called by: the table (`core_config.rules`).
 """
@@ -10,11 +10,11 @@ from core.args.schema import flag_of, schema
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_file", "engine_connect_timeout")
-"""Arguments that only say where and how two commands meet."""
+"""Arguments that only control the connection between the two commands."""
 
 
 def meeting_needs_two(facts: Facts) -> Findings:
-    """A server that starts its own engine meets nobody."""
+    """Arguments about the connection have no effect on a server that starts its own engine."""
     given = [flag_of(name) for name in OF_MEETING if facts.given(name)]
     if given and not facts.is_headless and not facts.is_front:
         yield Warn(
@@ -24,7 +24,7 @@ def meeting_needs_two(facts: Facts) -> Findings:
 
 
 def fronts_read_their_arguments(facts: Facts) -> Findings:
-    """What only a front looks at means nothing to an engine alone; a file or a variable may be shared by both."""
+    """Arguments that only an API server reads have no effect on an engine server; both may share a file."""
     if not facts.is_headless:
         return
     given: list[str] = []
@@ -45,7 +45,7 @@ def fronts_read_their_arguments(facts: Facts) -> Findings:
 
 
 def fronts_are_one_process(facts: Facts) -> Findings:
-    """The engine knows one front."""
+    """An engine server accepts exactly one API server."""
     if facts.is_front and facts["api_server_count"] > 1:
         yield Problem(
             f"--api-server-count {facts['api_server_count']}: a front with --data-parallel-size-local 0 is one process; leave "

@@ -1,6 +1,6 @@
-"""A rule is a check that looks at facts and answers with findings.
+"""The form of a rule: a check that reads facts and yields findings.
 
-Owns: `Rule`, `Facts` (what rules may look at), the findings, and running one stage. Never does: hold a rule itself.
+Owns: `Rule`, `Facts` (the input of rules), the findings, and running one stage. Never does: hold a rule itself.
 Called by: the rule files (they build rows of the table), resolve (it runs the stages).
 """
 
@@ -22,14 +22,14 @@ Stage = Literal["arguments", "reference", "platform", "model", "memory", "plugin
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The configuration is refused. text: flags, the values seen, a way out."""
+    """The configuration is refused. text: flags, their values, a way out."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """The configuration is accepted, but part of it has no effect or may surprise."""
+    """The configuration is accepted, but a part of it has no effect or may surprise. text: flags and the effect."""
 
     text: str
 
@@ -38,7 +38,7 @@ class Warn:
 class Derive:
     """A value for an argument, or for a key in one (`speculative_config.KEY`), that the user left open.
 
-    force: replace the user's value as well (a `Warn` says so, unless the value asked for this, such as `auto`).
+    force: replace the user's value as well (a `Warn` says so, unless the value itself means this, such as `auto`).
     canonical: only another spelling of the user's value; its origin stays.
     """
 
@@ -55,29 +55,29 @@ Findings = Iterable[Finding]
 
 @dataclass(slots=True)
 class Facts:
-    """Everything that is known when a stage runs; later stages know more.
+    """Everything that is known when a stage runs. Later stages know more.
 
-    settings:      the arguments as they stand.
-    context:       `serve`, `llm` or `explain`.
-    environ:       environment variables.
-    config:        `config.json` of the model's directory, before a loader was asked.
-    draft:         the same of a draft model.
-    snapshot:      local path of a hub name.
-    device:        the chosen one.
-    platform:      the chosen one.
-    loader:        the chosen one.
-    loaders:       names of all loaders.
-    quantization:  the chosen method.
-    cascades:      names of the chosen attention backends that read a shared prefix once.
-    kernels:       the chosen providers.
-    magic:         first bytes of the checkpoint.
-    spec:          the model's description.
-    manifest:      of the checkpoint.
-    pooling:       how hidden states become the answer; None: the model generates text.
-    weights_bytes: by the memory plan.
-    workspace_bytes: of a step's buffers, by the memory plan.
-    block_bytes:   bytes of one KV block, by the memory plan.
-    host_memory:   bytes of memory of this machine.
+    settings: the arguments with the values derived so far.
+    context: `serve`, `llm` or `explain`.
+    environ: environment variables.
+    config: `config.json` of the model's directory, as it is before a loader reads it.
+    draft: `config.json` of a draft model's directory.
+    snapshot: local path of a hub name.
+    device: the chosen device.
+    platform: the chosen platform.
+    loader: the chosen loader.
+    loaders: names of all loaders.
+    quantization: the chosen method.
+    cascades: names of the chosen attention backends that read a shared prefix once.
+    kernels: the chosen providers.
+    magic: first bytes of the checkpoint.
+    spec: the model's shape.
+    manifest: manifest of the checkpoint.
+    pooling: how hidden states become the answer; None: the model generates text.
+    weights_bytes: bytes of the weights, by the memory plan.
+    workspace_bytes: bytes of a step's buffers, by the memory plan.
+    block_bytes: bytes of one KV block, by the memory plan.
+    host_memory: bytes of memory of this machine.
     """
 
     settings: Settings
@@ -106,31 +106,31 @@ class Facts:
         return self.settings[name]
 
     def given(self, name: str) -> bool:
-        """Whether the user gave `name`."""
+        """Whether the user gave `name`, on the command line or in another source."""
         return self.settings.user_set(name)
 
     def origin(self, name: str) -> str:
-        """Where the value of `name` comes from: `argument`, `default`, ..."""
+        """Return the origin of the value of `name`: `argument`, `default`, ..."""
         _, origin, _ = self.settings.rows[name]
         return origin
 
     def capability(self, name: str) -> Any:
-        """The value that the chosen platform declares; None when it declares none."""
+        """Return the value that the chosen platform declares for a capability; None when it declares none."""
         return None if self.platform is None else self.platform.capabilities.get(name)
 
     @property
     def speculative(self) -> dict[str, Any]:
-        """`speculative_config` with underscores in its keys, and what was derived; empty when unset."""
+        """Return `speculative_config` with underscores in its keys and derived values; empty when unset."""
         return self.settings.mapping("speculative_config")
 
     @property
     def is_headless(self) -> bool:
-        """Whether the engine runs alone, for a front elsewhere."""
+        """Whether this command is an engine server, whose API server runs elsewhere."""
         return bool(self["headless"])
 
     @property
     def is_front(self) -> bool:
-        """Whether the engine runs elsewhere."""
+        """Whether this command is an API server, whose engine runs elsewhere."""
         return bool(self["data_parallel_size_local"] == 0)
 
     @property
@@ -141,7 +141,7 @@ class Facts:
 
     @property
     def num_drafts(self) -> int:
-        """Drafts a step; 0 without speculation, and for values that `method_and_count_are_given` reports."""
+        """Return the drafts a step; 0 without speculation, and for values that `method_and_count_are_given` reports."""
         count = self.speculative.get("num_speculative_tokens")
         return count if is_count(count) else 0
 
@@ -155,11 +155,11 @@ class Rule:
 
 
 def findings(rules: Sequence[Rule], stage: Stage, facts: Facts) -> Iterator[Finding]:
-    """The findings of one stage, in order; each derived value is applied before the next rule looks."""
+    """Yield the findings of one stage, in order. Each derived value is applied before the next rule runs."""
     for rule in rules:
         if rule.stage != stage:
             continue
-        # all of a rule's findings first: none of them sees what another one derives
+        # the rule runs to its end first, so that none of its findings depends on a value that another one derives
         for finding in list(rule.check(facts)):
             if isinstance(finding, Derive):
                 apply(facts.settings, finding)
@@ -167,7 +167,7 @@ def findings(rules: Sequence[Rule], stage: Stage, facts: Facts) -> Iterator[Find
 
 
 def apply(settings: Settings, finding: Derive) -> None:
-    """Settle a derived value, unless the user has."""
+    """Apply a derived value, unless the user has set one."""
     name, value, reason = finding.name, finding.value, finding.reason
     if finding.canonical or "." in name:
         settings.derive(name, value, reason)
@@ -178,7 +178,7 @@ def apply(settings: Settings, finding: Derive) -> None:
 
 
 def is_count(value: Any, least: int = 1) -> TypeGuard[int]:
-    """Whether `value` is an integer from `least` on (True and 1.0 are not)."""
+    """Whether `value` is an integer of at least `least` (True and 1.0 are not)."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

@@ -16,17 +16,17 @@ OF_RESTARTS = (
     "standby_engine",
     "keep_weights",
 )
-"""Arguments that only matter when an engine that dies is started again."""
+"""Arguments that only matter when an engine is restarted after its death."""
 
 
 def log_length_needs_the_log(facts: Facts) -> Findings:
-    """A limit on logged prompts asks for a log of requests."""
+    """A limit on logged prompts has an effect only with the log of requests."""
     if not facts["enable_log_requests"] and facts.given("max_log_len"):
         yield Warn("--max-log-len has no effect without --enable-log-requests.")
 
 
 def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
-    """Another engine's variable looks like protection, but is not read."""
+    """The API key variable of another engine looks like protection, but is not read."""
     if facts.context != "llm" and not facts.is_headless and not facts["api_key"] and facts.environ.get("VLLM_API_KEY"):
         yield Warn(
             "VLLM_API_KEY is not read, so this server asks nobody for a key; set CORE_API_KEY, or give --api-key."
@@ -34,7 +34,7 @@ def foreign_api_key_protects_nothing(facts: Facts) -> Findings:
 
 
 def limits_of_keys_need_keys(facts: Facts) -> Findings:
-    """Without keys nobody can tell one client from another."""
+    """Limits per key need keys, since without keys clients cannot be distinguished."""
     limits = ("max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key")
     given = [flag_of(name) for name in limits if facts[name]]
     if facts.context == "serve" and given and not facts["api_key"]:
@@ -42,25 +42,25 @@ def limits_of_keys_need_keys(facts: Facts) -> Findings:
 
 
 def public_prompts_need_keys(facts: Facts) -> Findings:
-    """Without keys every cached prefix is shared by all."""
+    """Without keys every cached prefix is shared by all clients."""
     if facts.context == "serve" and facts["public_prompt"] and not facts["api_key"]:
         yield Warn("--public-prompt has no effect without --api-key: all clients share all cached prefixes.")
 
 
 def samples_are_of_metrics(facts: Facts) -> Findings:
-    """A share of blocks is sampled for the metrics of the cache."""
+    """The sampled share of blocks has an effect only with the metrics of the KV cache."""
     if facts.given("kv_cache_metrics_sample") and not facts["kv_cache_metrics"]:
         yield Warn("--kv-cache-metrics-sample has no effect without --kv-cache-metrics.")
 
 
 def cache_metrics_need_statistics(facts: Facts) -> Findings:
-    """The metrics of the cache are part of the statistics."""
+    """The metrics of the KV cache are part of the statistics."""
     if facts["kv_cache_metrics"] and facts["disable_log_stats"]:
         yield Problem("--kv-cache-metrics: needs the statistics; leave --disable-log-stats out.")
 
 
 def restarts_serve_servers(facts: Facts) -> Findings:
-    """Only a server's engine is started again, and only when restarts are allowed."""
+    """Only a server's engine is restarted, and only when restarts are allowed."""
     given = [flag_of(name) for name in OF_RESTARTS if facts.given(name)]
     if facts.context == "llm" and facts.given("engine_restarts"):
         given.append(flag_of("engine_restarts"))
@@ -73,20 +73,20 @@ def restarts_serve_servers(facts: Facts) -> Findings:
 
 
 def uds_replaces_host_and_port(facts: Facts) -> Findings:
-    """A server listens in one place."""
+    """A server listens on one address."""
     given = [flag_of(name) for name in ("host", "port") if facts.given(name)]
     if facts["uds"] and given:
         yield Problem(f"--uds: the server listens there and nowhere else; leave {' and '.join(given)} out.")
 
 
 def details_need_traces(facts: Facts) -> Findings:
-    """Details are spans, and spans go somewhere."""
+    """Detailed traces need an endpoint for traces."""
     if facts["collect_detailed_traces"] and not facts["otlp_traces_endpoint"]:
         yield Problem("--collect-detailed-traces: say where traces go; give --otlp-traces-endpoint.")
 
 
 def llm_is_watched_otherwise(facts: Facts) -> Findings:
-    """Traces and the log of requests are a server's."""
+    """Traces and the log of requests belong to a server."""
     names = ("otlp_traces_endpoint", "log_config_file", "vllm_metrics", "enable_log_requests", "max_log_len")
     given = [flag_of(name) for name in names if facts[name] and facts.given(name)]
     if facts.context == "llm" and given:
@@ -94,7 +94,7 @@ def llm_is_watched_otherwise(facts: Facts) -> Findings:
 
 
 def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
-    """What holds on to the weights of the start is at odds with giving them back, or replacing them."""
+    """Features that retain the initial weights exclude features that release or replace weights."""
     changing = {
         "--enable-sleep-mode": facts["enable_sleep_mode"],
         "--weight-transfer-config": facts["weight_transfer_config"] is not None,
@@ -107,9 +107,9 @@ def changing_weights_are_held_by_nobody(facts: Facts) -> Findings:
 
 
 def weights_are_replaced_by_friends(facts: Facts) -> Findings:
-    """Whoever may replace weights decides what a server says."""
+    """A client that may replace weights controls the server's answers, so it should need a key."""
     if facts.is_headless:
-        return  # its front tells
+        return  # its API server warns
     has_key = facts["api_key"] or facts["admin_api_key"]
     if facts.context == "serve" and facts["weight_transfer_config"] is not None and not has_key:
         yield Warn(
@@ -119,7 +119,7 @@ def weights_are_replaced_by_friends(facts: Facts) -> Findings:
 
 
 def paths_of_operators_need_an_operator(facts: Facts) -> Findings:
-    """With several keys and no admin key nobody may call the paths that these arguments open."""
+    """With several keys and no admin key, no client may call the paths that these arguments open."""
     if facts.context != "serve" or len(facts["api_key"] or ()) < 2 or facts["admin_api_key"]:
         return
     names = ("enable_sleep_mode", "weight_transfer_config", "profiler_config")
@@ -132,7 +132,7 @@ def paths_of_operators_need_an_operator(facts: Facts) -> Findings:
 
 
 def servers_read_their_arguments(facts: Facts) -> Findings:
-    """What only a server looks at means nothing to `LLM`; a file or a variable may be shared with a server."""
+    """Arguments that only a server reads have no effect on `LLM`; a file or a variable may be shared with a server."""
     if facts.context != "llm":
         return
     given: list[str] = []

@@ -1,4 +1,4 @@
-"""Rules about speculative decoding. Most look into `speculative_config`, whose keys belong to the method.
+"""Rules about speculative decoding. Most of them read `speculative_config`, whose keys belong to the method.
 
 Owns: those rules and their order. Called by: the table (`core_config.rules`).
 """
@@ -17,7 +17,7 @@ from core_config.rules.rule import Derive, Facts, Findings, Problem, Rule, Warn,
 THRESHOLD = 0.09
 SUFFIX_DEPTH = 24
 HEADS = ("medusa", "mlp_speculator")
-"""Methods whose checkpoints say how many drafts there are."""
+"""Methods whose checkpoints give the number of drafts."""
 
 
 def method_and_count_are_given(facts: Facts) -> Findings:
@@ -29,7 +29,7 @@ def method_and_count_are_given(facts: Facts) -> Findings:
         yield Problem("--speculative-config: 'method' is missing; give the name of a speculative plugin.")
     count = values.get("num_speculative_tokens")
     if count is None and values.get("method") in HEADS:
-        return  # there are as many as heads, which are counted once the draft is found
+        return  # the number of heads is the default, known once the draft is resolved
     if count is None:
         yield Problem("--speculative-config: 'num_speculative_tokens' is missing; give the number of drafts a step.")
     elif not is_count(count):
@@ -39,7 +39,7 @@ def method_and_count_are_given(facts: Facts) -> Findings:
 
 
 def suffix_drafts_come_from_the_depth(facts: Facts) -> Findings:
-    """Drafts from suffixes are at most as many as their trees are deep."""
+    """The number of drafts from suffixes is limited by the depth of their trees."""
     values = facts.speculative
     if values.get("method") != "suffix" or values.get("num_speculative_tokens") is not None:
         return
@@ -58,7 +58,7 @@ def budget_holds_the_drafts(facts: Facts) -> Findings:
 
 
 def drafts_of_all_fit_the_budget(facts: Facts) -> Findings:
-    """With fewer tokens a step than all sequences want with their drafts, each has fewer drafts than it may have."""
+    """When the budget is too small for all sequences with their drafts, each gets fewer drafts than its maximum."""
     budget, seqs, drafts = facts["max_num_batched_tokens"], facts["max_num_seqs"], facts.num_drafts
     if drafts and seqs * (drafts + 1) > budget:
         yield Warn(
@@ -116,14 +116,14 @@ def drafts_stop_with_many_requests(facts: Facts) -> Findings:
 
 
 def drafts_adapt_or_not(facts: Facts) -> Findings:
-    """Whether the number of drafts follows what they bring is a yes or a no."""
+    """`adaptive`, which lets the number of drafts follow their benefit, is true or false."""
     value = facts.speculative.get("adaptive")
     if value is not None and not isinstance(value, bool):
         yield Problem(f"--speculative-config.adaptive {value!r}: expected true or false.")
 
 
 def batch_sizes_are_ranges(facts: Facts) -> Findings:
-    """The most drafts by the size of the batch are rows of ranges."""
+    """The maximum number of drafts by batch size is given as rows of ranges."""
     value = facts.speculative.get("num_speculative_tokens_per_batch_size")
     if value is not None and batch_sizes(value) is None:
         yield Problem(
@@ -160,7 +160,7 @@ def draft_runs_on_the_models_device(facts: Facts) -> Findings:
 
 
 def acceptance_is_known(facts: Facts) -> Findings:
-    """A rule of acceptance is one that there is, and is named once."""
+    """The rule of acceptance is a known one, and is named once."""
     values = facts.speculative
     given = {key: values[key] for key in METHOD_KEYS if values.get(key) is not None}
     for key, name in given.items():
@@ -171,7 +171,7 @@ def acceptance_is_known(facts: Facts) -> Findings:
 
 
 def acceptance_has_its_own_numbers(facts: Facts) -> Findings:
-    """Numbers of a rule of acceptance come with that rule."""
+    """Numbers of a rule of acceptance need that rule."""
     values = facts.speculative
     method = method_of(values)
     for needed, keys in (("typical", TYPICAL_KEYS), ("synthetic", SYNTHETIC_KEYS)):
@@ -190,7 +190,7 @@ def typical_acceptance_has_a_threshold(facts: Facts) -> Findings:
 
 
 def typical_acceptance_alpha_is_a_root(facts: Facts) -> Findings:
-    """Typical acceptance takes the square root of the threshold as its alpha."""
+    """The default alpha of typical acceptance is the square root of the threshold."""
     values = facts.speculative
     threshold = values.get("posterior_threshold")
     if threshold is None:
@@ -212,7 +212,7 @@ def typical(facts: Facts) -> bool:
 
 
 def synthetic_acceptance_has_rates(facts: Facts) -> Findings:
-    """Synthetic acceptance has a rate for each draft, which falls, or a number of tokens a step."""
+    """Synthetic acceptance has a rate for each draft, in descending order, or a number of tokens a step."""
     values = facts.speculative
     if method_of(values) != "synthetic":
         return
@@ -235,7 +235,7 @@ def synthetic_acceptance_has_rates(facts: Facts) -> Findings:
 
 
 def _are_rates(rates: Any, count: int) -> bool:
-    """Whether these are so many probabilities, each at most the one before."""
+    """Whether these are `count` probabilities, none greater than the previous one."""
     if not isinstance(rates, list) or len(rates) != count:
         return False
     if not all(is_number(rate) and 0 <= rate <= 1 for rate in rates):

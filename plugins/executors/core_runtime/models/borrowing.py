@@ -1,4 +1,4 @@
-"""What a draft takes of its target's weights.
+"""Weights that a draft shares with its target.
 
 Owns: which kernels both use. Never does: read or prepare a weight. Called by: the draft's instance, once.
 """
@@ -17,7 +17,9 @@ from core_runtime.specs.draft_spec import DraftSpec
 
 
 def borrow(weights: DecoderWeights, target: DecoderWeights, draft: DraftSpec) -> DecoderWeights:
-    """The weights of a draft with what it shares with its target, which holds its whole vocabulary."""
+    """Return the weights of a draft with the kernels that it shares with its target. The target must hold its whole
+    vocabulary.
+    """
     borrowed: list[LinearKernel | None] = []
     embedding = weights.embedding
     head = weights.head
@@ -33,7 +35,7 @@ def borrow(weights: DecoderWeights, target: DecoderWeights, draft: DraftSpec) ->
 
 
 def borrowing_spec(spec: DecoderSpec, target: DecoderSpec, draft: DraftSpec) -> DecoderSpec:
-    """The shape with which such weights run. spec: of `draft_decoder`."""
+    """Return the shape of a draft that runs with borrowed weights. spec: shape from `draft_decoder`."""
     if draft.shares_embedding:
         spec = msgspec.structs.replace(spec, holds_embedding=True, embed_size=target.embed_size)
     if draft.shares_head:

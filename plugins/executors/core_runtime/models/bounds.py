@@ -1,6 +1,7 @@
-"""How large the sizes of a configuration may be: generous for any model, and far below what would stall this process.
+"""Upper bounds of the sizes in a configuration: generous for any model, and far below what would stall this process.
 
-Owns: the numbers. Never does: read a configuration. Called by: `core_runtime.models.configuration` and the table of families.
+Owns: the numbers. Never does: read a configuration. Called by: `core_runtime.models.configuration` and the table of
+families.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 LARGEST: Final = 1 << 31
-"""Of a size that has no entry of its own."""
+"""Upper bound of a size that has no entry in `BOUNDS`."""
 
 BOUNDS: Final[Mapping[str, int]] = {
     "num_hidden_layers": 1 << 10,
@@ -32,7 +33,9 @@ BOUNDS: Final[Mapping[str, int]] = {
     "n_shared_experts": 1 << 8,
     "conv_L_cache": 1 << 10,
 }
-"""Usual name → most."""
+"""Usual name of a key → its upper bound."""
 
 MOST_EXPERTS: Final = 1 << 17
-"""Experts of all layers together; each has matrices, and every matrix has a description."""
+"""Upper bound of the number of experts of all layers together. Each expert has matrices, and every matrix has a
+description.
+"""

@@ -1,4 +1,4 @@
-"""A checkpoint's configuration under usual names, which remembers what was read of it. Torch-free.
+"""A checkpoint's configuration under usual names, with a record of the keys that were read. Torch-free.
 
 Owns: the order of sources of a value, the checks of values that every family needs, and the record of keys that were
 read. Never does: know a family. Called by: `core_runtime.models.families` and its parts; `core_runtime.models.unread`
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class KeyProblem(UserError):
-    """A value of a configuration that cannot be. key: with the path to it."""
+    """A value of a configuration is impossible. key: the key, with the path to it."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -28,16 +28,17 @@ class KeyProblem(UserError):
 class Configuration(Mapping[str, Any]):
     """A mapping of usual names. A key that the checkpoint lacks has the default of the family.
 
-    values: of the checkpoint.
-    defaults: of the family, under usual or own names.
-    own_names: usual name → the names that the family's checkpoints have for it; any of them may be asked for. Where a
-        checkpoint has several of them, the usual name counts, then the first of these.
-    known: the keys that the family has; others are as if absent, and stay unread. None: it may have any.
-    prefix: where this mapping stands in the whole configuration, as `rope_scaling.`; empty: it is the whole one.
+    values: the checkpoint's values.
+    defaults: the family's defaults, under usual or own names.
+    own_names: usual name → the names that the family's checkpoints have for it; callers may use any of them. Where a
+        checkpoint has several of them, the usual name wins, then the first of these.
+    known: the keys that the family has. Other keys count as absent and stay unread. None: the family may have any key.
+    prefix: path of this mapping in the whole configuration, such as `rope_scaling.`; empty: this is the whole
+        configuration.
 
     Every accessor raises UserError naming key, value, what was expected and `--hf-overrides`; an absent key without any
-    default is an error, too. A `null` counts as absent for the `default` that an accessor is given, but it hides the default
-    of the family, as it does in transformers.
+    default is an error, too. A `null` counts as absent for the `default` that an accessor is given, but it hides the
+    default of the family, as it does in transformers.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Configuration(Mapping[str, Any]):
         raise KeyError(key)
 
     def __contains__(self, key: object) -> bool:
-        """Whether the checkpoint has the key; looking is not reading."""
+        """Whether the checkpoint has the key. The check does not count as a read."""
         return any(self._has(name) for name in self._names(str(key)))
 
     def __iter__(self) -> Iterator[str]:
@@ -78,27 +79,27 @@ class Configuration(Mapping[str, Any]):
         return len(self.values_given)
 
     def overlaid(self, values: Mapping[str, Any]) -> Configuration:
-        """This configuration with other values for some keys; what is read of either is remembered for both."""
+        """Return this configuration with other values for some keys. Both share one record of keys read."""
         mixed = {**self.values_given, **values}
         known = None if self.known is None else self.known.union(values)
         return Configuration(mixed, self.defaults, self.own_names, known, self.prefix, self.reads)
 
     def positive(self, name: str, default: int | None = None) -> int:
-        """An integer from 1 to the bound of its name."""
+        """Return an integer from 1 to the bound of its name (`BOUNDS`)."""
         return self._integer(name, default, 1)
 
     def count(self, name: str, default: int | None = None) -> int:
-        """An integer from 0 to the bound of its name."""
+        """Return an integer from 0 to the bound of its name (`BOUNDS`)."""
         return self._integer(name, default, 0)
 
     def number(self, name: str, default: float | None = None, low: float = -1e30, high: float = 1e30) -> float:
-        """A finite number in low..high."""
+        """Return a finite number in low..high."""
         value = self._value(name, default)
         self._check_number(name, value, low, high)
         return float(value)
 
     def optional_number(self, name: str, low: float = -1e30, high: float = 1e30) -> float | None:
-        """A finite number in low..high, None without one."""
+        """Return a finite number in low..high, or None where the key is absent."""
         value = self.get(name)
         if value is None:
             return None
@@ -106,28 +107,30 @@ class Configuration(Mapping[str, Any]):
         return float(value)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A truth value."""
+        """Return a boolean. Raises UserError for 0, 1 and strings."""
         value = self._value(name, default)
         if not isinstance(value, bool):
             self.fail(name, value, "true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A string."""
+        """Return a string, the empty one included."""
         value = self._value(name, default)
         if not isinstance(value, str):
             self.fail(name, value, "a string")
         return value
 
     def choice(self, name: str, known: Mapping[str, T], default: str | None = None) -> T:
-        """What `known` says for a string that it has."""
+        """Return the entry of `known` for the key's value, a string."""
         value = self.text(name, default)
         if value not in known:
             self.fail(name, value, f"one of {', '.join(known)}", nearest(value, known))
         return known[value]
 
     def list_of(self, name: str, kind: type[T], length: int | None = None) -> list[T]:
-        """A list of `kind`, of a length if one is given; empty when absent."""
+        """Return a list whose items are of type `kind`, checked for `length` if one is given; empty when the key is
+        absent.
+        """
         value = self.get(name)
         if value is None:
             return []
@@ -139,7 +142,7 @@ class Configuration(Mapping[str, Any]):
         return list(value)
 
     def mapping(self, name: str) -> Configuration:
-        """A nested mapping, which remembers what is read of it; empty when absent."""
+        """Return a nested mapping that shares this record of keys read; empty when the key is absent."""
         value = self.get(name)
         if value is None:
             return Configuration({}, prefix=f"{self.prefix}{name}.", reads=self.reads)
@@ -162,7 +165,7 @@ class Configuration(Mapping[str, Any]):
         )
 
     def _names(self, key: str) -> tuple[str, ...]:
-        """All names of a key, the one that counts most first; none of a key that the family has not."""
+        """Return all names of a key in order of precedence; none for a key that the family does not have."""
         names = (key, *self.own_names.get(key, ()))
         for usual, own in self.own_names.items():
             if key in own:
@@ -172,7 +175,7 @@ class Configuration(Mapping[str, Any]):
         return ()
 
     def _has(self, name: str) -> bool:
-        """Whether the checkpoint has a key by this very name, and the family, too."""
+        """Whether both the checkpoint and the family have a key by this exact name."""
         return name in self.values_given and (self.known is None or name in self.known)
 
     def _handed_out(self, name: str, value: Any) -> Any:
@@ -202,17 +205,17 @@ class Configuration(Mapping[str, Any]):
 
 
 def configuration(hf_config: Mapping[str, Any]) -> Configuration:
-    """A mapping with the accessors of a configuration; one that has them is itself."""
+    """Return the mapping as a `Configuration`; one that already is a `Configuration` is returned unchanged."""
     return hf_config if isinstance(hf_config, Configuration) else Configuration(hf_config)
 
 
 def positive(hf_config: Mapping[str, Any], name: str, default: int | None = None) -> int:
-    """An integer from 1. Raises UserError."""
+    """Return an integer of at least 1. Raises UserError."""
     return configuration(hf_config).positive(name, default)
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Whether a value of JSON is of a kind: a truth value is no number, an integer is a number, too."""
+    """Whether a JSON value is of a type. A boolean is not a number; an integer also counts as a float."""
     if isinstance(value, bool):
         return kind is bool
     if kind is float:

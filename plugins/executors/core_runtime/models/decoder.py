@@ -40,9 +40,9 @@ from core_runtime.specs.decoder_spec import BlockSpec, DecoderSpec
 class BlockWeights:
     """The prepared weights of one block.
 
-    mixers: none, one or two of the same input.
-    mlp: its second half, or None.
-    norms: by role, see `DecoderSpec.block_norms`.
+    mixers: none, one, or two that read the same input.
+    mlp: the block's second half, or None.
+    norms: norms by role, see `DecoderSpec.block_norms`.
     """
 
     mixers: tuple[Mixer, ...]
@@ -51,21 +51,21 @@ class BlockWeights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its matrices."""
+        """Return the bytes of the block's matrices."""
         total = sum(mixer.nbytes for mixer in self.mixers)
         return total if self.mlp is None else total + self.mlp.nbytes
 
 
 @dataclass(slots=True)
 class DecoderWeights:
-    """The prepared weights of a decoder; a tied head is the embedding's kernel.
+    """The prepared weights of a decoder. A tied head is the embedding's kernel.
 
     embedding: None where this part of the model does not hold it.
     head: None where this part of the model does not hold it.
-    blocks: the ones that this part of the model holds, in order.
-    draft_input: of a draft that takes in hidden states of its target, or None.
-    pooling_head: makes classes of pooled vectors, or None.
-    borrowed: kernels among these that another model holds.
+    blocks: the blocks that this part of the model holds, in order.
+    draft_input: input weights of a draft that takes in hidden states of its target, or None.
+    pooling_head: head that turns pooled vectors into class scores, or None.
+    borrowed: kernels among these that belong to another model.
     """
 
     embedding: EmbeddingWeights | None
@@ -77,7 +77,7 @@ class DecoderWeights:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all matrices, a tied one counted once, a borrowed one not at all."""
+        """Return the bytes of all matrices. A tied matrix counts once, a borrowed one not at all."""
         total = sum(block.nbytes for block in self.blocks)
         kernels: list[LinearKernel | None] = []
         if self.embedding is not None:
@@ -100,7 +100,8 @@ class DecoderWeights:
 def rotary_tables(
     spec: DecoderSpec, length: int, device: torch.device, longest: int | None = None
 ) -> list[tuple[Tensor, Tensor] | None]:
-    """(cos, sin) of `length` positions for each block, None for layers without; equal ones are shared.
+    """Return (cos, sin) of `length` positions for each block, None for blocks without rotary embedding; equal tables
+    are shared.
 
     longest: tokens of the longest sequence, which some types of rotary embedding depend on; None: `length`.
     """
@@ -121,10 +122,10 @@ def rotary_tables(
 class Decoder:
     """A decoder ready to run, once a backend is bound to each of its `mixers`.
 
-    tables: (cos, sin) for each block.
-    dtype: of the tensors between layers.
-    limits: of one step.
-    reduce: adds up, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
+    tables: (cos, sin) tables of each block.
+    dtype: dtype of the tensors between layers.
+    limits: limits of one step.
+    reduce: sums, in place, a tensor [T, H] of which every rank has computed a part; None: this is the whole model, and
         branches are added to the residual stream as they are computed.
     """
 
@@ -176,19 +177,19 @@ class Decoder:
     def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
         """Run all blocks on token_ids and positions (int64 [T]); metadata: attention metadata of each mixer.
 
-        A part of the model without the embedding goes on with what is in the residual stream.
+        A part of the model without the embedding continues from the residual stream in the workspace.
 
-        Returns the residual stream [T, H], a view of the workspace that holds until the next step.
-        Nothing is called but kernels and attention backends, on buffers that depend on T alone.
+        Returns the residual stream [T, H], a view of the workspace that is valid until the next step. Only kernels and
+        attention backends are called, on buffers that depend on T alone.
         """
         if self._embedding is not None:
             self.embed(token_ids, positions)
         return self.run_blocks(positions, metadata)
 
     def embed(self, token_ids: Tensor, positions: Tensor) -> Tensor:
-        """The residual stream [T, H] as it enters the first block, from token_ids and positions, int64 [T].
+        """Return the residual stream [T, H] at the entry of the first block, from token_ids and positions, int64 [T].
 
-        A draft that takes in hidden states finds them in the first T rows of the workspace's buffer `hidden`.
+        A draft that takes in hidden states reads them from the first T rows of the workspace's buffer `hidden`.
         """
         assert self._embedding is not None, "this part of the model has no embedding"
         views = self._views(token_ids.shape[0])
@@ -201,11 +202,14 @@ class Decoder:
         return views.residual
 
     def run_blocks(self, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
-        """The residual stream [T, H] as it leaves the last block; the workspace holds it as it entered the first."""
+        """Return the residual stream [T, H] at the exit of the last block. The workspace must hold the stream at the
+        entry of the first block.
+        """
         views = self._views(positions.shape[0])
         steps = iter(metadata)
         blocks = zip(self.spec.blocks, self.weights.blocks, self._halves, strict=True)
         for index, (spec, block, halves) in enumerate(blocks):
+            # Before the mixer, which may add its branch to the residual stream directly.
             if self.spec.order == "parallel_two":
                 block.norms["pre_mlp"](views.residual, views.normed_mlp)
             if block.mixers:
@@ -219,20 +223,20 @@ class Decoder:
         return views.residual
 
     def tell_segments(self, segments: Tensor | None) -> None:
-        """The segment of each token of the next steps, int64 [T]; None: all are of the first one."""
+        """Set the segment of each token of the next steps, int64 [T]; None: all tokens are in the first segment."""
         assert self._embedding is not None, "this part of the model has no embedding"
         self._embedding.tell_segments(segments)
 
     def tell_given(self, rows: Tensor | None, values: Tensor | None) -> None:
-        """The embeddings, float32 [R, H], that stand in the place of those of some tokens of the next steps: rows int64 [R].
-
-        None: there are none.
+        """Set embeddings, float32 [R, H], that replace those of the tokens in `rows` (int64 [R]) in the next steps;
+        None: no replacement.
         """
         assert self._embedding is not None, "this part of the model has no embedding"
         self._embedding.given = None if rows is None or values is None else (rows, values)
 
     def logits(self, rows: Tensor) -> Tensor:
-        """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual stream.
+        """Return float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest residual
+        stream.
 
         V: the tokens whose rows of the head are held, from `spec.vocab_start` on.
         """
@@ -240,19 +244,22 @@ class Decoder:
         return self._head(rows)
 
     def hidden(self, rows: Tensor) -> Tensor:
-        """The last hidden state [R, H] of rows (int64 [R], at most `max_logits`), behind the final norm; valid until the
-        next call."""
+        """Return the last hidden state [R, H] of rows (int64 [R], at most `max_logits`), after the final norm. Valid
+        until the next call.
+        """
         assert self._head is not None, "this part of the model has no head"
         return self._head.hidden(rows)
 
     def logits_view(self, count: int) -> Tensor:
-        """Where `logits` puts its result, [count, V]: a view of the workspace, valid until the next call."""
+        """Return the buffer that `logits` writes its result to, [count, V]: a view of the workspace, valid until the
+        next call.
+        """
         assert self._head is not None, "this part of the model has no head"
         return self._head.view(count)
 
     @property
     def capturable(self) -> bool:
-        """Whether a runtime can record every kernel that `forward` and `logits` call; for attention see `capture`."""
+        """Whether a runtime can record every kernel that `forward` and `logits` call. For attention see `capture`."""
         if self._reduce is not None or not self.kernels.capturable:
             return False
         if not needs(self.spec) <= self.kernels.recorded:
@@ -273,7 +280,9 @@ class Decoder:
 
     @property
     def capture(self) -> str:
-        """Of which steps a runtime can record attention, by the weakest backend: `never`, `uniform` or `any`."""
+        """Return for which steps a runtime can record attention: `never`, `uniform` or `any`. The weakest backend
+        decides.
+        """
         levels = {recordable_steps(mixer.backend) for mixer in self.mixers}
         if levels == {"any"}:
             return "any"
@@ -288,7 +297,9 @@ class Decoder:
         positions: Tensor,
         steps: Iterator[Any],
     ) -> None:
-        """The first half of a block. steps: metadata of the mixers that are left, of which this block takes its own."""
+        """Run the mixers of a block, its first half. steps: metadata of the remaining mixers, from which this block
+        takes its own.
+        """
         x = views.pair if spec.wide else self._input(half, views)
         out = views.residual if half.direct else views.branch
         first = block.mixers[0]
@@ -305,7 +316,8 @@ class Decoder:
         self._join(half, views)
 
     def _mlp(self, mlp: BlockMLP, half: Half, views: StepViews) -> None:
-        """The second half of a block."""
+        """Run the MLP, the second half of a block."""
+        # In parallel blocks the MLP reads the same normalized input as the mixer.
         if self.spec.order == "parallel":
             x = views.normed
         elif self.spec.order == "parallel_two":
@@ -316,7 +328,7 @@ class Decoder:
         self._join(half, views)
 
     def _input(self, half: Half, views: StepViews) -> Tensor:
-        """What a half of a block starts from: the residual stream, normed where there is a norm in front."""
+        """Return the input of a half of a block: the residual stream, normalized where a norm precedes the half."""
         if half.norm is None:
             return views.residual
         if not half.is_ready:
@@ -324,7 +336,9 @@ class Decoder:
         return views.normed
 
     def _join(self, half: Half, views: StepViews) -> None:
-        """residual += branch, unless it was added directly: summed over ranks, and normed where the family does so."""
+        """Add the branch to the residual stream, unless the half has added it directly. The branch is first summed over
+        ranks, and normalized where the family does so.
+        """
         if half.direct:
             return
         if self._reduce is not None:

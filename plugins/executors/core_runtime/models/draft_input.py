@@ -1,7 +1,7 @@
-"""The way into a draft that takes in hidden states of its target.
+"""The input layer of a draft that takes in hidden states of its target.
 
-Owns: the order of its operations and its buffers. Never does: know where hidden states come from (the draft pass puts them
-into the buffer `hidden`), allocate during a step. Called by: the decoder (once a pass), the draft pass (taps).
+Owns: the order of its operations and its buffers. Never does: know where hidden states come from (the draft pass puts
+them into the buffer `hidden`), allocate during a step. Called by: the decoder (once a pass), the draft pass (taps).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 @dataclass(slots=True)
 class DraftInputWeights:
-    """What the way into a draft is made of, see `core_runtime.specs.draft_input.DraftInput`.
+    """The weights of a draft's input layer, see `core_runtime.specs.draft_input.DraftInput`.
 
-    linears: `joined` and `taps`, where it has them.
-    norms: `embed`, `hidden`, `tap_0`, ..., where it has them.
+    linears: `joined` and `taps`, where the draft has them.
+    norms: `embed`, `hidden`, `tap_0`, ..., where the draft has them.
     mask_hidden: [1, H or size of the taps] in the dtype of activations, or None.
     """
 
@@ -37,9 +37,9 @@ class InputViews:
     """The buffers of one pass.
 
     every_row: int64 [T], 0 to T - 1.
-    hidden: [T, H], what the caller put there: for each token the hidden state from which it was sampled.
-    pair: [T, 2H], both side by side.
-    embedded, state: [T, H], its two halves.
+    hidden: [T, H], written by the caller: for each token the hidden state from which it was sampled.
+    pair: [T, 2H], embedding and hidden state side by side.
+    embedded, state: [T, H], the two halves of `pair`.
     """
 
     __slots__ = ("embedded", "every_row", "hidden", "pair", "state")
@@ -55,9 +55,9 @@ class InputViews:
 
 
 class DraftEntry:
-    """Embedding and hidden state on their way to the first block.
+    """The draft's input layer: combines embedding and hidden state for the first block.
 
-    max_tokens: most tokens of one pass.
+    max_tokens: limit of tokens in one pass.
     """
 
     def __init__(
@@ -82,11 +82,13 @@ class DraftEntry:
 
     @property
     def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record."""
+        """Return all kernels that a runtime must be able to record."""
         return list(self._weights.linears.values())
 
     def __call__(self, views: InputViews, residual: Tensor) -> None:
-        """Finish `views.pair`, whose half `embedded` is there, and set residual [T, H] as the first block finds it."""
+        """Complete `views.pair`, whose half `embedded` is set already, and write the first block's input to residual
+        [T, H].
+        """
         norms = self._weights.norms
         embed_norm = norms.get("embed")
         if embed_norm is not None:
@@ -103,7 +105,7 @@ class DraftEntry:
             self._kernels.take_rows(stream, views.every_row, residual)
 
     def project(self, taps: Tensor, out: Tensor) -> None:
-        """out[T, H] = the hidden states that the target's taps [T, taps x H of the target] mean."""
+        """Write to out [T, H] the hidden states that correspond to the target's taps [T, taps x H of the target]."""
         matrix = self._weights.linears.get("taps")
         if matrix is None:
             self._kernels.take_rows(taps, self._every_row[: len(taps)], out)
@@ -113,12 +115,14 @@ class DraftEntry:
         matrix(taps, out)
 
     def mask(self, out: Tensor) -> None:
-        """out[1, H] = the hidden state of tokens that are not known yet; left alone where there is none."""
+        """Write to out [1, H] the hidden state of tokens that are not known yet. Leaves `out` unchanged where the draft
+        has none.
+        """
         if self._weights.mask_hidden is not None:
             self.project(self._weights.mask_hidden, out)
 
     def _normed(self, taps: Tensor) -> Tensor:
-        """Each equal part of the taps by its norm."""
+        """Normalize each equal part of the taps with its own norm."""
         out = self._workspace.view("normed_taps", len(taps))
         count = len(self._tap_norms)
         parts = zip(self._tap_norms, taps.chunk(count, dim=1), out.chunk(count, dim=1), strict=True)

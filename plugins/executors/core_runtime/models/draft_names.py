@@ -1,6 +1,7 @@
-"""The tensors of a draft's checkpoint under canonical names. Torch-free.
+"""Canonical names of the tensors in a draft's checkpoint. Torch-free.
 
-Owns: the way from the patterns of a `DraftSpec` to rules for names. Never does: know a published layout (proposers do).
+Owns: the translation of the patterns of a `DraftSpec` to rules for names. Never does: know a published layout
+(proposers do).
 Called by: the configuration (names and shapes), the draft's instance (reading).
 """
 
@@ -20,10 +21,10 @@ from core_runtime.specs.draft_spec import DraftSpec
 def draft_weight_map(
     manifest: CheckpointManifest, draft: DraftSpec, spec: DecoderSpec, *, in_target: bool = False
 ) -> WeightMap:
-    """The way from a checkpoint to the tensors of a draft.
+    """Return the map from a checkpoint to the tensors of a draft.
 
-    spec: of `draft_decoder`.
-    in_target: whether the checkpoint is the target's, whose own tensors are left to it.
+    spec: shape from `draft_decoder`.
+    in_target: whether the checkpoint is the target's. The target's own tensors are then ignored.
     """
     num_experts, _ = spec.router_widths()
     shapes = spec.tensor_shapes()
@@ -31,13 +32,13 @@ def draft_weight_map(
     if manifest.tensors.keys() != shapes.keys():  # dummy weights have canonical names
         rules += name_rules(draft.names, in_target=in_target)
         laid_out = family_rules(spec, manifest.config)
-        # what a family's model leaves unread may be the draft itself
+        # tensors that the family's model leaves unread may be the draft itself
         rules += [rule for rule in laid_out if not isinstance(rule, Ignored)]
     return WeightMap(manifest, rules, num_experts, shapes)
 
 
 def name_rules(names: Sequence[tuple[str, str]], *, in_target: bool = False) -> list[WeightRule]:
-    """The rules that patterns with `*` and canonical names mean. in_target: what has no pattern is not read."""
+    """Translate patterns with `*` and canonical names to rules. in_target: tensors without a pattern are not read."""
     rules: list[WeightRule] = []
     known: list[str] = []
     for published, canonical in names:
@@ -55,7 +56,7 @@ def name_rules(names: Sequence[tuple[str, str]], *, in_target: bool = False) -> 
 
 
 def _template(canonical: str) -> str:
-    """A canonical name whose n-th `*` is the n-th group."""
+    """Return a template for `re.sub` from a canonical name: its n-th `*` becomes the n-th group."""
     first, *others = canonical.split("*")
     template = first
     for number, part in enumerate(others, start=1):

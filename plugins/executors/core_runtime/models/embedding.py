@@ -1,4 +1,4 @@
-"""The way into a decoder: from tokens and positions to the residual stream.
+"""The input layer of a decoder: from tokens and positions to the residual stream.
 
 Owns: the order of its operations, and the segments of a step. Never does: allocate during a step.
 Called by: the decoder, once a step.
@@ -22,13 +22,13 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 @dataclass(slots=True)
 class EmbeddingWeights:
-    """What an embedding is made of.
+    """The prepared weights of an embedding.
 
-    tokens: the matrix, a row a token.
-    project: from the embeddings' size to the hidden size, or None.
-    positions: [positions, H] in the dtype of activations, whose row p is added at position p, or None.
-    segments: [segments, H], of which the row of its segment is added to every token, or None.
-    norm: behind everything, or None.
+    tokens: the matrix, one row a token.
+    project: projection from the embeddings' size to the hidden size, or None.
+    positions: [positions, H] in the dtype of activations; row p is added at position p. Or None.
+    segments: [segments, H]; the row of its segment is added to every token. Or None.
+    norm: the norm that follows everything else, or None.
     """
 
     tokens: LinearKernel
@@ -39,14 +39,18 @@ class EmbeddingWeights:
 
 
 def lengthened(table: Tensor, count: int) -> Tensor:
-    """A table of positions with at least `count` rows: the last one again, for drafts behind the longest context, whose tokens
-    nobody gets."""
+    """Return a table of positions with at least `count` rows.
+
+    The last row is repeated for drafts after the longest context, whose tokens no client receives.
+    """
     missing = count - len(table)
     return table if missing <= 0 else torch.cat([table, table[-1:].expand(missing, -1)])
 
 
 def sinusoids(spec: PositionsSpec, size: int) -> Tensor:
-    """float32 [rows, size]: the computed table of positions, see `PositionsSpec`; of an odd size, the last column is 0."""
+    """Return the computed table of positions, float32 [rows, size], see `PositionsSpec`. For an odd size the last
+    column is 0.
+    """
     half = size // 2
     steps = torch.arange(half, dtype=torch.float32) / max(half - 1, 1)
     frequencies = torch.exp(-math.log(10000) * steps)
@@ -61,10 +65,10 @@ def sinusoids(spec: PositionsSpec, size: int) -> Tensor:
 class Embedding:
     """The embedding of a model, or of the part of its vocabulary that a rank holds.
 
-    max_tokens: most tokens of one step.
-    reduce: adds up, in place, what every rank has computed a part of; None: this is the whole vocabulary.
-    given: embeddings of rows of the next step, int64 [R] and [R, H], in the place of their tokens'; None: there are none. Only
-        for models that neither scale nor project what their matrix has.
+    max_tokens: limit of tokens in one step.
+    reduce: sums the parts of all ranks, in place; None: this is the whole vocabulary.
+    given: rows of the next step, int64 [R], and the embeddings [R, H] that replace those of their tokens; None: no
+        replacement. Only for models that neither scale nor project the rows of their matrix.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class Embedding:
             self._segments = torch.zeros(max_tokens, dtype=torch.int64, device=weights.segments.device)
 
     def tell_segments(self, segments: Tensor | None) -> None:
-        """Of each token of the next steps, int64 [T]; None: all are of the first one."""
+        """Set the segment of each token of the next steps, int64 [T]; None: all tokens are in the first segment."""
         if self._segments is None:
             return
         if segments is None:
@@ -95,15 +99,15 @@ class Embedding:
 
     @property
     def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record."""
+        """Return all kernels that a runtime must be able to record."""
         project = self._weights.project
         return [self._weights.tokens] if project is None else [self._weights.tokens, project]
 
     def __call__(self, token_ids: Tensor, positions: Tensor, embedded: Tensor, added: Tensor, out: Tensor) -> None:
-        """out[T, H] of token_ids and positions, int64 [T].
+        """Write the residual stream to out [T, H], from token_ids and positions, int64 [T].
 
-        embedded: [T, E], between, where sizes differ.
-        added: [T, H], for what is added.
+        embedded: [T, E], scratch for the embeddings where E differs from H.
+        added: [T, H], scratch for the rows that are added.
         """
         weights = self._weights
         if weights.project is None:
@@ -124,12 +128,14 @@ class Embedding:
             weights.norm(out, out)
 
     def _add(self, table: Tensor, rows: Tensor, added: Tensor, out: Tensor) -> None:
-        """out += table[rows]."""
+        """Add table[rows] to out, with `added` as scratch."""
         self._kernels.take_rows(table, rows, added)
         self._kernels.add(added, out)
 
     def _tokens(self, token_ids: Tensor, out: Tensor) -> None:
-        """The tokens' rows. A rank gives zeros for rows that other ranks hold, so the sum has all of them."""
+        """Write the rows of the tokens to `out`. A rank writes zeros for rows that other ranks hold, so that the sum
+        has all of them.
+        """
         if self._reduce is None:
             self._weights.tokens.rows(token_ids, out)
             return

@@ -1,6 +1,6 @@
-"""The halves of blocks, mixers and MLPs, as they stand in the residual stream.
+"""The halves of blocks (mixers and MLPs) and their connection to the residual stream.
 
-Owns: which norm each reads, what happens to what it gives, and which of these steps a provider does in one call.
+Owns: the norm that each half reads, the treatment of its output, and which of these steps a provider does in one call.
 Never does: compute a half. Called by: the decoder.
 """
 
@@ -24,11 +24,12 @@ Norms = Mapping[str, Norm]
 class Half:
     """One half of a block.
 
-    norm: of the residual stream, which it reads; None: it reads the stream itself, or what another half has read.
-    behind: the norm of what it gives; None: there is none.
-    direct: whether it adds to the stream as it computes.
-    joint: what it gives is added to the stream by this, which leaves the stream normed for the next half; None: by itself.
-    is_ready: whether the half before has left the stream normed for it.
+    norm: norm of the residual stream that the half reads; None: it reads the stream itself, or the input of the other
+        half.
+    behind: norm of the half's output; None: there is none.
+    direct: whether the half adds to the stream as it computes.
+    joint: call that adds the output to the stream and normalizes the stream for the next half; None: separate calls.
+    is_ready: whether the previous half has already normalized the stream for this one.
     """
 
     norm: Norm | None
@@ -42,8 +43,8 @@ class Half:
 class Joint:
     """The norm of a branch, its addition to the residual stream, and the norm of the next half, in one call.
 
-    behind: the first of these norms; None: there is none.
-    following: the last one.
+    behind: norm of the branch; None: there is none.
+    following: norm of the next half.
     """
 
     add_norm: AddNorm
@@ -51,26 +52,31 @@ class Joint:
     following: Norm
 
     def __call__(self, branch: Tensor, residual: Tensor, normed: Tensor) -> None:
-        """All [T, H]: residual += branch, and normed becomes the norm of that. What branch holds then means nothing."""
+        """Add branch to residual and write the norm of the sum to normed, all [T, H]. The contents of branch are
+        undefined afterwards.
+        """
         before = None if self.behind is None else self.behind.weight
         self.add_norm(branch, before, residual, self.following.weight, self.following.eps, normed)
 
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """Of one block. mixer: the first one. mlp: the second one."""
+    """The two halves of one block. mixer: the first half. mlp: the second half."""
 
     mixer: Half
     mlp: Half
 
 
 def halves_of(spec: DecoderSpec, kernels: KernelSet, norms: Sequence[Norms], *, reduces: bool) -> list[Halves]:
-    """Those of each block. norms: of each block, by role. reduces: whether branches are summed over ranks."""
+    """Return the halves of each block. norms: norms of each block, by role. reduces: whether branches are summed over
+    ranks.
+    """
     adds_as_is = not reduces and spec.residual_scale == 1.0
     found = []
     for block, own in zip(spec.blocks, norms, strict=True):
         side_by_side = spec.order in ("parallel", "parallel_two")
         mixes_directly = adds_as_is and _is_plain(own, "input", "post_attention")
+        # A branch that is scaled cannot be added to the stream while it is computed.
         mixes_directly &= block.mixer_scale == 1.0 and block.beside_scale == 1.0
         thinks_directly = adds_as_is and _is_plain(own, "input" if side_by_side else "pre_mlp", "post_mlp")
         mixer = Half(None if block.wide else own.get("input"), own.get("post_attention"), mixes_directly)
@@ -85,7 +91,7 @@ def _is_plain(norms: Norms, before: str, behind: str) -> bool:
 
 
 def _in_order(blocks: Sequence[BlockSpec], halves: Sequence[Halves]) -> list[Half]:
-    """The halves that there are."""
+    """Return the halves that exist, in order."""
     found = []
     for block, both in zip(blocks, halves, strict=True):
         if block.mixers:
@@ -96,7 +102,7 @@ def _in_order(blocks: Sequence[BlockSpec], halves: Sequence[Halves]) -> list[Hal
 
 
 def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None:
-    """Give those halves a joint for which a provider has one."""
+    """Set `joint` on the halves for which a provider has a combined call."""
     add_norm = kernels.add_rms_norm
     if add_norm is None or spec.residual_scale != 1.0 or spec.order == "residual_post":
         return
@@ -109,7 +115,8 @@ def _join(spec: DecoderSpec, kernels: KernelSet, halves: Sequence[Half]) -> None
 
 
 def _fits(following: Norm, behind: Norm | None) -> bool:
-    """Whether both norms are of the kind that one call does."""
+    """Whether one call can compute both norms."""
     if following.is_centred:
         return False
+    # The combined call has one epsilon for both norms.
     return behind is None or (behind.eps == following.eps and not behind.is_centred)

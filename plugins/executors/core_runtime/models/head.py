@@ -1,4 +1,4 @@
-"""The way out of a decoder: from rows of the residual stream to logits.
+"""The output layer of a decoder: from rows of the residual stream to logits.
 
 Owns: the order of its operations and its buffers. Never does: sample. Called by: the decoder, once a step.
 """
@@ -19,12 +19,12 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 @dataclass(slots=True)
 class HeadWeights:
-    """What a head is made of.
+    """The prepared weights of a head.
 
-    norm: in front of it, or None.
-    project: from the hidden size to the embeddings' size, or None.
-    tokens: the matrix, a row a token; None for a model whose result is the hidden state.
-    bias: float32 [V], added to the logits of a tied head, or None; a head of its own has its bias in `tokens`.
+    norm: norm before the head, or None.
+    project: projection from the hidden size to the embeddings' size, or None.
+    tokens: the matrix, one row a token; None for a model whose result is the hidden state.
+    bias: float32 [V], added to the logits of a tied head, or None; an untied head has its bias in `tokens`.
     token_ids: int64 [rows of `tokens`], the token of each row of a smaller head; None: row i is token i.
     """
 
@@ -38,7 +38,7 @@ class HeadWeights:
 class Head:
     """The output head of a model, or of the part of its vocabulary that a rank holds.
 
-    max_rows: most rows of one call.
+    max_rows: limit of rows in one call.
     """
 
     def __init__(
@@ -62,17 +62,19 @@ class Head:
 
     @property
     def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record."""
+        """Return all kernels that a runtime must be able to record."""
         kernels = (self._weights.project, self._weights.tokens)
         return [kernel for kernel in kernels if kernel is not None]
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but kernels computes."""
+        """Whether the head consists of kernels alone."""
         return self._weights.bias is None
 
     def hidden(self, rows: Tensor) -> Tensor:
-        """The normed rows `rows` (int64 [R]) of the latest residual stream, [R, H], valid until the next call."""
+        """Return the rows `rows` (int64 [R]) of the latest residual stream after the final norm, [R, H], valid until
+        the next call.
+        """
         last = self._workspace.view("last", rows.shape[0])
         self._kernels.take_rows(self._workspace.buffer("residual"), rows, last)
         if self._weights.norm is not None:
@@ -80,7 +82,7 @@ class Head:
         return last
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """float32 logits [R, V] of these rows, valid until the next call."""
+        """Return float32 logits [R, V] of the rows `rows`, valid until the next call."""
         assert self._weights.tokens is not None, "this model has no output head"
         last = self.hidden(rows)
         count = rows.shape[0]
@@ -99,5 +101,5 @@ class Head:
         return out
 
     def view(self, count: int) -> Tensor:
-        """Where logits are put, [count, V]: a view of the workspace, valid until the next call."""
+        """Return the buffer of the logits, [count, V]: a view of the workspace, valid until the next call."""
         return self._workspace.view("logits", count)

@@ -1,4 +1,4 @@
-"""Scales of an 8-bit KV cache that a checkpoint brings.
+"""Scales of an 8-bit KV cache that a checkpoint contains.
 
 Owns: their names and their meaning. Never does: compute scales from data. Called by: the worker.
 """
@@ -16,19 +16,20 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 
 _NAME: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.(?:.+\.)?(k|v|kv)(?:_scale|_proj\.output_scale)$")
 _QUERIES: Final = re.compile(r"(?:^|\.)layers\.\d+\.(?:.+\.)?q_scale$")
-"""Of queries that are rounded to 8 bits, too; here they are not."""
+"""Scales of queries that are rounded to 8 bits too. They are not rounded here, so these scales are not used."""
 
 
 def is_kv_scale(name: str) -> bool:
-    """Whether a tensor is the scale of a KV cache, or of the queries that meet it."""
+    """Whether a tensor is a scale of the KV cache or of the queries."""
     return _NAME.search(name) is not None or _QUERIES.search(name) is not None
 
 
 def kv_scales(loader: Loader, manifest: CheckpointManifest, dtype: str) -> dict[int, AttentionParams]:
-    """By layer, for a KV type that has one scale a layer; empty for the others. Raises CheckpointError.
+    """Return the scales by layer, for a KV type that has one scale a layer; empty for the others. Raises
+    CheckpointError.
 
-    `….layers.3.self_attn.k_scale`, `v_scale`, or `kv_scale` for both: a stored number times the scale is the value. So are
-    `k_proj.output_scale` and `v_proj.output_scale`, as Quark and older versions of compressed-tensors write them.
+    `….layers.3.self_attn.k_scale`, `v_scale`, or `kv_scale` for both: a stored number times the scale is the value. So
+    are `k_proj.output_scale` and `v_proj.output_scale`, as Quark and older versions of compressed-tensors write them.
     """
     kind = KV_TYPES[dtype]
     if kind.item_bytes > 1 or kind.scaled:

@@ -1,6 +1,6 @@
-"""From a checkpoint to prepared weights, one tensor at a time: the peak is the weights plus one layer.
+"""Loading of a checkpoint to prepared weights, one tensor at a time: peak memory is the weights plus one layer.
 
-Owns: which tensors are read, which part of the model each belongs to, and when a part is complete.
+Owns: the choice of tensors to read, the part of the model that each belongs to, and the moment when a part is complete.
 Never does: know a file format (loaders), a packing (quantization methods) or a chip (kernels).
 Called by: the model's instance, once.
 """
@@ -37,9 +37,10 @@ WHOLE: Final = Part()
 
 
 class WeightLoading:
-    """Builds `DecoderWeights` from a loader's tensors.
+    """One loading of a model: builds `DecoderWeights` from a loader's tensors.
 
-    spec: of the whole model, whose tensors the checkpoint has; weights are cut to `part` of it after they are packed.
+    spec: shape of the whole model, whose tensors the checkpoint has. Weights are cut to `part` of it after they are
+        packed.
     store, prepared, recorder: see `Packing`.
     """
 
@@ -65,9 +66,9 @@ class WeightLoading:
         self.packing = Packing(spec, part, method, kernels, dtype, activation_dtype, device, store, prepared, recorder)
 
     def run(self, loader: Loader, *, progress: bool = False) -> DecoderWeights:
-        """Read every tensor once, but none of parts that are taken over.
+        """Read every tensor once, except those of parts that are taken over from the previous model.
 
-        Raises CheckpointError when one is missing or has another shape.
+        Raises CheckpointError when a tensor is missing or has another shape.
         """
         self._check_tensors()
         self._check_tied(loader)
@@ -78,9 +79,10 @@ class WeightLoading:
         return self._built(waiting, vectors)
 
     def _built(self, waiting: PendingModel, vectors: Mapping[str, Tensor]) -> DecoderWeights:
-        """The weights, when all matrices have come. vectors: the other tensors, by name."""
+        """Return the weights, once all matrices have arrived. vectors: the other tensors, by name."""
         built = [block.build(vectors) for block in waiting.blocks]
         rows = None if waiting.embedding is None else waiting.embedding.built
+        # A tied head uses the embedding's kernel.
         own = rows if waiting.head is None else waiting.head.built
         project = {role: matrix.built for role, matrix in waiting.projections.items()}
         way_in = self._embedding(rows, project.get("in"), vectors)
@@ -89,14 +91,14 @@ class WeightLoading:
         return DecoderWeights(way_in, way_out, built, taken, self._pooling_head(vectors))
 
     def _pooling_head(self, vectors: Mapping[str, Tensor]) -> VectorHead | None:
-        """What makes classes of pooled vectors; None where the checkpoint has no such head."""
+        """Return the head that turns pooled vectors into class scores; None where the model has no such head."""
         spec = self.spec.pooling_head
         return None if spec is None else head_of(spec, vectors, self.manifest.ref)
 
     def _draft_input(
         self, linears: Mapping[str, LinearKernel], vectors: Mapping[str, Tensor]
     ) -> DraftInputWeights | None:
-        """The way into a draft; None where this is none that takes in hidden states."""
+        """Return the input layer of a draft; None for a model that does not take in hidden states."""
         spec = self.spec
         if spec.draft_input is None:
             return None
@@ -109,7 +111,7 @@ class WeightLoading:
     def _embedding(
         self, rows: LinearKernel | None, project: LinearKernel | None, vectors: Mapping[str, Tensor]
     ) -> EmbeddingWeights | None:
-        """The way into the model; None where this part has no matrix of embeddings."""
+        """Return the input layer of the model; None where this part has no matrix of embeddings."""
         if rows is None:
             return None
         spec = self.spec
@@ -133,7 +135,7 @@ class WeightLoading:
     def _head(
         self, tokens: LinearKernel | None, project: LinearKernel | None, vectors: Mapping[str, Tensor]
     ) -> HeadWeights | None:
-        """The way out of the model; None where this part does not end with it."""
+        """Return the output layer of the model; None where this part does not contain it."""
         spec = self.spec
         if not spec.holds_head:
             return None
@@ -152,7 +154,10 @@ class WeightLoading:
         return HeadWeights(norm, project, tokens if spec.causal_lm else None, bias, token_ids)
 
     def _token_ids(self, distances: Tensor) -> Tensor:
-        """int64: the token of each row of a smaller head, which lies that far behind the row's number."""
+        """Return the token of each row of a smaller head, int64: the row's number plus its entry in `distances`.
+
+        Raises CheckpointError when tokens repeat or are not in the vocabulary.
+        """
         ids = torch.arange(len(distances)) + distances.to(torch.int64)
         least, most = int(ids.min()), int(ids.max())
         if least < 0 or most >= self.spec.vocab_size or len(ids.unique()) < len(ids):
@@ -165,13 +170,14 @@ class WeightLoading:
     def _read(
         self, loader: Loader, pending: list[Pending[Any]], names: set[str], *, progress: bool
     ) -> dict[str, Tensor]:
-        """Give each matrix to the part that waits for it. Returns the other tensors, in float32."""
+        """Pass each matrix to the part that waits for it. Returns the other tensors, in float32."""
         owners = {name: one for one in pending for name in one.missing}
         reads = [*owners, *sorted(names)]
         vectors: dict[str, Tensor] = {}
         with loading_bar(self.manifest, reads, shown=progress) as bar:
             for name, tensor in loader.iter(self.manifest, reads):
                 if name in names:
+                    # A copy, because the loader may reuse the memory of the tensor.
                     vectors[name] = tensor.to(torch.float32, copy=True)
                 else:
                     owners[name].arrive(name, tensor)
@@ -187,18 +193,21 @@ class WeightLoading:
         return vectors
 
     def _check_tensors(self) -> None:
-        """Nothing is missing, and nothing is left unread: a model does not compute with what it does not read."""
+        """Check that no tensor is missing or unread: a tensor that is not read would be missing from the
+        computation.
+        """
         found = check_tensors(self.manifest, self._whole, self.packing.plan)
         problems = found.problems(self.manifest.ref, self._whole)
         if problems:
             raise CheckpointError(problems[0])
 
     def _check_tied(self, loader: Loader) -> None:
-        """A head beside the embedding that it is tied to must be equal to it."""
+        """Check that a head stored next to the embedding that it is tied to is equal to it."""
         spec = self.spec
         both = [f"{spec.embedding().name}.weight", OWN_HEAD]
         if not spec.tied or not all(name in self.manifest.tensors for name in both):
             return
+        # Neither tensor has changed since the previous model, whose loading has compared them.
         if self._store is not None and not self._store.is_new(both):
             return
         embedding, head = (tensor.clone() for _, tensor in loader.iter(self.manifest, both))

@@ -1,6 +1,7 @@
 """The second half of a block: one MLP, or a router and its experts.
 
-Owns: the order of their operations on a step's views. Never does: allocate, norm, touch the residual stream by itself.
+Owns: the order of their operations on a step's views. Never does: allocate, normalize, touch the residual stream by
+itself.
 Called by: the decoder, once a block.
 """
 
@@ -17,11 +18,11 @@ from core_runtime.specs.decoder_spec import ExpertsSpec, MLPSpec
 
 
 class DenseMLP:
-    """down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate.
+    """A dense MLP: down(act(gate(x)) * up(x)), or down(act(up(x))) without a gate.
 
-    spec: with all numbers in the activation's name.
+    spec: spec with all parameters in the activation's name.
     gate_up: gate and up side by side, or up alone.
-    inner_norm: in front of down, or None.
+    inner_norm: norm before down, or None.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class DenseMLP:
 
     @property
     def capturable(self) -> bool:
-        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
+        """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
         linears = [*self.gate_up.kernels, *self.down.kernels]
         return all(is_recordable(linear) for linear in linears)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= the MLP of x [T, H]."""
+        """Compute out[T, H] (+)= the MLP of x [T, H]."""
         spec = self.spec
         first, inner = views.mlp_views(spec)
         if self._activated_gate_up is not None:
@@ -71,11 +72,11 @@ class DenseMLP:
 
 
 class ExpertsMLP:
-    """The weighted sum of the experts that a router chooses for each token, and of one that all share (or None).
+    """A router and its experts: the weighted sum of the experts chosen for each token, plus a shared expert (or None).
 
-    spec: how the router chooses, and which experts are held.
-    correction: float32 [E], counts in the choice alone, or None.
-    shared_gate: to one number a token, whose sigmoid multiplies the shared expert, or None.
+    spec: routing, and the experts that this rank holds.
+    correction: float32 [E], added to the scores for the choice only, or None.
+    shared_gate: projection to one number a token, whose sigmoid multiplies the shared expert, or None.
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class ExpertsMLP:
 
     @property
     def capturable(self) -> bool:
-        """Whether a runtime can record every kernel that a call runs, beside the operations of the kernel set."""
-        if self.held is not None:  # choices of other ranks' experts are dropped by torch
+        """Whether a runtime can record every kernel that a call runs, apart from the operations of the kernel set."""
+        if self.held is not None:  # torch operations drop the choices of other ranks' experts
             return False
         if self.shared is not None and not self.shared.capturable:
             return False
@@ -113,7 +114,7 @@ class ExpertsMLP:
         return all(is_recordable(part) for part in parts)
 
     def __call__(self, x: Tensor, views: StepViews, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= the chosen experts of x [T, H]."""
+        """Compute out[T, H] (+)= the chosen experts of x [T, H]."""
         ids = views.expert_ids
         weights = views.expert_weights
         self.router(x, views.router)
@@ -126,7 +127,7 @@ class ExpertsMLP:
             self._add_shared(self.shared, x, views, out)
 
     def _add_shared(self, shared: DenseMLP, x: Tensor, views: StepViews, out: Tensor) -> None:
-        """out += the expert that all tokens take."""
+        """Add the shared expert, which all tokens use, to out."""
         if self.shared_gate is None:
             shared(x, views, out, accumulate=True)
             return
@@ -137,12 +138,13 @@ class ExpertsMLP:
 
 
 BlockMLP = DenseMLP | ExpertsMLP
-"""Everything that may be the second half of a block."""
+"""Types of the second half of a block."""
 
 
 def _drop_foreign(ids: Tensor, weights: Tensor, start: int, stop: int) -> None:
-    """Number the experts from `start` on; a choice of an expert that another rank has counts nothing here."""
+    """Renumber the experts from `start` on, in place; choices of experts on other ranks get weight 0."""
     foreign = (ids < start) | (ids >= stop)
     ids.sub_(start)
+    # A dropped choice keeps an id in range, with weight 0.
     ids.masked_fill_(foreign, 0)
     weights.masked_fill_(foreign, 0.0)

@@ -1,6 +1,6 @@
-"""What a model calls beside the operations that every model calls.
+"""Operations that a model calls in addition to those that every model calls.
 
-Owns: that list. Never does: compute. Called by: the decoder, which asks whether all of it can be recorded.
+Owns: that list. Never does: compute. Called by: the decoder, to check that a runtime can record all of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec, NormSpec
 
 
 def needs(spec: DecoderSpec) -> set[str]:
-    """Operations and features, by the names of `KernelSet.recorded`."""
+    """Return operations and features, by the names of `KernelSet.recorded`."""
     found: set[str] = set()
     if _centres(spec.norm):
         found.add("layer_norm")
@@ -35,7 +35,7 @@ def needs(spec: DecoderSpec) -> set[str]:
 
 
 def _around_heads(spec: DecoderSpec, index: int) -> set[str]:
-    """For the norms of queries and keys."""
+    """Return the operations for the norms of queries and keys."""
     heads = spec.block_heads(index)
     if heads.norm is None:
         return set()

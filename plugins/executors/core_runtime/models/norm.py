@@ -1,6 +1,7 @@
 """A normalization with its weights.
 
-Owns: which kernel computes it. Never does: allocate during a step. Called by: the decoder and the mixers.
+Owns: the choice of the kernel that computes it. Never does: allocate during a step. Called by: the decoder and the
+mixers.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from core_runtime.specs.block_spec import NormSpec
 class Norm:
     """One norm of a model.
 
-    is_centred: whether it takes the mean away (a layer norm).
-    eps: added to the mean square.
-    weight: float32, with the family's offset added: [H], or [D], [heads, D] for heads; ones where the checkpoint has none.
-    bias: of the same shape, or None.
+    is_centred: whether it subtracts the mean (a layer norm).
+    eps: number added to the mean square.
+    weight: float32, with the family's offset added: [H], or [D], [heads, D] for heads; ones where the checkpoint has
+        none.
+    bias: tensor of the same shape, or None.
     """
 
     __slots__ = ("_kernels", "bias", "eps", "is_centred", "weight")
@@ -30,14 +32,14 @@ class Norm:
         self.bias = bias
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """out[T, H] = the normalized x [T, H]; out may be x."""
+        """Write the normalized x [T, H] to out [T, H]; out may be x."""
         if self.is_centred:
             self._kernels.layer_norm(x, self.weight, self.bias, self.eps, out)
         else:
             self._kernels.rms_norm(x, self.weight, self.eps, out)
 
     def heads(self, x: Tensor) -> None:
-        """In place over the last axis of x [T, heads, D], whose rows may be strided."""
+        """Normalize the last axis of x [T, heads, D] in place. Rows of x may be strided."""
         if self.is_centred:
             self._kernels.layer_norm_heads(x, self.weight, self.bias, self.eps)
         else:

@@ -1,6 +1,6 @@
-"""From the tensors of a layer to prepared kernels.
+"""Packing of a layer's tensors to prepared kernels.
 
-Owns: how parts are packed, cut to what a rank holds, fused and handed to the kernels.
+Owns: how parts are packed, cut to a rank's share, fused and passed to the kernels.
 Never does: read a checkpoint, know a packing (quantization methods) or a chip (kernels).
 Called by: the parts of the weight loading, once each is complete.
 """
@@ -34,17 +34,19 @@ Tensors = Mapping[str, Tensor]
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 DENSE_ACTIVATION: dict[str, Activation] = {"float32": "none", "bfloat16": "bf16", "float16": "none"}
 SEGMENTS: Final = 8
-"""Segments of the inputs of a layer that ranks may divide: each has a sum of its own, whatever the number of ranks."""
+"""Segments of the inputs of a layer that ranks may divide. Each segment has a sum of its own, independent of the number
+of ranks.
+"""
 Orders = Mapping[str, tuple[RowOrder, ...]]
-"""By name of a part, how its rows are put in the order of the engine."""
+"""Name of a part → the orders that bring its rows into the order of the engine."""
 NO_ORDERS: Final[Orders] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """One part, packed and cut.
+    """One part of a layer, packed and cut.
 
-    part: what a rank holds of it.
+    part: the rank's share of the part.
     weight: the part in its canonical form.
     fuse_key: neighbours with equal keys and activations become one kernel where their weights can be fused.
     activation: the precision of the inputs.
@@ -57,16 +59,17 @@ class Packed:
 
 
 class Packing:
-    """What all parts of one model need to become kernels.
+    """The settings with which all parts of one model become kernels.
 
-    spec: of the whole model; methods are asked about whole parts.
-    part: what this rank holds of it.
+    spec: shape of the whole model; methods plan whole parts.
+    part: this rank's share of the model.
     method: unpacks the checkpoint's format; None: all matrices are plain.
-    dtype: of plain matrices.
-    activation_dtype: of biases, as of tensors between layers.
-    store: of the parts that are built, with memory for them; None: kernels allocate for themselves, and nothing follows.
-    prepared: kernels that were saved, which are taken instead of packing tensors; None: there are none.
-    recorder: is told of each kernel that is made; None: nobody wants to know.
+    dtype: dtype of plain matrices.
+    activation_dtype: dtype of biases and of tensors between layers.
+    store: store of the built parts, with memory for them; None: kernels allocate for themselves, and no later model
+        takes parts over.
+    prepared: saved kernels, which replace the packing of tensors; None: there are none.
+    recorder: callback for each kernel that is made, or None.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Packing:
         self.kernels = kernels
 
     def restored(self, parts: Sequence[LayerSpec]) -> list[LinearKernel] | None:
-        """The kernels of these parts as they were saved, None where they were not. Raises CheckpointError."""
+        """Return the saved kernels of these parts, None where there are none. Raises CheckpointError."""
         if self._prepared is None:
             return None
         name = kernel_name(parts)
@@ -117,11 +120,11 @@ class Packing:
         return kernels
 
     def taken_over(self, parts: Sequence[LayerSpec]) -> Any | None:
-        """What the model before has of these parts, where nothing about them has changed; None otherwise."""
+        """Return what the previous model built of these parts, if nothing about them has changed; None otherwise."""
         return None if self._store is None else self._store.find(kernel_name(parts), self._origin(parts))
 
     def keep(self, parts: Sequence[LayerSpec], built: Any) -> None:
-        """These parts were built."""
+        """Store what was built of these parts, for the next model."""
         if self._store is not None:
             self._store.keep(kernel_name(parts), self._origin(parts), built)
 
@@ -130,7 +133,7 @@ class Packing:
         return Origin(frozenset(self.reads(parts)), plans)
 
     def plan(self, part: LayerSpec) -> PartPlan | DensePlan:
-        """How a part is held. Raises PluginError when the method cannot serve it."""
+        """Return how a part is stored. Raises PluginError when the method does not support it."""
         known = self._plans.get(part.name)
         if known is not None:
             return known
@@ -143,7 +146,7 @@ class Packing:
         raise PluginError(f"The quantization method cannot serve {part.name}: {plan.reason}")
 
     def reads(self, parts: Iterable[LayerSpec]) -> set[str]:
-        """The tensors that these parts are made of."""
+        """Return the names of the tensors that these parts are made of."""
         names: set[str] = set()
         for part in parts:
             names.update(self.plan(part).reads)
@@ -152,16 +155,16 @@ class Packing:
         return names
 
     def form(self, part: LayerSpec) -> tuple[str, str, Activation]:
-        """(format, fuse key, activation) of a part, known before anything is read."""
+        """Return (format, fuse key, activation) of a part, which are known before any tensor is read."""
         plan = self.plan(part)
         if isinstance(plan, DensePlan):
             return self._dtype, "dense", DENSE_ACTIVATION[self._dtype]
         return plan.format, plan.fuse_key, plan.activation
 
     def pack(self, part: LayerSpec, tensors: Tensors, orders: Orders = NO_ORDERS) -> Packed:
-        """One part, its rows in the order of the engine, cut to what this rank holds.
+        """Return one part with its rows in the order of the engine, cut to this rank's share.
 
-        orders: see `MixerParts.orders`. Raises UserError where its format refuses to be cut.
+        orders: see `MixerParts.orders`. Raises UserError where its format cannot be cut.
         """
         plan = self.plan(part)
         if isinstance(plan, DensePlan):
@@ -176,18 +179,17 @@ class Packing:
         return Packed(part, held, plan.fuse_key, plan.activation)
 
     def _ordered(self, weight: CanonicalWeight, part: LayerSpec, orders: Orders) -> CanonicalWeight:
-        """The whole weight with its rows in the order of the engine."""
+        """Return the whole weight with its rows in the order of the engine."""
         wanted = orders.get(part.name)
         if not wanted:
             return weight
         return weight.rows(row_order(wanted, weight.shape[0]))
 
     def linear(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders = NO_ORDERS) -> Linear:
-        """Parts side by side; neighbours with equal fuse keys become one kernel.
+        """Return a layer of parts side by side. Neighbours with equal fuse keys become one kernel.
 
-        Their tensors may still forbid it: an order of inputs is only known once it is read.
-
-        orders: see `MixerParts.orders`; of the whole model.
+        Their tensors may still prevent fusion: an order of inputs is only known once it is read.
+        orders: see `MixerParts.orders`; orders of the whole model.
         """
         groups: list[list[Packed]] = []
         before: tuple[str, Activation] | None = None
@@ -203,11 +205,11 @@ class Packing:
         return Linear(kernels)
 
     def matrix(self, part: LayerSpec, tensors: Tensors) -> LinearKernel:
-        """One part alone: the embedding, the head."""
+        """Return the kernel of a part that stands alone: the embedding, the head."""
         return self._kernel([part], [self.pack(part, tensors)], tensors, NO_ORDERS)
 
     def halves(self, part: LayerSpec, mixer: LatentSpec, tensors: Tensors) -> tuple[HeadsKernel, HeadsKernel]:
-        """The up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
+        """Return the up-projection of a latent, cut by heads: from queries to latents, and from latents to values.
 
         Its rows belong to (head, key then value). A packed one is unpacked here: one of its halves multiplies along N.
         """
@@ -228,27 +230,28 @@ class Packing:
         return to_latent, from_latent
 
     def moved(self, experts: Experts) -> Experts:
-        """The same on the device."""
+        """Return the experts on the device."""
         return experts if self.device.type == "cpu" else experts.to(self.device)
 
     def on_device(self, tensor: Tensor) -> Tensor:
-        """A vector as kernels take it, in float32."""
+        """Return a vector as kernels take it: on the device, in float32."""
         return tensor.to(self.device, torch.float32)
 
     def as_activation(self, tensor: Tensor) -> Tensor:
-        """A table or vector that is added to the residual stream, in the dtype of tensors between layers."""
+        """Return a table or vector that is added to the residual stream, in the dtype of tensors between layers."""
         return tensor.to(self.device, self._activation_dtype)
 
     def _kernel(
         self, parts: Sequence[LayerSpec], group: Sequence[Packed], tensors: Tensors, orders: Orders
     ) -> LinearKernel:
-        """The kernel of one group of the layer that is made of `parts`."""
+        """Return the kernel of one group of the layer that is made of `parts`."""
         weights = [packed.weight for packed in group]
         bias = self._bias([packed.part for packed in group], tensors, orders)
         fused = fuse(weights)
         moved = fused if self.device.type == "cpu" else fused.to(self.device)
         first = group[0]
         segments = 1
+        # A rank computes its share of the segments, so that a sum's order does not depend on the number of ranks.
         if first.part.summed:
             segments = max(SEGMENTS // self._part.size, 1)
         kernel = self.kernels.linear(moved, activation=first.activation, bias=bias, room=self._room, segments=segments)
@@ -264,7 +267,7 @@ class Packing:
         bias: Tensor | None = None,
         segments: int = 1,
     ) -> None:
-        """Tell the recorder, if there is one, of a kernel of `parts`."""
+        """Report a kernel of `parts` to the recorder, if there is one."""
         if self._recorder is None:
             return
         saved = self.kernels.save(kernel, weight, activation=activation, bias=bias, segments=segments)
@@ -273,9 +276,10 @@ class Packing:
             self._recorder(kernel_name(parts), self.reads(parts), layout, form)
 
     def _bias(self, parts: Sequence[LayerSpec], tensors: Tensors, orders: Orders) -> Tensor | None:
-        """The bias of fused parts: zeros for parts without one, None when no part has one.
+        """Return the bias of fused parts: zeros for parts without one, None when no part has one.
 
-        When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it once.
+        When ranks divide the inputs of a layer, the first rank alone has the bias, so that the sum over ranks has it
+        once.
         """
         biased: set[str] = set()
         for part in parts:
@@ -297,11 +301,11 @@ class Packing:
         return torch.cat(pieces).to(self.device, self._activation_dtype)
 
     def _sums(self, part: LayerSpec) -> bool:
-        """Whether ranks have different inputs of the layer, hence partial sums."""
+        """Whether ranks hold different inputs of the layer, and so compute partial sums."""
         return part.shape[1] < self._whole[part.name].shape[1]
 
     def _held_rows(self, part: LayerSpec) -> Tensor:
-        """Which rows of the whole part this rank holds, int64; of each of its sections its share."""
+        """Return the rows of the whole part that this rank holds, int64: its share of each section."""
         whole = self._whole[part.name]
         if not part.sections:
             return torch.arange(whole.shape[0])[self._part.slice_of(whole.shape[0], part.shape[0])]
@@ -314,11 +318,11 @@ class Packing:
         return torch.cat(pieces)
 
     def _cut(self, weight: CanonicalWeight, part: LayerSpec) -> CanonicalWeight:
-        """The rows and columns of a packed weight that this rank holds."""
+        """Return the rows and columns of a packed weight that this rank holds."""
         n, k = weight.shape
         rows, columns = part.shape
         if rows < n:
-            weight = weight.rows(self._held_rows(part))  # numbers, not a slice: rows are copied, the rest can go
+            weight = weight.rows(self._held_rows(part))  # indices, not a slice: a copy, so the rest can be freed
         if columns == k:
             return weight
         refused = f"{part.name} cannot be divided into {self._part.size} parts"

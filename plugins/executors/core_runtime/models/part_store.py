@@ -1,7 +1,8 @@
-"""The parts of a model as they were built, so that the model which follows it takes over those whose tensors have not changed.
+"""A store of a model's built parts, from which the next model takes over the parts whose tensors have not changed.
 
-Owns: what each part was made of, and the places in memory that it takes. Never does: read, pack or prepare, or know which
-tensors are newer. Called by: the packing (asks for parts, keeps new ones), the reloader (has one follow another).
+Owns: the record of the tensors that each part was made of, and the memory of each part. Never does: read, pack or
+prepare, or know which tensors are newer. Called by: the packing (looks up parts, stores new ones), the reloader
+(creates the next model's store).
 """
 
 from __future__ import annotations
@@ -16,30 +17,33 @@ from core.api.specs import DensePlan, PartPlan
 
 
 class Memory(Protocol):
-    """Gives memory for prepared weights."""
+    """An allocator for prepared weights."""
 
     def take(self, nbytes: int) -> Tensor:
-        """uint8 [nbytes]."""
+        """Return memory for prepared weights, uint8 [nbytes]."""
         ...
 
     def give_back(self, memory: Tensor) -> None:
-        """Nobody uses it any more."""
+        """Release memory that is no longer in use."""
         ...
 
     def stay_with(self, kept: Iterable[Tensor]) -> None:
-        """Everything but these will be given back: take nothing that would keep it from going."""
+        """Announce that everything except `kept` will be released soon. Later allocations must not prevent its
+        release.
+        """
         ...
 
     def end_stay(self) -> None:
-        """That is no longer so."""
+        """End the effect of `stay_with`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What decides what a part becomes, besides the bytes of its tensors.
+    """The facts that determine a part, apart from the bytes of its tensors.
 
-    reads: names of its tensors. plans: how each of the layers in it is held.
+    reads: names of its tensors.
+    plans: how each layer of the part is stored.
     """
 
     reads: frozenset[str]
@@ -48,7 +52,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class BuiltPart:
-    """built: the kernel, or what consists of kernels. places: memory that was taken for it."""
+    """A part as it was built.
+
+    built: the kernel, or an object made of kernels.
+    places: memory that was allocated for it.
+    """
 
     origin: Origin
     built: Any
@@ -56,10 +64,10 @@ class BuiltPart:
 
 
 class PartStore:
-    """Of one model, or of its successor: see `following`.
+    """The parts of one model, or of its successor (see `following`).
 
-    memory: where prepared weights of both lie.
-    taken_over: names of the parts that are those of the model before.
+    memory: allocator for the prepared weights of both models.
+    taken_over: names of the parts that come from the previous model.
     """
 
     def __init__(self, memory: Memory) -> None:
@@ -68,13 +76,13 @@ class PartStore:
         self._parts: dict[str, BuiltPart] = {}
         self._before: Mapping[str, BuiltPart] = {}
         self._changed: Set[str] | None = None
-        self._loose: list[Tensor] = []  # places of the part that is being built
+        self._loose: list[Tensor] = []  # memory of the part that is being built
         self._stays = False
 
     def following(self, changed: Set[str] | None) -> PartStore:
-        """For the model that takes the place of this one's; then call `settle`, or `undo`.
+        """Return a store for the model that replaces this one. Afterwards call `settle`, or `undo`.
 
-        changed: tensors that may not be as they were; None: all of them.
+        changed: tensors that may have changed; None: all of them.
         """
         store = PartStore(self._memory)
         store._before = self._parts
@@ -82,11 +90,11 @@ class PartStore:
         return store
 
     def is_new(self, names: Iterable[str]) -> bool:
-        """Whether the model before may have had another of these tensors, or there was none."""
+        """Whether any of these tensors may differ from the previous model's, or there was no previous model."""
         return self._changed is None or not self._changed.isdisjoint(names)
 
     def room(self, nbytes: int) -> Tensor:
-        """uint8 [nbytes] for the part that `keep` is called with next."""
+        """Return uint8 [nbytes] for the part that the next call of `keep` stores."""
         if self._before and not self._stays:
             self._stays = True
             self._memory.stay_with(place for name in self.taken_over for place in self._parts[name].places)
@@ -95,7 +103,7 @@ class PartStore:
         return memory
 
     def find(self, name: str, origin: Origin) -> Any | None:
-        """The part of the model before, where it would be built the same once more."""
+        """Return a part of the previous model, if building it again would give the same result; None otherwise."""
         known = self._before.get(name)
         if known is None or known.origin != origin or self.is_new(origin.reads):
             return None
@@ -104,12 +112,12 @@ class PartStore:
         return known.built
 
     def keep(self, name: str, origin: Origin, built: Any) -> None:
-        """A part was built."""
+        """Store a part that was built, with the memory allocated since the last call."""
         self._parts[name] = BuiltPart(origin, built, tuple(self._loose))
         self._loose.clear()
 
     def settle(self) -> None:
-        """The model before computes no more: memory of parts that were not taken over may be taken again."""
+        """Release the memory of parts that were not taken over. The previous model must not compute any more."""
         for name, part in self._before.items():
             if name not in self.taken_over:
                 self._give_back(part.places)
@@ -117,7 +125,7 @@ class PartStore:
         self._memory.end_stay()
 
     def undo(self) -> None:
-        """This model will not compute; the one before goes on."""
+        """Discard this model, which will not compute; the previous one stays in use."""
         self._give_back(self._loose)
         for name, part in self._parts.items():
             if name not in self.taken_over:

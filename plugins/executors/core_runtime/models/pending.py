@@ -1,6 +1,7 @@
 """Parts of a model whose tensors are still being read.
 
-Owns: which tensors a part waits for, and what it becomes when all are there. Never does: read, pack or prepare.
+Owns: the tensors that a part waits for, and what is built from them once all have arrived. Never does: read, pack or
+prepare.
 Called by: the weight loading.
 """
 
@@ -22,11 +23,11 @@ from core_runtime.weights.experts import ExpertsStack
 
 T = TypeVar("T")
 Halves = tuple[HeadsKernel, HeadsKernel]
-"""From queries to latents, and from latents to values."""
+"""Projections from queries to latents, and from latents to values."""
 
 
 class Pending(Generic[T]):
-    """One thing that is built as soon as its last tensor has arrived; what was read is then dropped.
+    """An object that is built as soon as its last tensor has arrived. Its tensors are then dropped.
 
     missing: names of the tensors that have not arrived.
     """
@@ -39,29 +40,30 @@ class Pending(Generic[T]):
 
     @classmethod
     def ready(cls, built: T) -> Pending[T]:
-        """One that waits for nothing."""
+        """Return a `Pending` that is already built."""
         pending = cls(set(), lambda tensors: built)
         pending._built.append(built)
         return pending
 
     @property
     def built(self) -> T:
-        """What it became; only when nothing is missing."""
+        """Return the built object. Only valid when nothing is missing."""
         return self._built[0]
 
     def arrive(self, name: str, tensor: Tensor) -> None:
-        """Take a tensor, which the loader may reuse afterwards."""
+        """Accept a tensor. The loader may reuse its memory afterwards, so all but the last one are copied."""
         self.missing.discard(name)
         if self.missing:
             self._tensors[name] = tensor.clone()
             return
+        # The last tensor needs no copy: the part is built before the loader continues.
         self._tensors[name] = tensor
         self._built.append(self._build(self._tensors))
         self._tensors = {}
 
 
 class ExpertsOneByOne:
-    """The experts of a layer, each prepared when it is complete: only one is ever in memory twice.
+    """The experts of a layer, each prepared when it is complete: only one at a time is in memory twice.
 
     weight_inputs: see `ExpertsSpec`.
     """
@@ -77,20 +79,21 @@ class ExpertsOneByOne:
 
     @property
     def pending(self) -> list[Pending[Any]]:
-        """Everything that waits for tensors."""
+        """Return all parts that wait for tensors."""
         return [*self._gate_up, *self._down]
 
     def build(self) -> ExpertsKernel:
-        """The layer's kernel; only when nothing is missing."""
+        """Return the layer's kernel. Only valid when nothing is missing."""
         gate_up = [pending.built for pending in self._gate_up]
         down = [pending.built for pending in self._down]
         return self._kernels.experts(gate_up, down, self._activation, weight_inputs=self._weight_inputs)
 
 
 class ExpertsTogether:
-    """The experts of a layer as one weight, with the experts as its leading axis; prepared when the last one is there.
+    """The experts of a layer as one weight, with the experts as its leading axis. Prepared when the last expert has
+    arrived.
 
-    provider: takes that weight.
+    provider: kernel provider that takes this weight.
     """
 
     def __init__(
@@ -109,12 +112,12 @@ class ExpertsTogether:
         self._left = len(self.pending)
 
     def build(self) -> ExpertsKernel:
-        """The layer's kernel; only when nothing is missing."""
+        """Return the layer's kernel. Only valid when nothing is missing."""
         assert self._kernel is not None, "an expert is missing"
         return self._kernel
 
     def _side(self, experts: Sequence[Sequence[LayerSpec]]) -> ExpertsStack:
-        """A stack for one side of each expert, and the parts that wait for their place in it."""
+        """Return a stack for one side of each expert, and the parts that wait for their place in it."""
         rows = sum(part.shape[0] for part in experts[0])
         stack = ExpertsStack(len(experts), rows)
         for index, parts in enumerate(experts):
@@ -127,7 +130,7 @@ class ExpertsTogether:
         return stack
 
     def _put(self, stack: ExpertsStack, index: int, first_row: int, part: LayerSpec, tensors: Tensors) -> None:
-        """Put a part in its place; the last one of the layer makes the kernel."""
+        """Write a part to its place. The last part of the layer triggers the building of the kernel."""
         packed = self._packing.pack(part, tensors)
         stack.put(index, first_row, packed.weight)
         self._left -= 1
@@ -145,11 +148,12 @@ class ExpertsTogether:
 def pending_experts(
     packing: Packing, experts: Sequence[ExpertLinears], activation: str, *, weight_inputs: bool = False
 ) -> ExpertsOneByOne | ExpertsTogether:
-    """Together where a provider's kernel takes one weight and all experts have one format, else one by one.
+    """Return the experts together, if a provider's kernel takes one weight and all experts have one format, else one by
+    one.
 
     weight_inputs: see `ExpertsSpec`.
     """
-    # kernels of one weight know neither weighted inputs nor experts without a gate
+    # kernels of one weight support neither weighted inputs nor experts without a gate
     is_usual = not weight_inputs and len(experts[0].gate_up) > 1
     provider = _grouping(packing, experts) if is_usual else None
     if provider is None:
@@ -158,7 +162,7 @@ def pending_experts(
 
 
 def _grouping(packing: Packing, experts: Sequence[ExpertLinears]) -> HasGroupedExperts | None:
-    """The provider that takes both sides of all experts as one weight each."""
+    """Return the provider that takes both sides of all experts as one weight each, or None."""
     gate_up = _side_query(packing, [expert.gate_up for expert in experts])
     down = _side_query(packing, [expert.down for expert in experts])
     if gate_up is None or down is None or gate_up.activation != down.activation:
@@ -167,7 +171,7 @@ def _grouping(packing: Packing, experts: Sequence[ExpertLinears]) -> HasGroupedE
 
 
 def _side_query(packing: Packing, side: Sequence[Sequence[LayerSpec]]) -> KernelQuery | None:
-    """One side of all experts as a provider is asked for it; None where they cannot be one weight."""
+    """Return a provider's query for one side of all experts; None where they cannot be one weight."""
     parts = [part for expert in side for part in expert]
     forms = {packing.form(part) for part in parts}
     apart = any(part.bias or _may_be_ordered(packing, part) for part in parts)
@@ -180,23 +184,23 @@ def _side_query(packing: Packing, side: Sequence[Sequence[LayerSpec]]) -> Kernel
 
 
 def _may_be_ordered(packing: Packing, part: LayerSpec) -> bool:
-    """Whether its weight may have an order of inputs that those of other experts do not share."""
+    """Whether its weight may have an order of inputs that the weights of other experts do not share."""
     plan = packing.plan(part)
     return isinstance(plan, PartPlan) and plan.ordered
 
 
 def pending_linear(packing: Packing, parts: Sequence[LayerSpec], orders: Orders = NO_ORDERS) -> Pending[Linear]:
-    """A linear layer of some parts. orders: see `Packing.linear`."""
+    """Return a pending linear layer of some parts. orders: see `Packing.linear`."""
     return _pending(packing, parts, lambda tensors: packing.linear(parts, tensors, orders), Linear)
 
 
 def pending_matrix(packing: Packing, part: LayerSpec) -> Pending[LinearKernel]:
-    """One part alone: the embedding, the head."""
+    """Return the pending kernel of a part that stands alone: the embedding, the head."""
     return _pending(packing, [part], lambda tensors: packing.matrix(part, tensors), lambda kernels: kernels[0])
 
 
 def pending_halves(packing: Packing, part: LayerSpec, mixer: LatentSpec) -> Pending[Halves]:
-    """Both halves of the up-projection of a latent."""
+    """Return both halves of the up-projection of a latent, pending."""
 
     def of_kernels(kernels: Sequence[LinearKernel]) -> Halves:
         heads = mixer.num_heads
@@ -211,7 +215,9 @@ def _pending(
     of_tensors: Callable[[Tensors], T],
     of_kernels: Callable[[Sequence[LinearKernel]], T],
 ) -> Pending[T]:
-    """What these parts become: that of the model before, or of kernels that were saved, or of their tensors."""
+    """Return the pending result of these parts: taken over from the previous model, or restored from saved kernels, or
+    built from tensors.
+    """
     known = packing.taken_over(parts)
     if known is not None:
         return Pending.ready(known)

@@ -1,6 +1,6 @@
-"""A model whose tensors are still being read: its blocks, and what is around them.
+"""A model whose tensors are still being read: its blocks, its embedding and its head.
 
-Owns: which tensors each block waits for, and what a block becomes. Never does: read, pack or prepare.
+Owns: the tensors that each block waits for, and what is built from them. Never does: read, pack or prepare.
 Called by: the weight loading.
 """
 
@@ -32,7 +32,7 @@ from core_runtime.specs.mixer_parts import NormTensor
 
 
 class PendingBlock:
-    """One decoder layer. vectors: names of its tensors that are no matrices."""
+    """One decoder layer whose tensors are still being read. vectors: names of its tensors that are not matrices."""
 
     def __init__(self, spec: DecoderSpec, whole: DecoderSpec, index: int, packing: Packing) -> None:
         self._spec = spec
@@ -40,7 +40,7 @@ class PendingBlock:
         self._packing = packing
         self._parts = mixer_parts(spec, index)
         self._block = spec.blocks[index]
-        # rows are ordered before they are cut, so by what the whole model has
+        # rows are ordered before they are cut, so the orders are those of the whole model
         self._orders = mixer_parts(whole, spec.first_block - whole.first_block + index).orders
         self._linears: dict[str, Pending[Linear]] = {}
         for role, parts in spec.block_linears(index).items():
@@ -66,13 +66,13 @@ class PendingBlock:
 
     @property
     def pending(self) -> list[Pending[Any]]:
-        """Everything that waits for matrices."""
+        """Return all parts that wait for matrices."""
         halves = [] if self._halves is None else [self._halves]
         experts = [] if self._experts is None else self._experts.pending
         return [*self._linears.values(), *halves, *experts]
 
     def build(self, vectors: Mapping[str, Tensor]) -> BlockWeights:
-        """The layer's weights. vectors: its tensors that are no matrices, by name."""
+        """Return the layer's weights. vectors: its tensors that are not matrices, by name."""
         norms = {}
         for role, norm in self._norms.items():
             norms[role] = build_norm(self._packing, norm, vectors, self._orders.get(norm.name, ()))
@@ -130,7 +130,9 @@ class PendingBlock:
 def build_norm(
     packing: Packing, norm: NormTensor, vectors: Mapping[str, Tensor], orders: Sequence[RowOrder] = ()
 ) -> Norm:
-    """A norm from the tensors of a checkpoint. orders: of its weights, as of the rows of the matrix in front of it."""
+    """Return a norm from the tensors of a checkpoint. orders: orders of its weights, the same as those of the rows of
+    the preceding matrix.
+    """
 
     def taken(name: str) -> Tensor:
         tensor = vectors[name]
@@ -147,12 +149,12 @@ def build_norm(
 
 @dataclass(slots=True)
 class PendingModel:
-    """Everything of a model that waits for matrices.
+    """All parts of a model that wait for matrices.
 
     embedding, head: None where this part of the model has no such matrix of its own.
-    projections: between embeddings and hidden states, by role.
-    joining: in front of a draft's blocks, by role.
-    vectors: names of the model's tensors that wait for nobody: norms, tables, what is small.
+    projections: projections between embeddings and hidden states, by role.
+    joining: matrices before a draft's blocks, by role.
+    vectors: names of the model's small tensors that no part waits for: norms, tables and vectors.
     """
 
     embedding: Pending[LinearKernel] | None
@@ -164,7 +166,7 @@ class PendingModel:
 
     @classmethod
     def of(cls, spec: DecoderSpec, whole: DecoderSpec, packing: Packing) -> PendingModel:
-        """The model before any tensor is read. whole: the model of which `spec` is a part."""
+        """Return the model before any tensor is read. whole: the model of which `spec` is a part."""
         blocks = [PendingBlock(spec, whole, index, packing) for index in range(len(spec.blocks))]
         return cls(
             embedding=pending_matrix(packing, spec.embedding()) if spec.embeds_tokens else None,
@@ -177,7 +179,7 @@ class PendingModel:
 
     @property
     def pending(self) -> list[Pending[Any]]:
-        """All of it."""
+        """Return all parts that wait for matrices, those of the blocks included."""
         found: list[Pending[Any]] = [matrix for matrix in (self.embedding, self.head) if matrix is not None]
         found += (*self.projections.values(), *self.joining.values())
         for block in self.blocks:
@@ -186,7 +188,7 @@ class PendingModel:
 
 
 def _vectors(spec: DecoderSpec, blocks: Sequence[PendingBlock]) -> set[str]:
-    """The names of all tensors that are no matrices."""
+    """Return the names of all tensors that are not matrices."""
     names: set[str] = set()
     for block in blocks:
         names |= block.vectors

@@ -1,6 +1,7 @@
-"""A model's prepared kernels on disk: one file of page-aligned bytes, and an index of what lies there.
+"""A model's prepared kernels on disk: one file of page-aligned bytes, and its index.
 
-Owns: the layout of the directory, writing and reading it. Never does: prepare a weight, or understand one (providers do).
+Owns: the layout of the directory, writing and reading it. Never does: prepare a weight, or interpret one (providers
+do).
 Called by: the conversion (writes), the packed loader (the index, without torch), weight loading (reads kernels).
 """
 
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
     from core_runtime.layers.kernels import KernelSet, Room
 
 Recorder = Callable[[str, set[str], str, SavedKernel], None]
-"""Is told of a kernel: its layer's name, the tensors that the layer is made of, its layout, its saved form."""
+"""Callback for a kernel: its layer's name, the tensors that the layer is made of, its layout, its saved form."""
 
 INDEX = "prepared.json"
 DATA = "prepared.weights"
 VERSION = 1
-"""Of the index."""
+"""Version of the index format."""
 PAGE = 4096
 READ_BYTES = 16 << 20
 READERS = 4
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A place in the data file. dtype, shape: of a tensor that lies there."""
+    """A range of the data file. dtype, shape: dtype and shape of the tensor in it."""
 
     offset: int
     nbytes: int
@@ -48,7 +49,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 class PreparedKernel(msgspec.Struct, frozen=True):
-    """One kernel. facts: its provider's own."""
+    """One kernel in the index. facts: values that only its provider interprets."""
 
     layout: str
     facts: dict[str, Any]
@@ -66,7 +67,9 @@ class MadeFor(msgspec.Struct, frozen=True):
 
 
 class Source(msgspec.Struct, frozen=True):
-    """What the directory was made of. files: sizes by name. sha256: of names, types, shapes and places of its tensors."""
+    """The origin of the directory. files: sizes by name. sha256: hash of names, types, shapes and places of its
+    tensors.
+    """
 
     ref: str
     files: dict[str, int]
@@ -74,11 +77,11 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class PreparedIndex(msgspec.Struct, frozen=True):
-    """Everything but bytes.
+    """The index of the directory: everything but the bytes.
 
-    kernels: of each layer, by name.
-    stored: names in the manifest of tensors that lie in the data file as they are; the others are in kernels.
-    data_nbytes: of the data file.
+    kernels: kernels of each layer, by name.
+    stored: names of tensors in the manifest that lie in the data file unchanged; all others are part of kernels.
+    data_nbytes: bytes of the data file.
     """
 
     version: int
@@ -92,12 +95,12 @@ class PreparedIndex(msgspec.Struct, frozen=True):
 
 
 def kernel_name(parts: Sequence[LayerSpec]) -> str:
-    """The name of a layer that is made of `parts`."""
+    """Return the name of a layer that is made of `parts`."""
     return "+".join(part.name for part in parts)
 
 
 def read_index(directory: Path) -> PreparedIndex:
-    """The index of a directory whose data file is complete. Raises CheckpointError."""
+    """Return the index of a directory whose data file is complete. Raises CheckpointError."""
     path = directory / INDEX
     again = "convert the model again with core convert"
     try:
@@ -126,15 +129,15 @@ def read_index(directory: Path) -> PreparedIndex:
 
 @runtime_checkable
 class HasPrepared(Protocol):
-    """A loader whose checkpoints have kernels beside tensors."""
+    """A loader whose checkpoints contain prepared kernels in addition to tensors."""
 
     def prepared(self, manifest: CheckpointManifest) -> PreparedWeights:
-        """The kernels of a manifest that it has resolved. Raises CheckpointError."""
+        """Return the kernels of a manifest that the loader has resolved. Raises CheckpointError."""
         ...
 
 
 class RestoredKernel(NamedTuple):
-    """A kernel, and what it was made of again."""
+    """A restored kernel, with its layout and saved form."""
 
     layout: str
     saved: SavedKernel
@@ -142,10 +145,10 @@ class RestoredKernel(NamedTuple):
 
 
 class PreparedWeights:
-    """The kernels in a data file, read into memory as they are asked for; `finish` is called before one computes.
+    """The kernels in a data file, read into memory on request. `finish` must be called before any of them computes.
 
-    mapped: the file's own pages are the memory. They need not be read at the start, and processes share them, but they
-        are small, which costs speed where huge pages are to be had.
+    mapped: the file's own pages serve as memory. They are not read at the start, and processes share them, but they are
+        small, which costs speed where huge pages are available.
     """
 
     def __init__(self, data: Path, index: PreparedIndex, *, mapped: bool = False) -> None:
@@ -157,7 +160,7 @@ class PreparedWeights:
         self._reads: list[Future[None]] = []
 
     def check(self, wanted: MadeFor) -> None:
-        """Whether the kernels were made for these settings. Raises CheckpointError."""
+        """Check that the kernels were made for these settings. Raises CheckpointError."""
         made_for = self._index.made_for
         for field in msgspec.structs.fields(MadeFor):
             mine = getattr(made_for, field.name)
@@ -170,7 +173,7 @@ class PreparedWeights:
                 )
 
     def kernels(self, name: str, providers: KernelSet, room: Room | None) -> list[RestoredKernel] | None:
-        """The kernels of a layer, whose bytes are on their way; None for one that is made of tensors.
+        """Return the kernels of a layer, whose bytes are still being read; None for a layer that is made of tensors.
 
         Raises CheckpointError when they cannot be used here.
         """
@@ -191,7 +194,7 @@ class PreparedWeights:
         return kernels
 
     def finish(self) -> None:
-        """Wait until all bytes have come. Raises CheckpointError."""
+        """Wait until all bytes have been read. Raises CheckpointError."""
         try:
             for read in self._reads:
                 read.result()
@@ -202,7 +205,7 @@ class PreparedWeights:
             self._pool.shutdown(cancel_futures=True)
 
     def _form(self, entry: PreparedKernel, room: Room | None) -> SavedKernel:
-        """A kernel as its provider takes it."""
+        """Return a kernel in the form that its provider takes."""
         import torch
 
         memory = self._memory(entry.memory, room)
@@ -215,25 +218,26 @@ class PreparedWeights:
         return SavedKernel(entry.facts, tables, memory)
 
     def _memory(self, block: Block, room: Room | None) -> Tensor:
-        """The bytes of a block, or memory that they are on their way to."""
+        """Return the bytes of a block, or the memory that they are being read into."""
         if self._mapped:
             whole = self._whole()
             return whole[block.offset : block.offset + block.nbytes]
         if room is None:
             raise ValueError("this device gives no memory for prepared weights")
         memory = room(block.nbytes)
+        # In pieces, so that several threads read one kernel.
         for start in range(0, block.nbytes, READ_BYTES):
             piece = memory[start : start + READ_BYTES]
             self._reads.append(self._pool.submit(self._read, piece, block.offset + start))
         return memory
 
     def _whole(self) -> Tensor:
-        """The file, mapped."""
+        """Return the memory-mapped file."""
         import torch
 
         if self._map is None:
             with open(self._path, "rb") as file:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch wants memory that may be written
+                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch requires writable memory
             self._map = torch.frombuffer(data, dtype=torch.uint8)
         return self._map
 
@@ -243,6 +247,7 @@ class PreparedWeights:
         with open(self._path, "rb", buffering=0) as file:
             file.seek(offset)
             while view:
+                # One call may read fewer bytes than requested.
                 count = file.readinto(view)
                 if not count:
                     raise OSError(0, "it became shorter while it was read")

@@ -1,6 +1,6 @@
-"""The bar that shows how far weights are loaded.
+"""The progress bar of weight loading.
 
-Owns: its words and units. Never does: decide whether it is shown. Called by: the loading of weights.
+Owns: its text and units. Never does: decide whether it is shown. Called by: the loading of weights.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 
 
 def loading_bar(manifest: CheckpointManifest, reads: Iterable[str], *, shown: bool) -> tqdm[Any]:
-    """A bar of the bytes of `reads`, with their rate; update it by each tensor's `nbytes`.
+    """Return a progress bar for the bytes of `reads`, with their rate. Update it by each tensor's `nbytes`.
 
-    shown: whether it is shown in a terminal; elsewhere, where every change of it would stay, it never is.
+    shown: whether it is shown in a terminal. It is never shown elsewhere: in a log every update would remain.
     """
     total = sum(manifest.tensors[name].nbytes for name in reads if name in manifest.tensors)
     return tqdm(

@@ -1,6 +1,6 @@
 """Rotary embeddings as configurations describe them. Torch-free.
 
-Owns: its several spellings. Never does: compute angles (`core_runtime.layers.rotary` does). Called by:
+Owns: the several spellings of their keys. Never does: compute angles (`core_runtime.layers.rotary` does). Called by:
 `core_runtime.models.families`.
 """
 
@@ -16,11 +16,13 @@ from core_runtime.models.configuration import Configuration, configuration
 
 TYPES = {name: name for name in ("default", "linear", "dynamic", "llama3", "yarn", "longrope")}
 TYPES |= {"mrope": "default", "su": "longrope"}
-"""Names in configurations. `mrope` turns by three positions (Qwen2-VL, arXiv 2409.12191), which are equal for text."""
+"""Names in configurations → type. `mrope` rotates by three positions (Qwen2-VL, arXiv 2409.12191), which are equal for
+text.
+"""
 
 
 def rope_spec(hf_config: Mapping[str, Any], full: bool, interleaved: bool = False) -> RopeSpec:
-    """The rotary embedding of a layer. Raises UserError.
+    """Return the rotary embedding of a layer. Raises UserError.
 
     full: whether the layer sees all keys or a window.
     interleaved: whether the family's pairs are neighbours, unless the configuration says otherwise.
@@ -75,7 +77,9 @@ def check_factors(rope: RopeSpec, size: int) -> None:
 
 
 def score_stretch(hf_config: Mapping[str, Any]) -> float:
-    """The factor that yarn puts on the scores of latent attention: the square of its `mscale_all_dim` stretch."""
+    """Return the factor that yarn applies to the scores of latent attention: the square of its `mscale_all_dim`
+    stretch.
+    """
     values, _ = _rope_values(configuration(hf_config), full=True)
     if _rope_type(values) == "default":
         return 1.0
@@ -86,11 +90,11 @@ def score_stretch(hf_config: Mapping[str, Any]) -> float:
 
 
 def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, float]:
-    """The parameters of a layer, and its base unless they have one.
+    """Return the parameters of a layer, and the default of its base.
 
-    They stand in `rope_scaling`, or else in `rope_parameters`; flat, or by layer type. In families whose sliding layers have
-    a base of their own (Gemma 3), `rope_parameters` are by layer type, and `rope_scaling` is laid over those of the other
-    layers.
+    The parameters are in `rope_scaling`, or else in `rope_parameters`; flat, or by layer type. In families whose
+    sliding layers have a base of their own (Gemma 3), `rope_parameters` are by layer type, and `rope_scaling` overrides
+    those of the other layers.
     """
     kind = "full_attention" if full else "sliding_attention"
     theta = config.number("rope_theta", 10000.0)
@@ -110,15 +114,16 @@ def _rope_values(config: Configuration, full: bool) -> tuple[Configuration, floa
 def _rope_type(values: Configuration) -> str:
     older = values.choice("type", TYPES, "default")
     rope_type = values.choice("rope_type", TYPES, older)
-    if rope_type == "yarn" and "short_factor" in values:  # an early name in Phi 3
+    if rope_type == "yarn" and "short_factor" in values:  # an early name of longrope in Phi 3
         return "longrope"
     return rope_type
 
 
 def _original_length(config: Configuration, values: Configuration, rope_type: str, length: int) -> int:
-    """The length before it was stretched; in Phi 3 it stands beside the parameters as well, and that one counts.
+    """Return the context length before the stretch. In Phi 3 it is also a key next to the parameters, which takes
+    precedence.
 
-    length: the configured one, where no other is named.
+    length: the configured length, used where no other is named.
     """
     inside = values.positive("original_max_position_embeddings", length)
     if rope_type != "longrope":
@@ -127,8 +132,8 @@ def _original_length(config: Configuration, values: Configuration, rope_type: st
 
 
 def _dynamic_stretch(config: Configuration, values: Configuration) -> float:
-    """The factor of the base. Without an `alpha` (Hunyuan) it grows with sequences beyond the configured length, which this
-    program does not compute: it is 1.
+    """Return the factor of the base. Without an `alpha` (Hunyuan) it would grow with sequences beyond the configured
+    length, which is not supported here: it is 1.
     """
     alpha = values.optional_number("alpha", 0.0)
     if not alpha:
@@ -141,9 +146,9 @@ def _dynamic_stretch(config: Configuration, values: Configuration) -> float:
 
 
 def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
-    """How much longer the context becomes.
+    """Return the factor by which the context grows.
 
-    stretch: the configured length over the original one, which yarn takes without a factor.
+    stretch: the configured length over the original one, which yarn uses when it has no factor.
     """
     absent = {"default": 1.0, "dynamic": 1.0, "yarn": stretch, "longrope": stretch}
     factor = values.number("factor", absent.get(rope_type), low=1e-6)
@@ -151,14 +156,18 @@ def _factor(values: Configuration, rope_type: str, stretch: float) -> float:
 
 
 def _yarn_stretch(factor: float, weight: float) -> float:
-    """0.1 w ln(factor) + 1 (YaRN, arXiv 2309.00071, section 3.4), where w is `weight`; 1 where nothing is stretched."""
+    """Return 0.1 w ln(factor) + 1 (YaRN, arXiv 2309.00071, section 3.4), where w is `weight`; 1 where nothing is
+    stretched.
+    """
     if factor <= 1.0:
         return 1.0
     return 0.1 * weight * math.log(factor) + 1.0
 
 
 def _attention_factor(values: Configuration, factor: float) -> float:
-    """The factor of cos and sin: the configuration's own, the ratio of its two mscales, or 0.1 ln(factor) + 1."""
+    """Return the factor of cos and sin: the configuration's own, the ratio of its two mscales, or 0.1 ln(factor) +
+    1.
+    """
     own = values.optional_number("attention_factor")
     mscale = values.optional_number("mscale")
     mscale_all_dim = values.optional_number("mscale_all_dim")
@@ -170,9 +179,10 @@ def _attention_factor(values: Configuration, factor: float) -> float:
 
 
 def _long_attention_factor(values: Configuration, factor: float, original: int) -> float:
-    """Of longrope: the configuration's own, or sqrt(1 + ln(factor) / ln(original length)) (arXiv 2402.13753).
+    """Return longrope's factor of cos and sin: the configuration's own, or sqrt(1 + ln(factor) / ln(original length))
+    (arXiv 2402.13753).
 
-    Phi-3.5-MoE has one for short and one for long sequences, which are equal in its published configuration.
+    Phi-3.5-MoE has separate factors for short and long sequences, which are equal in its published configuration.
     """
     own = values.optional_number("attention_factor")
     short = values.optional_number("short_mscale")

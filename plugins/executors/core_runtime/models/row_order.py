@@ -1,4 +1,4 @@
-"""How rows of a checkpoint's matrices are put in the order of the engine.
+"""Reordering of the rows of a checkpoint's matrices into the order of the engine.
 
 Owns: `row_order`. Never does: read or move a weight. Called by: the packing, the loading of norms.
 """
@@ -14,7 +14,7 @@ from core.api.specs import Groups, RotaryPairs, RowOrder
 
 
 def row_order(orders: Sequence[RowOrder], rows: int) -> Tensor:
-    """Where each row comes from, int64 [rows], when one order after another is applied."""
+    """Return the source of each row, int64 [rows], when `orders` are applied one after another."""
     found = torch.arange(rows)
     for order in orders:
         found = found[_groups(order) if isinstance(order, Groups) else _pairs(order, rows)]
@@ -22,7 +22,7 @@ def row_order(orders: Sequence[RowOrder], rows: int) -> Tensor:
 
 
 def _pairs(order: RotaryPairs, rows: int) -> Tensor:
-    """The pairs (2i, 2i + 1) of the rotating rows of each head become (i, i + count / 2)."""
+    """Return the order in which the pairs (2i, 2i + 1) of the rotating rows of each head become (i, i + count / 2)."""
     stop = rows if order.stop is None else order.stop
     result = torch.arange(rows)
     heads = torch.arange(order.start, stop).view(-1, order.head)
@@ -36,7 +36,7 @@ def _pairs(order: RotaryPairs, rows: int) -> Tensor:
 
 
 def _groups(order: Groups) -> Tensor:
-    """All rows of one part of each group, then all of the next part, and so on."""
+    """Return the order with all rows of one part of each group first, then all of the next part, and so on."""
     size = sum(order.sizes)
     by_group = torch.arange(order.groups * size).view(order.groups, size)
     parts = by_group.split(list(order.sizes), dim=1)

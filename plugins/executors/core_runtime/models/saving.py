@@ -1,4 +1,4 @@
-"""A model's tensors written as safetensors files, one tensor in memory at a time.
+"""Saving of a model's tensors as safetensors files, with one tensor in memory at a time.
 
 Owns: the parts and their bytes. Never does: convert a value. Called by: `core save-sharded`.
 """
@@ -32,9 +32,9 @@ def save_sharded(
     max_bytes: int = MAX_PART_BYTES,
     progress: bool = False,
 ) -> int:
-    """Write the model to the new directory `out`; returns the number of its files with weights.
+    """Write the model to the new directory `out` and return the number of its files with weights.
 
-    pattern: names of these files. max_bytes: of tensors in one of them, unless one tensor has more.
+    pattern: names of these files. max_bytes: limit of tensor bytes in one file, unless a single tensor has more.
     Raises UserError for a pattern or a directory that cannot be used, CheckpointError for tensors that cannot be saved.
     """
     shards.check(pattern)
@@ -66,7 +66,7 @@ def _check_types(manifest: CheckpointManifest) -> None:
 
 
 def _parts(tensors: Iterable[TensorInfo], max_bytes: int) -> list[list[TensorInfo]]:
-    """The tensors of each part, in the order in which the source is read."""
+    """Return the tensors of each part, in the order in which the source is read."""
     parts: list[list[TensorInfo]] = [[]]
     filled = 0
     for info in sorted(tensors, key=lambda info: (info.file, info.offset, info.name)):
@@ -79,7 +79,7 @@ def _parts(tensors: Iterable[TensorInfo], max_bytes: int) -> list[list[TensorInf
 
 
 class _PartFile:
-    """One file: its header is written at once, its tensors as they come."""
+    """One file. Its header is written at once, its tensors as they arrive."""
 
     def __init__(self, path: Path, infos: Sequence[TensorInfo]) -> None:
         self._path = path
@@ -89,7 +89,7 @@ class _PartFile:
         end = 0
         for info in sorted(
             infos, key=lambda info: -ITEM_BYTES[info.dtype]
-        ):  # so that each lies at a multiple of its type
+        ):  # largest items first, so that each tensor is aligned to its type
             header[info.name] = {
                 "dtype": info.dtype,
                 "shape": list(info.shape),
@@ -105,7 +105,7 @@ class _PartFile:
             file.truncate(self._base + end)
 
     def put(self, name: str, tensor: Tensor) -> None:
-        """Write one tensor to its place. Raises CheckpointError when it is not what the manifest says."""
+        """Write one tensor to its place. Raises CheckpointError when it differs from the manifest."""
         info = self._infos[name]
         if tuple(tensor.shape) != info.shape or tensor.nbytes != info.nbytes:
             raise CheckpointError(

@@ -13,11 +13,11 @@ from core.api.errors import UserError
 
 DEFAULT = "model-rank-{rank}-part-{part}.safetensors"
 RANK = 0
-"""The engine runs on one rank."""
+"""Rank in file names: the engine runs on one rank."""
 
 
 def check(pattern: str) -> None:
-    """Whether it can name files. Raises UserError."""
+    """Check that a pattern can name files. Raises UserError."""
     fields = re.findall(r"\{([^{}]*)\}", pattern)
     plain = re.sub(r"\{[^{}]*\}", "", pattern)
     known = fields.count("part") == 1 and fields.count("rank") <= 1 and set(fields) <= {"rank", "part"}
@@ -29,12 +29,12 @@ def check(pattern: str) -> None:
 
 
 def named(pattern: str, part: int) -> str:
-    """The name of one part of this rank."""
+    """Return the file name of one part of this rank."""
     return pattern.replace("{rank}", str(RANK)).replace("{part}", str(part))
 
 
 def found(pattern: str, names: Iterable[str]) -> dict[int, dict[int, str]]:
-    """Of each rank the names of its parts by number; a pattern without a rank is rank 0's."""
+    """Return rank → number of a part → file name. A pattern without a rank counts as rank 0."""
     expression = re.escape(pattern)
     expression = expression.replace(r"\{rank\}", r"(?P<rank>\d+)").replace(r"\{part\}", r"(?P<part>\d+)")
     ranks: dict[int, dict[int, str]] = {}

@@ -1,4 +1,4 @@
-"""Where the shape of a decoder was published first; plugins of contract 1 import it from here.
+"""Former module of the decoder's shape, from which plugins of contract 1 import it.
 
 Owns: nothing. New code imports `core_runtime.specs.decoder_spec`.
 """

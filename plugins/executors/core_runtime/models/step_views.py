@@ -1,4 +1,4 @@
-"""The buffers of a step, as the blocks see them.
+"""The buffers of a step, as views for its blocks.
 
 Owns: `StepViews`. Never does: allocate or compute. Called by: the decoder (makes them), MLPs (read and write them).
 """
@@ -12,7 +12,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec, MLPSpec
 
 
 class StepViews:
-    """The workspace's buffers for one number of tokens; those of one MLP see `mlp_views`."""
+    """The workspace's buffers for one number of tokens. For the buffers of one MLP see `mlp_views`."""
 
     __slots__ = (
         "_mlps",
@@ -39,7 +39,7 @@ class StepViews:
         widths = spec.buffers()
 
         def view(name: str, usual: str) -> Tensor:
-            """A buffer that some models lack; the other is never used then."""
+            """Return a buffer that some models lack, or else `usual`, which is then never used in its place."""
             return workspace.view(name if name in widths else usual, num_tokens)
 
         self.residual = workspace.view("residual", num_tokens)
@@ -56,7 +56,7 @@ class StepViews:
         self.shared_out = view("shared_out", "branch")
 
     def mlp_views(self, mlp: MLPSpec) -> tuple[Tensor, Tensor]:
-        """What an MLP works on: its first product [T, 2 * I or I], and its inner numbers [T, I]."""
+        """Return the buffers of an MLP: its first product [T, 2 * I or I], and its inner numbers [T, I]."""
         key = mlp.size, mlp.gated
         found = self._mlps.get(key)
         if found is None:

@@ -1,7 +1,7 @@
-"""What a draft reads of its target: copies of the residual stream behind chosen blocks.
+"""Hidden states of the target for a draft: copies of the residual stream after chosen blocks.
 
-Owns: the buffer `taps` and its columns. Never does: decide which blocks (a proposer does), or allocate during a step.
-Called by: the decoder, behind each chosen block of a step.
+Owns: the buffer `taps` and its columns. Never does: choose the blocks (a proposer does), or allocate during a step.
+Called by: the decoder, after each chosen block of a step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_runtime.specs.draft_spec import BEHIND_NORM
 class Taps:
     """The copies of a step's tokens: row i of the buffer `taps`, [T, taps x H], has those of token i side by side.
 
-    norm: the last one of the model, for a tap behind it.
+    norm: the model's final norm, for a tap after it.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class Taps:
         for number, block in enumerate(spec.taps):
             self._columns.setdefault(block, []).append(number)
         every_row = torch.arange(max_tokens, device=workspace.device)
-        # a copy is the taking of all rows, for which every device has a kernel that can be recorded
+        # a copy is `take_rows` of all rows: every device has a kernel for it that can be recorded
         self._views = workspace.cached("taps", lambda rows: (every_row[:rows], workspace.view("taps", rows)))
 
     def behind_block(self, index: int, residual: Tensor) -> None:
-        """Copy the residual stream [T, H] as it leaves block `index`, if that is wanted."""
+        """Copy the residual stream [T, H] at the exit of block `index`, if a tap is there."""
         if index in self._columns:
             self._copy(index, residual)
 
     def behind_blocks(self, residual: Tensor) -> None:
-        """Copy the residual stream [T, H] behind the last norm, if that is wanted."""
+        """Copy the residual stream [T, H] after the final norm, if a tap is there."""
         if BEHIND_NORM not in self._columns:
             return
         if self._norm is None:
@@ -56,7 +56,7 @@ class Taps:
             self._kernels.take_rows(residual, every_row, place)
 
     def _places(self, tap: int, rows: int) -> list[Tensor]:
-        """Where a tap is put, [rows, H] each."""
+        """Return the destinations of a tap, [rows, H] each."""
         _, taps = self._views(rows)
         found = []
         for number in self._columns[tap]:

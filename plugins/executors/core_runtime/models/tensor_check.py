@@ -1,7 +1,7 @@
-"""Whether a checkpoint and the shape of its model belong together, by names and shapes of tensors. Torch-free.
+"""Check that a checkpoint fits the shape of its model, by names and shapes of tensors. Torch-free.
 
-Owns: which tensors are missing, have another shape, or are read by nobody, and the sentences about them.
-Never does: read a tensor. Called by: the configuration before torch is imported, the weight loading once more.
+Owns: the lists of tensors that are missing, have another shape or are not read, and the sentences about them.
+Never does: read a tensor. Called by: the configuration before torch is imported, and again by the weight loading.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ Plan = Callable[[LayerSpec], DensePlan | PartPlan | Unsupported]
 Shape = tuple[int, ...]
 
 OWN_HEAD: Final = "lm_head.weight"
-"""Of a model with tied embeddings some checkpoints have it, too; the loading compares it with the embedding."""
+"""Name of a separate head. Some checkpoints with tied embeddings have one too; the loading compares it with the
+embedding.
+"""
 PACKED: Final = ("U8", "I8", "I32")
-"""Types of tensors that hold several numbers in one, or lie turned; the method that unpacks them knows their shapes."""
+"""Types of tensors that pack several numbers into one or are transposed. Only the method that unpacks them knows their
+shapes.
+"""
 _LAYER: Final = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 class Misshapen(NamedTuple):
-    """A tensor whose shape is not the one that the configuration says."""
+    """A tensor whose shape differs from the one that the configuration implies."""
 
     name: str
     shape: Shape
@@ -34,12 +38,12 @@ class Misshapen(NamedTuple):
 
 
 class TensorCheck(NamedTuple):
-    """The tensors that keep a checkpoint from being served, by canonical name.
+    """The tensors that prevent a checkpoint from being served, by canonical name.
 
-    missing: are read, and not there.
-    misshapen: have another shape.
-    unread: are there, and nobody reads them.
-    num_layers: layers that the checkpoint has tensors of.
+    missing: tensors that the model reads and the checkpoint lacks.
+    misshapen: tensors of another shape.
+    unread: tensors of the checkpoint that the model does not read.
+    num_layers: number of layers for which the checkpoint has tensors.
     """
 
     missing: tuple[str, ...]
@@ -48,7 +52,7 @@ class TensorCheck(NamedTuple):
     num_layers: int
 
     def problems(self, ref: str, spec: DecoderSpec) -> list[str]:
-        """One sentence for each sort of mistake; none when all is well."""
+        """Return one sentence for each kind of problem; none when the checkpoint fits."""
         found: list[str] = []
         if self.missing:
             found.append(self._missing(ref, spec))
@@ -93,10 +97,10 @@ class TensorCheck(NamedTuple):
 
 
 def check_tensors(manifest: CheckpointManifest, spec: DecoderSpec, plan: Plan | None) -> TensorCheck:
-    """Hold a checkpoint against the whole model that it is said to be.
+    """Compare a checkpoint with the shape of the whole model.
 
-    manifest: under canonical names.
-    plan: of the quantization method, None without one.
+    manifest: tensors under canonical names.
+    plan: plan of the quantization method, None without one.
     """
     there = manifest.tensors
     shapes = spec.tensor_shapes()
@@ -120,21 +124,21 @@ def check_tensors(manifest: CheckpointManifest, spec: DecoderSpec, plan: Plan | 
 
 
 def tensors_read(spec: DecoderSpec, plan: Plan | None) -> list[str]:
-    """The names of all tensors that the model reads, in its own order."""
+    """Return the names of all tensors that the model reads, in its own order."""
     planned: dict[str, Sequence[str]] = {}
     if plan is not None:
         for part in spec.linears():
             answer = plan(part)
             if not isinstance(answer, Unsupported):
                 planned[f"{part.name}.weight"] = answer.reads
-    names: dict[str, None] = {}  # a set that keeps the order
+    names: dict[str, None] = {}  # a dict as a set that keeps the order
     for name in spec.tensor_shapes():
         names.update(dict.fromkeys(planned.get(name, (name,))))
     return list(names)
 
 
 def layers_of(names: Iterable[str]) -> int:
-    """One more than the largest number of a layer in canonical names."""
+    """Return the largest number of a layer in canonical names, plus one."""
     most = 0
     for name in names:
         found = _LAYER.search(name)

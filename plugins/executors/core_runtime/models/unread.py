@@ -1,7 +1,7 @@
-"""Keys of a configuration that nobody read: neutral ones, ones that must be understood, and ones that nobody knows.
+"""Keys of a configuration that were not read: neutral keys, keys that some family reads, and unknown keys.
 
-Owns: which is which. Never does: read values for a model. Called by: `core_runtime.models.families`, after a spec was
-built; rules of the configuration.
+Owns: this classification. Never does: read values for a model. Called by: `core_runtime.models.families`, after a spec
+was built; rules of the configuration.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ ROPE_KEYS = frozenset(
         *("short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
     )
 )
-"""Of `ROPE_MAPPINGS`, which transformers documents apart from its classes."""
+"""Keys inside `ROPE_MAPPINGS`, which transformers documents apart from its classes."""
 
 SHARED_KEYS = ("per_layer_config",)
-"""What transformers' base class reads for every class of configurations."""
+"""Keys that transformers' base class reads for every class of configurations."""
 ROPE_MAPPINGS = ("rope_parameters", "rope_scaling")
 
 
 class Neutral(NamedTuple):
     """A line of `neutral.txt`.
 
-    pattern: the keys that it is about.
-    value: the one that changes nothing, as JSON; None: any.
-    reason: why.
+    pattern: pattern of the keys that the line is about.
+    value: the value that changes nothing, as JSON; None: any value.
+    reason: why it changes nothing.
     """
 
     pattern: str
@@ -48,7 +48,7 @@ class Neutral(NamedTuple):
 class Unread(NamedTuple):
     """The keys that were not read.
 
-    known: name → value, of keys that some family reads: they may matter.
+    known: name → value, for keys that some family reads: they may matter.
     unknown: names of keys that no family has.
     neutral: name → why it changes nothing.
     """
@@ -64,11 +64,11 @@ def unread(
     own_neutral: Mapping[str, str],
     defaults: Mapping[str, Any] | None = None,
 ) -> Unread:
-    """What `config` has and nobody read.
+    """Return the keys of `config` that were not read.
 
-    model_types: of all rows, whose keys are known.
-    defaults: of the family's class; a key at its default says what its absence says.
-    own_neutral: key → reason, of the row that read the configuration; `key = value` as in `neutral.txt`.
+    model_types: model types of all rows, whose keys are known.
+    defaults: defaults of the family's class; a key at its default means the same as its absence.
+    own_neutral: key → reason, from the row that read the configuration; `key = value` as in `neutral.txt`.
     """
     lines = [*_neutral_keys(), *_parsed(f"{key} | {why}" for key, why in own_neutral.items())]
     found = Unread({}, [], {})
@@ -95,11 +95,11 @@ def unread(
 def unread_outside(
     outer: Mapping[str, Any], text: Configuration, other: str, model_types: Iterable[str], family: str
 ) -> Unread:
-    """What the configuration around a text's has, beside what the text takes of it.
+    """Return the keys of the configuration around a text model's that its text does not use.
 
-    text: the text's, with the defaults of its family.
-    other: a pattern of keys that are not of the text.
-    Raises UserError for a key that the text would read if it stood there.
+    text: the text model's configuration, with the defaults of its family.
+    other: a pattern of keys that do not belong to the text model.
+    Raises UserError for a key that the text model would read in its own configuration.
     """
     lines = _neutral_keys()
     found = Unread({}, [], {})
@@ -125,9 +125,9 @@ def unread_outside(
 
 
 def unknown_to_class(hf_config: Mapping[str, Any]) -> list[str]:
-    """The keys that transformers' own class of a model does not know, nor any list of neutral keys.
+    """Return the keys that neither transformers' own class of a model nor a list of neutral keys contains.
 
-    Empty for a class that is not known here.
+    Empty for a class without data here.
     """
     own = family_defaults(str(hf_config.get("model_type") or ""))
     if own is None:
@@ -136,7 +136,7 @@ def unknown_to_class(hf_config: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for name, value in _leaves(hf_config, {*own.keys, *own.attribute_map, *SHARED_KEYS}):
         outer, _, inner = name.partition(".")
-        is_of_part = bool(inner) and outer not in ROPE_MAPPINGS  # another class reads it
+        is_of_part = bool(inner) and outer not in ROPE_MAPPINGS  # in a nested configuration of another class
         is_rope = bool(inner) and _is_known(name, value, ())
         if value is None or is_of_part or is_rope:
             continue
@@ -160,7 +160,7 @@ def refuse(found: Unread, family: str) -> None:
 
 
 def why_neutral(name: str, value: Any, neutral: Iterable[Neutral]) -> str | None:
-    """The reason for which a key changes nothing, None when it may."""
+    """Return the reason why a key changes nothing, None when it may change something."""
     for line in neutral:
         if not fnmatchcase(name, line.pattern):
             continue
@@ -170,7 +170,7 @@ def why_neutral(name: str, value: Any, neutral: Iterable[Neutral]) -> str | None
 
 
 def _leaves(values: Mapping[str, Any], reads: set[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The keys that were not read, and those of mappings that were."""
+    """Yield the keys that were not read, inside mappings that were read too."""
     for key, value in values.items():
         name = f"{prefix}{key}"
         if name not in reads:
@@ -203,7 +203,7 @@ def _is_known(name: str, value: Any, model_types: Iterable[str]) -> bool:
 
 @cache
 def _known_keys(model_types: tuple[str, ...]) -> frozenset[str]:
-    """The keys of these model types' classes."""
+    """Return the keys of these model types' classes."""
     keys: set[str] = set()
     for model_type in model_types:
         found: Defaults | None = family_defaults(model_type)

@@ -1,6 +1,6 @@
-"""The layers that pooled vectors go through: to classes, or to vectors of another size.
+"""The head for pooled vectors: layers that map them to classes, or to vectors of another size.
 
-Owns: these layers in float32 on the host, and their reading from files of their own. Never does: pool, or know a request.
+Owns: these layers in float32 on the host, and the reading of their own files. Never does: pool, or know a request.
 Called by: the weight loading and the worker (they make one), the pooler.
 """
 
@@ -24,21 +24,21 @@ from core_runtime.specs.pooling_head import PoolingHead
 from core_runtime.weights.torch_files import StoredTensor, read_tensors
 
 FILES = ("model.safetensors", "pytorch_model.bin")
-"""Files with the weights of a Dense module; the first one that is there is read."""
+"""Files with the weights of a Dense module. The first one that exists is read."""
 TENSORS = ("linear.weight", "linear.bias")
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
 @dataclass(slots=True)
 class VectorNorm:
-    """weight, bias: float32 [N], or None. spec: the kind and its eps."""
+    """A norm of one vector. weight, bias: float32 [N], or None. spec: the kind and its eps."""
 
     weight: Tensor | None
     bias: Tensor | None
     spec: NormSpec
 
     def __call__(self, row: Tensor) -> Tensor:
-        """The normalized row [N]."""
+        """Return the normalized row [N]."""
         if self.spec.kind == "layer":
             return F.layer_norm(row, row.shape, self.weight, self.bias, self.spec.eps)
         return F.rms_norm(row, row.shape, self.weight, self.spec.eps)
@@ -46,7 +46,7 @@ class VectorNorm:
 
 @dataclass(slots=True)
 class VectorLayer:
-    """norm(activation(W x + b)).
+    """One layer of the head: norm(activation(W x + b)).
 
     weight: float32 [outputs, inputs].
     bias: float32 [outputs], or None.
@@ -59,7 +59,7 @@ class VectorLayer:
     norm: VectorNorm | None = None
 
     def __call__(self, row: Tensor) -> Tensor:
-        """[outputs] of a row [inputs]."""
+        """Return [outputs] of a row [inputs]."""
         out = F.linear(row, self.weight, self.bias)
         if self.activation == "tanh":
             out = torch.tanh(out)
@@ -69,21 +69,23 @@ class VectorLayer:
 
 
 class VectorHead:
-    """Layers one after the other."""
+    """A head for pooled vectors: layers that are applied one after another, in float32 on the host."""
 
     def __init__(self, layers: Sequence[VectorLayer]) -> None:
         self.layers = list(layers)
 
     @property
     def nbytes(self) -> int:
-        """Of the matrices."""
+        """Return the bytes of the matrices; biases and norms do not count."""
         return sum(layer.weight.nbytes for layer in self.layers)
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """float32 [R, outputs] of float32 rows [R, inputs]. Each row by itself: its bits do not depend on the others."""
+        """Return float32 [R, outputs] of float32 rows [R, inputs]. Rows are computed one at a time, so the bits of one
+        do not depend on the others.
+        """
         found = []
         for row in rows:
-            out = row.clone()  # where a row lies may change the order of a library's sums
+            out = row.clone()  # the alignment of a row may change the order of a library's sums
             for layer in self.layers:
                 out = layer(out)
             found.append(out)
@@ -91,9 +93,9 @@ class VectorHead:
 
 
 def head_of(spec: PoolingHead, vectors: Mapping[str, Tensor], ref: str) -> VectorHead:
-    """A checkpoint's own head. vectors: its tensors in float32, by canonical name. Raises CheckpointError.
+    """Return the head in a checkpoint. vectors: its tensors in float32, by canonical name. Raises CheckpointError.
 
-    ref: the checkpoint, for people.
+    ref: name of the checkpoint in messages.
     """
     layers = []
     for layer in spec.layers:
@@ -113,7 +115,7 @@ def head_of(spec: PoolingHead, vectors: Mapping[str, Tensor], ref: str) -> Vecto
 
 
 def dense_head(modules: Sequence[DenseModule]) -> VectorHead:
-    """The Dense modules of sentence-transformers' files. Raises CheckpointError."""
+    """Return a head of the Dense modules in sentence-transformers' files. Raises CheckpointError."""
     layers = []
     for module in modules:
         tensors = _read(Path(module.directory))
@@ -130,7 +132,7 @@ def dense_head(modules: Sequence[DenseModule]) -> VectorHead:
 
 
 def _read(directory: Path) -> dict[str, Tensor]:
-    """The tensors of a module, as they are stored."""
+    """Return the tensors of a module, as they are stored."""
     names = [name for name in FILES if (directory / name).is_file()]
     if not names:
         raise CheckpointError(f"{directory}: has no weights; expected {' or '.join(FILES)}.")
@@ -138,15 +140,15 @@ def _read(directory: Path) -> dict[str, Tensor]:
     if path.suffix != ".safetensors":
         return {name: _stored(path, tensor) for name, tensor in read_tensors(str(path), 0).items() if name in TENSORS}
     try:
-        from safetensors.torch import load_file  # few models have such files
+        from safetensors.torch import load_file  # imported here because few models have such files
 
         return load_file(path)
-    except Exception as error:  # whatever the library raises for a damaged file
+    except Exception as error:  # the library raises several types for a damaged file
         raise CheckpointError(f"{path}: cannot be read: {error}.") from error
 
 
 def _stored(path: Path, stored: StoredTensor) -> Tensor:
-    """One tensor of a file of torch.save."""
+    """Return one tensor of a file of torch.save."""
     info = stored.info
     dtype = FLOATS.get(info.dtype)
     if dtype is None:
@@ -154,7 +156,7 @@ def _stored(path: Path, stored: StoredTensor) -> Tensor:
     if 0 in info.shape:
         return torch.empty(info.shape, dtype=dtype)
     span = 1 + sum((length - 1) * stride for length, stride in zip(info.shape, stored.strides, strict=True))
-    if math.prod(info.shape) > span:  # strides of 0 make as many elements of one as a file likes
+    if math.prod(info.shape) > span:  # with strides of 0 a small file could claim any number of elements
         raise CheckpointError(f"{path}: the elements of tensor '{info.name}' lie on one another; expected all of them.")
     with path.open("rb") as file:
         file.seek(info.offset)

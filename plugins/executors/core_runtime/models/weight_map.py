@@ -1,6 +1,7 @@
 """A checkpoint's tensors under canonical names, in canonical layouts.
 
-Owns: the way from a row's rules to names and views, and reading through them. Never does: know a family or a file format.
+Owns: the translation of a row's rules to names and views, and reading through them. Never does: know a family or a file
+format.
 Called by: the configuration (names and shapes), the model's instance (reading).
 """
 
@@ -37,8 +38,8 @@ class TensorView(msgspec.Struct, frozen=True):
     """A part of a checkpoint's tensor.
 
     source: its name in the manifest before the map.
-    expert: of the stack, and how many there are; None: it is no stack.
-    piece: which of how many parts of the rows.
+    expert: index of the expert, and number of experts in the stack; None: the tensor is not a stack.
+    piece: index of the piece of the rows, and number of pieces.
     """
 
     source: str
@@ -50,7 +51,7 @@ class TensorView(msgspec.Struct, frozen=True):
     unit_rows: bool = False
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The part, a view where that can be."""
+        """Return the part, as a view where possible."""
         if self.unit_rows:
             lengths = tensor.float().norm(dim=-1, keepdim=True)
             return (tensor / lengths.clamp(min=1e-12)).to(tensor.dtype)
@@ -70,7 +71,7 @@ class TensorView(msgspec.Struct, frozen=True):
 class WeightMap:
     """The map of one checkpoint.
 
-    manifest: its tensors under canonical names; what is ignored is not there.
+    manifest: the checkpoint's tensors under canonical names, without the ignored ones.
     ignored: name → reason.
     """
 
@@ -83,9 +84,13 @@ class WeightMap:
         canonical_name: Callable[[str], str] | None = None,
         settled: Mapping[str, str] | None = None,
     ) -> None:
-        """num_experts: in flat stacks, where no shape tells it. shapes: of canonical tensors, for stacks of either layout.
-        canonical_name: in place of rules that rename. settled: names in the checkpoint that no rule is about, and their
-        canonical ones."""
+        """Build the map.
+
+        num_experts: number of experts in flat stacks, where no shape gives it.
+        shapes: shapes of canonical tensors, for stacks of either layout.
+        canonical_name: function that replaces the rules that rename.
+        settled: names in the checkpoint that no rule is about → their canonical names.
+        """
         self._original = manifest
         self._views: dict[str, TensorView] = {}
         self._rows: dict[str, dict[int, str]] = {}
@@ -109,7 +114,7 @@ class WeightMap:
         self.manifest = msgspec.structs.replace(manifest, tensors=tensors)
 
     def _take(self, tensors: dict[str, TensorInfo], source: str, info: TensorInfo) -> None:
-        """Put a tensor of the checkpoint where the rules say, or note why it is left out."""
+        """Add a tensor of the checkpoint where the rules put it, or record why it is ignored."""
         name = source if self._canonical_name is None else self._canonical_name(source)
         for pattern, to in self._renames:
             name = pattern.sub(to, name)
@@ -121,14 +126,14 @@ class WeightMap:
                 self._put(tensors, part, view, info)
 
     def loader(self, inner: Loader) -> Loader:
-        """Reads canonical tensors with the checkpoint's own loader."""
+        """Return a loader that reads canonical tensors with the checkpoint's own loader."""
         unchanged = all(view == TensorView(name) for name, view in self._views.items())
         if unchanged and not self._rows:
             return inner
         return MappedLoader(inner, self._original, self.manifest, self._views, self._rows)
 
     def made_of(self, sources: Set[str]) -> set[str]:
-        """The canonical tensors that these tensors of the checkpoint have a part in."""
+        """Return the canonical tensors that contain any of these tensors of the checkpoint."""
         found = {name for name, view in self._views.items() if view.source in sources}
         for joined, numbered in self._rows.items():
             if not sources.isdisjoint(numbered.values()):
@@ -136,7 +141,7 @@ class WeightMap:
         return found
 
     def _join(self, name: str, source: str) -> bool:
-        """Whether a tensor is one of several that become one; notes it."""
+        """Whether a tensor is one of several that become one. If so, it is recorded."""
         for rule in self._joining:
             found = re.fullmatch(rule.pattern, name)
             if found is not None:
@@ -145,7 +150,7 @@ class WeightMap:
         return False
 
     def _joined(self, name: str, sources: dict[int, str]) -> TensorInfo:
-        """The one tensor that others become. sources: by number."""
+        """Return the one tensor that others become. sources: names by number."""
         infos = [self._original.tensors[sources[number]] for number in sorted(sources)]
         first = infos[0]
         alike = all(info.shape == first.shape and info.dtype == first.dtype for info in infos)
@@ -170,7 +175,7 @@ class WeightMap:
         tensors[name] = msgspec.structs.replace(info, name=name, shape=shape, nbytes=nbytes)
 
     def _views_of(self, source: str, name: str, info: TensorInfo) -> Iterator[tuple[str, TensorView]]:
-        """The canonical tensors that one tensor of the checkpoint has in it."""
+        """Yield the canonical tensors that one tensor of the checkpoint contains."""
         for rule in self._shaping:
             found = re.fullmatch(rule.pattern, name)
             packed = isinstance(rule, Stacked) and rule.packed
@@ -214,7 +219,7 @@ class MappedLoader:
         views: dict[str, TensorView],
         rows: dict[str, dict[int, str]],
     ) -> None:
-        """rows: of a tensor that several become, the sources by number."""
+        """Wrap a loader. rows: name of a joined tensor → its sources by number."""
         self._inner = inner
         self._original = original
         self._manifest = manifest
@@ -222,11 +227,11 @@ class MappedLoader:
         self._rows = rows
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """The manifest under canonical names."""
+        """Return the manifest under canonical names."""
         return self._manifest
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """As of every loader; parts of one tensor follow one another."""
+        """Yield tensors as every loader does; parts of one tensor follow one another."""
         wanted: dict[str, list[str]] = {}
         places: dict[str, tuple[str, int]] = {}
         for name in reads:
@@ -252,7 +257,7 @@ class MappedLoader:
 
 
 def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None:
-    """The reason for which a tensor is not read, None when it is. name: after renames."""
+    """Return the reason why a tensor is ignored, None when it is read. name: name after renames."""
     for rule in rules:
         if re.fullmatch(rule.pattern, source):
             return rule.reason
@@ -262,7 +267,7 @@ def _why_ignored(rules: Sequence[Ignored], source: str, name: str) -> str | None
 
 
 def _shape(view: TensorView, shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a part, from the shape of its tensor."""
+    """Return the shape of a part, from the shape of its tensor."""
     sizes = list(shape)
     if view.expert is not None:
         _, count = view.expert

@@ -1,4 +1,4 @@
-"""How a family's checkpoints name and lay out their tensors, as data. Torch-free.
+"""Rules for the names and layout of tensors in a family's checkpoints, as data. Torch-free.
 
 Owns: the vocabulary of these rules. Never does: apply them (`core_runtime.models.weight_map` does). Called by: rows.
 """
@@ -9,10 +9,10 @@ import msgspec
 
 
 class Rename(msgspec.Struct, frozen=True, tag=True):
-    """Replaces every match of a pattern in a tensor's name. Renames come first, one after another, on all names.
+    """A rule that replaces every match of a pattern in a name. Renames come first, one after another, on all names.
 
     pattern: a regular expression.
-    to: what replaces it, with `\\1` for its groups.
+    to: the replacement, with `\\1` for its groups.
     """
 
     pattern: str
@@ -24,11 +24,11 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
 
     pattern: the whole name, after renames.
     to: name of an expert's tensor, with `\\1` for groups of the pattern, `{expert}` and `{piece}`.
-    pieces: things whose rows lie one after another in N, in equal numbers.
-    alternating: rows of the pieces alternate instead.
-    transposed: it is [E, K, N]; None: where its shape says so.
-    flat: experts are not an axis of their own: it is [E * N, K], or [E * K, N] when transposed.
-    packed: it holds no floats but codes or their scales, whose first axes are those of the matrix.
+    pieces: names of the matrices whose rows lie one after another in N, in equal numbers.
+    alternating: the rows of the pieces alternate instead.
+    transposed: the tensor is [E, K, N]; None: decided by its shape.
+    flat: experts are not an axis of their own: the tensor is [E * N, K], or [E * K, N] when transposed.
+    packed: the tensor holds codes or their scales, not floats; its first axes are those of the matrix.
     """
 
     pattern: str
@@ -41,10 +41,10 @@ class Stacked(msgspec.Struct, frozen=True, tag=True):
 
 
 class Joined(msgspec.Struct, frozen=True, tag=True):
-    """Tensors of one shape that become one with an axis more, its first.
+    """Tensors of one shape that become one with an additional first axis.
 
-    pattern: the whole name, after renames, with a group `number` that says which one of them it is, from 0.
-    to: name of the one tensor.
+    pattern: the whole name, after renames, with a group `number`: the index of the tensor in the new one, from 0.
+    to: name of the new tensor.
     """
 
     pattern: str
@@ -66,9 +66,9 @@ class UnitRows(msgspec.Struct, frozen=True, tag=True):
 class Ignored(msgspec.Struct, frozen=True, tag=True):
     """Tensors that are not read.
 
-    pattern: the whole name, as the checkpoint has it.
-    reason: why that changes nothing.
-    renamed: the pattern is also held against names after renames, as errors show them.
+    pattern: the whole name in the checkpoint.
+    reason: why ignoring them changes nothing.
+    renamed: the pattern is also matched against names after renames, as errors show them.
     """
 
     pattern: str
@@ -84,11 +84,13 @@ USUALLY_IGNORED: tuple[Ignored, ...] = (
     Ignored(r".*\.masked_bias", "the causal mask"),
     Ignored(r".*\.position_ids", "counted"),
 )
-"""What older programs left in checkpoints of any family."""
+"""Rules for tensors that older programs left in checkpoints of any family."""
 
 
 def modules(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
-    """Renames of modules: a dotted name anywhere between dots, or at either end, and its canonical form."""
+    """Return rules that rename modules: a dotted name anywhere between dots, or at either end, and its canonical
+    form.
+    """
     rules = []
     for own, usual in pairs:
         escaped = own.replace(".", r"\.")
@@ -99,7 +101,9 @@ def modules(*pairs: tuple[str, str]) -> tuple[Rename, ...]:
 def experts(
     module: str, gate_up: str, down: str, *, alternating: bool = False, transposed: bool | None = False
 ) -> tuple[WeightRule, ...]:
-    """The rules for stacked experts of `module` in a block: one tensor of gates and ups, one of downs, and their biases."""
+    """Return the rules for stacked experts of `module` in a block: one tensor of gates and ups, one of downs, and their
+    biases.
+    """
     rules: list[WeightRule] = []
     prefix = rf"(model\.layers\.\d+\.{module})\."
     to = r"\1.experts.{expert}.{piece}"
@@ -112,7 +116,9 @@ def experts(
 
 
 def packed_experts(module: str, gate_up: str, down: str, *, alternating: bool = False) -> tuple[WeightRule, ...]:
-    """The rules for stacked experts whose codes and scales are tensors of their own, `NAME_blocks` and `NAME_scales`."""
+    """Return the rules for stacked experts whose codes and scales are tensors of their own, `NAME_blocks` and
+    `NAME_scales`.
+    """
     rules: list[WeightRule] = []
     prefix = rf"(model\.layers\.\d+\.{module})\."
     to = r"\1.experts.{expert}.{piece}"

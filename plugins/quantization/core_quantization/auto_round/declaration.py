@@ -1,7 +1,7 @@
-"""What an AutoRound checkpoint declares: its keys, the layout, and the scheme of each module. Torch-free.
+"""The declaration of an AutoRound checkpoint: its keys, the layout, and the scheme of each module. Torch-free.
 
-Owns: which keys are used, which are neutral and why. Never does: look at a tensor. Called by: the manifest, the method.
-Source: auto-round's `QuantizationScheme` and `save_quantized_as_autoround`.
+Owns: the lists of used and neutral keys, with reasons. Never does: look at a tensor. Called by: the manifest, the
+method. Source: auto-round's `QuantizationScheme` and `save_quantized_as_autoround`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_quantization.declared.refusal import Refusal, known_keys, mapping_at
 from core_quantization.gptq.declaration import Scheme
 
 PLAIN_BITS: Final = 16
-"""From so many bits on a module is not packed."""
+"""Modules of at least this many bits are not packed."""
 USED: Final = (
     "act_bits",
     "bits",
@@ -42,7 +42,7 @@ NEUTRAL: Final = {
 class Packing:
     """A packing format.
 
-    layout: whose.
+    layout: method whose layout it is.
     minus_one: whether zero points are stored minus one (layout gptq).
     """
 
@@ -60,7 +60,7 @@ PACKINGS: Final = {
     "auto_round:gptqmodel": Packing("gptq"),
     "auto_round:tritonv2": Packing("gptq"),
 }
-"""By name. The first versions of the tool named kernels."""
+"""Packing formats by name. The first versions of the tool used names of kernels."""
 USUAL: Final = "auto_round:gptq"
 """The packing format of a checkpoint that names none, as in transformers."""
 
@@ -69,9 +69,9 @@ USUAL: Final = "auto_round:gptq"
 class Declaration:
     """An AutoRound checkpoint's declaration.
 
-    packing: of all modules.
-    scheme: of all modules that have none of their own.
-    schemes: module's name or regular expression and its own scheme; None: plain.
+    packing: packing format of all modules.
+    scheme: scheme of all modules without one of their own.
+    schemes: own schemes: a module's name, the same as a regular expression, and the scheme; None: plain.
     """
 
     packing: Packing
@@ -80,7 +80,7 @@ class Declaration:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Raises Refusal for what is not served, by its key."""
+        """Return the checked declaration. Raises Refusal with the key that is not served."""
         known_keys("", found, USED, NEUTRAL)
         named = found.get("packing_format") or USUAL
         packing = PACKINGS.get(named)
@@ -102,7 +102,7 @@ class Declaration:
         return declaration
 
     def scheme_of(self, module: str) -> Scheme | None:
-        """How a module is packed; None: it is plain. module: its name in the checkpoint."""
+        """Return the scheme of a module; None: it is plain. module: its name in the checkpoint."""
         for name, _, scheme in self.schemes:
             if name == module:
                 return scheme
@@ -112,7 +112,7 @@ class Declaration:
         return self.scheme
 
     def _check_bits(self) -> None:
-        """Raises Refusal for bits that the layout does not have."""
+        """Raise Refusal for a number of bits that the layout does not support."""
         schemes = [self.scheme, *(scheme for _, _, scheme in self.schemes)]
         for scheme in schemes:
             if self.packing.layout == "awq" and scheme is not None and scheme.bits != 4:
@@ -120,7 +120,7 @@ class Declaration:
 
 
 def _scheme(where: str, found: Mapping[str, Any]) -> Scheme | None:
-    """One scheme; None: plain. where: its place in the declaration. Raises Refusal."""
+    """Return one scheme; None: plain. where: its place in the declaration. Raises Refusal."""
     bits = found.get("bits")
     if isinstance(bits, int) and bits >= PLAIN_BITS:
         return None

@@ -1,4 +1,4 @@
-"""The method of AutoRound checkpoints: which module has which layout.
+"""The method of AutoRound checkpoints: the choice of a layout for each module.
 
 Owns: this choice. Never does: unpack. Called by: the manifest.
 """
@@ -15,11 +15,11 @@ from core_quantization.declared.part import StoredPart
 from core_quantization.gptq.layout import GPTQLayout
 
 PACKED = "qweight"
-"""A module that has this tensor is packed, whatever lists of modules say."""
+"""A module with this tensor is packed, regardless of the declaration's lists of modules."""
 
 
 def auto_round_layouts(declaration: Declaration, run: Run) -> Choose:
-    """Choose by the declaration. run: what the user wants."""
+    """Return the choice of layouts by the declaration. run: settings of all packed layers."""
     packing = declaration.packing
 
     def choose(part: StoredPart) -> Layout | Unsupported | None:

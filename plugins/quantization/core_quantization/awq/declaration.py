@@ -1,7 +1,8 @@
-"""What an AWQ checkpoint declares. Torch-free.
+"""The declaration of an AWQ checkpoint. Torch-free.
 
-Owns: which keys are used, which are neutral and why. Never does: look at a tensor. Called by: the manifest, the method.
-Sources: AutoAWQ's `AwqConfig` and `quant_config.json`, transformers' `AwqConfig`, GPTQModel's checkpoints of this method.
+Owns: the lists of used and neutral keys, with reasons. Never does: look at a tensor. Called by: the manifest, the
+method. Sources: AutoAWQ's `AwqConfig` and `quant_config.json`, transformers' `AwqConfig`, GPTQModel's checkpoints of
+this method.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from core_quantization.declared.refusal import Refusal, known_keys, whole_at
 BITS: Final = 4
 VERSIONS: Final = ("gemm", "gemv")
 _SAME: Final = (("bits", "w_bit"), ("group_size", "q_group_size"))
-"""Names of today and of older checkpoints."""
+"""Current key, and its name in older checkpoints."""
 _VERSION_KEYS: Final = ("version", "checkpoint_format", "format")
 USED: Final = (
     "act_bits",
@@ -52,7 +53,7 @@ class Declaration:
     """An AWQ checkpoint's declaration.
 
     group_size: inputs that share a scale; -1: all.
-    version: of the layout.
+    version: version of the layout.
     """
 
     group_size: int
@@ -60,7 +61,7 @@ class Declaration:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Raises Refusal for what is not served, by its key."""
+        """Return the checked declaration. Raises Refusal with the key that is not served."""
         known_keys("", found, USED, NEUTRAL)
         numbers = []
         for key, older in _SAME:

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 BITS: Final = 4
 IN_A_WORD: Final = 8
 PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where the integer of each of eight outputs lies in its word."""
+"""Position in its word of the integer of each of eight outputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class AWQLayout:
-    """Kind `Layout`.
+    """The two layouts of AWQ, of the kind `Layout`.
 
-    run: what the user wants.
+    run: settings of all packed layers.
     group_size: inputs that share a scale; -1: all.
-    version: which of the two.
+    version: choice of the layout.
     """
 
     run: Run
@@ -45,7 +45,7 @@ class AWQLayout:
     version: Literal["gemm", "gemv"]
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         for what, count in (("inputs", inputs), ("outputs", rows)):
             if count % IN_A_WORD:
@@ -56,7 +56,7 @@ class AWQLayout:
         return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.bits import held_from_words, unpack_words
         from core_quantization.declared.canonical import integer_weight
 
@@ -108,7 +108,9 @@ class AWQLayout:
 
 
 def _held(stored: Tensor) -> Tensor:
-    """Words [K, N / 8] of version gemm to pairs [N, K / 2], some words at a time so that temporaries stay small."""
+    """Convert words [K, N / 8] of version gemm to pairs [N, K / 2], some words at a time so that temporaries stay
+    small.
+    """
     import torch
 
     from core_quantization.declared.bits import CHUNK, to_nibbles, unpack_words
@@ -124,7 +126,7 @@ def _held(stored: Tensor) -> Tensor:
 
 
 def _gemv_width(count: int, group_size: int) -> int:
-    """Words of the zero points of a row: enough for its groups, in multiples that its kernel reads at once."""
+    """Return the words of a row's zero points: enough for its groups, in multiples that AWQ's kernel reads at once."""
     words = -(-count // IN_A_WORD)
     multiple = max(1, 128 // group_size)
     return -(-words // multiple) * multiple

@@ -1,4 +1,4 @@
-"""The method of AWQ checkpoints: which module is packed.
+"""The method of AWQ checkpoints: the choice of packed modules.
 
 Owns: this choice. Never does: unpack. Called by: the manifest.
 """
@@ -12,11 +12,11 @@ from core_quantization.declared.method import Choose
 from core_quantization.declared.part import StoredPart
 
 PACKED = "qweight"
-"""A module with this tensor is packed, whatever the declaration's lists of modules say."""
+"""A module with this tensor is packed, regardless of the declaration's lists of modules."""
 
 
 def awq_layouts(declaration: Declaration, run: Run) -> Choose:
-    """Choose by the declaration. run: what the user wants."""
+    """Return the choice of layouts by the declaration. run: settings of all packed layers."""
     layout = AWQLayout(run, declaration.group_size, declaration.version)
 
     def choose(part: StoredPart) -> AWQLayout | None:

@@ -1,7 +1,7 @@
-"""What a bitsandbytes checkpoint declares. Torch-free.
+"""The declaration of a bitsandbytes checkpoint. Torch-free.
 
-Owns: which keys are used, which are neutral and why. Never does: look at a tensor. Called by: the manifest.
-Source: transformers' `BitsAndBytesConfig`.
+Owns: the lists of used and neutral keys, with reasons. Never does: look at a tensor. Called by: the manifest. Source:
+transformers' `BitsAndBytesConfig`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEUTRAL: Final = {
 
 
 def check_declaration(found: Mapping[str, Any]) -> None:
-    """Raises Refusal for what is not served, by its key."""
+    """Check a declaration. Raises Refusal with the key that is not served."""
     known_keys("", found, USED, NEUTRAL)
     storage = found.get("bnb_4bit_quant_storage") or "uint8"
     if storage != "uint8":

@@ -2,7 +2,7 @@
 
 Never does: read a declaration. Called by: the method.
 
-nf4 and fp4, a matrix as one run of codes, rows one after another:
+nf4 and fp4, a matrix as one run of codes, rows in order:
     weight: uint8 [N * K / 2, 1]; the high nibble is the even input.
     weight.absmax: float32, a scale for each block of the run; or uint8, codes of such scales, with
     weight.nested_absmax: float32, a scale for each block of those, and weight.nested_quant_map: float32 [256], their codes.
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 STATE: Final = "weight.quant_state.bitsandbytes__"
 KINDS: Final = ("nf4", "fp4")
 BLOCKS: Final = (64, 128, 256, 512, 1024, 2048, 4096, 32)
-"""Sizes of blocks that the tool has; the usual one first."""
+"""Block sizes that the tool supports, the usual one first."""
 NESTED_BLOCK: Final = 256
 SCALE_BYTES: Final = 4
 LARGEST: Final = 127
@@ -41,9 +41,9 @@ LARGEST: Final = 127
 
 @dataclass(frozen=True, slots=True)
 class FourBits:
-    """Kind `Layout`.
+    """The layout of 4-bit codes, of the kind `Layout`.
 
-    run: what the user wants.
+    run: settings of all packed layers.
     kind: `nf4` or `fp4`.
     """
 
@@ -51,7 +51,9 @@ class FourBits:
     kind: str
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`. Blocks that cross rows are cut into smaller ones of the same scale."""
+        """Plan the part from names and shapes, see `Layout`. Blocks that cross rows are cut into smaller ones of the
+        same scale.
+        """
         rows, inputs = part.shape
         size = _block_size(part)
         if size is None:
@@ -71,7 +73,7 @@ class FourBits:
         return self.run.plan(part, reads, self.kind, str(held), nbytes, held)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_runtime.weights.codebook import CODES
@@ -107,7 +109,7 @@ class FourBits:
         return wanted
 
     def _state(self, part: StoredPart, tensor: Tensor, size: int) -> dict[str, Any]:
-        """The JSON. Raises ValueError when it contradicts the tensors."""
+        """Return the JSON of the quant_state. Raises ValueError when it contradicts the tensors."""
         try:
             found = json.loads(bytes(tensor.tolist()))
         except ValueError as error:
@@ -125,12 +127,12 @@ class FourBits:
 
 @dataclass(frozen=True, slots=True)
 class EightBits:
-    """Kind `Layout`: rows of 8-bit integers. run: what the user wants."""
+    """The layout of rows of 8-bit integers, of the kind `Layout`. run: settings of all packed layers."""
 
     run: Run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows = part.shape[0]
         wanted = [Wanted("weight", ("I8",), [part.shape]), Wanted("SCB", ("F32",), [(rows,), (rows, 1)])]
         if "weight_format" in part.tensors:
@@ -138,7 +140,7 @@ class EightBits:
         return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_runtime.weights.formats import Int8Channel
 
         form = tensors.get("weight_format")
@@ -155,7 +157,7 @@ class EightBits:
 
 
 def _block_size(part: StoredPart) -> int | None:
-    """Codes that share a scale, by the number of scales; None: no size fits."""
+    """Return the codes that share a scale, from the number of scales; None: no size fits."""
     info = part.tensors.get("weight.absmax")
     rows, inputs = part.shape
     for size in BLOCKS:
@@ -165,7 +167,7 @@ def _block_size(part: StoredPart) -> int | None:
 
 
 def _scales(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Tensor:
-    """float32, one for each block. Raises ValueError without the number that is added to nested ones."""
+    """Return the scales, float32, one for each block. Raises ValueError when nested scales lack their offset."""
     stored = tensors["weight.absmax"]
     nested = tensors.get("weight.nested_absmax")
     if nested is None:

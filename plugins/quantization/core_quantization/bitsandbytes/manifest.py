@@ -18,7 +18,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="bitsandbytes",
         summary="checkpoints of bitsandbytes: nf4, fp4 (nested scales, too) and 8-bit integers; plain ones are rounded to nf4",
@@ -28,7 +28,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
-    """Checkpoints that declare it, and plain ones."""
+    """Support checkpoints that declare the method, and plain ones."""
     if not query.declaration:
         return list(NF4.core_supports(query))
     from core_quantization.bitsandbytes.declaration import check_declaration

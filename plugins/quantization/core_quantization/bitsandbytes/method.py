@@ -1,4 +1,4 @@
-"""The method of bitsandbytes checkpoints: which module has which layout.
+"""The method of bitsandbytes checkpoints: the choice of a layout for each module.
 
 Owns: this choice. Never does: unpack. Called by: the manifest.
 """
@@ -14,7 +14,7 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 
 
 def bitsandbytes_method(manifest: CheckpointManifest, run: Run) -> DeclaredMethod:
-    """The method of a checkpoint whose declaration is served."""
+    """Return the method of a checkpoint whose declaration is supported."""
 
     def choose(part: StoredPart) -> Layout | None:
         for kind in KINDS:

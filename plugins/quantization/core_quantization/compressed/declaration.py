@@ -1,7 +1,7 @@
-"""What a declaration of compressed-tensors says about matrices.
+"""The declaration of a compressed-tensors checkpoint about its matrices.
 
-Owns: its keys: which are read, which say nothing about weights, which cannot be served. Never does: look at a tensor.
-Torch-free. Called by: the manifest, the method.
+Owns: its keys: those that are read, those without effect on weights, and those that are not served. Never does: look at
+a tensor. Torch-free. Called by: the manifest, the method.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ FORMATS: Final = (
     "mixed-precision",
     "dense",
 )
-"""All are told apart by the tensors of a module."""
+"""Formats that are distinguished by the tensors of a module."""
 MARLIN: Final = "marlin-24"
 SPARSE_FORMATS: Final = ("dense", "sparse-24-bitmask", "sparse-bitmask")
 STRATEGIES: Final = ("tensor", "channel", "group", "block", "tensor_group")
 OFFLINE: Final = ("weight_input", "weight_output")
-"""Places of transforms that are part of the stored weights."""
+"""Places of transforms that are already part of the stored weights."""
 LARGEST_BITS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How the numbers of a matrix are rounded.
+    """The rounding of a matrix's numbers.
 
-    kind: of numbers.
-    bits: of one.
+    kind: kind of numbers.
+    bits: bits of one number.
     symmetric: whether there are no zero points.
     shares: what shares a scale.
     """
@@ -94,7 +94,7 @@ class Group:
     """Modules of one scheme.
 
     targets: their names, patterns and classes.
-    numbers: None where weights stay plain.
+    numbers: rounding of their weights; None: weights stay plain.
     """
 
     targets: tuple[str, ...]
@@ -102,9 +102,9 @@ class Group:
 
 
 def read_groups(declaration: Mapping[str, Any]) -> list[Group]:
-    """The groups of a declaration. Raises Refusal for what cannot be served."""
+    """Return the groups of a declaration. Raises Refusal for what is not served."""
     inner = declaration.get("quantization_config")
-    if isinstance(inner, Mapping):  # as transformers writes it beside a `sparsity_config`
+    if isinstance(inner, Mapping):  # as transformers writes it next to a `sparsity_config`
         rest = {key: value for key, value in declaration.items() if key != "quantization_config"}
         declaration = {**inner, **rest}
     known_keys("", declaration, USED, NEUTRAL)
@@ -150,7 +150,7 @@ def _numbers(where: str, found: object) -> Numbers:
 
 
 def _shares(where: str, weights: Mapping[str, Any]) -> Shares:
-    """What shares a scale, by the strategy, or by the group size where there is none."""
+    """Return what shares a scale, by the strategy, or by the group size where there is no strategy."""
     size = weights.get("group_size")
     given = -1 if size is None else whole_at(f"{where}.group_size", size)
     usual = "group" if given > 0 else "channel" if size is not None else "tensor"
@@ -196,7 +196,9 @@ def _check_sparsity(found: object) -> None:
 
 
 def _check_transforms(found: object) -> None:
-    """Transforms that were multiplied into the weights need nothing; the others would be missing at run time."""
+    """Check transforms. Those multiplied into the weights need nothing; others would be missing at run time, and raise
+    Refusal.
+    """
     if not found:
         return
     transforms = mapping_at("transform_config", found)

@@ -1,6 +1,6 @@
 """Integers of compressed-tensors: packed into words, or one a byte.
 
-Owns: names and shapes of their tensors, and how they are unpacked. Never does: round. Called by: the choice of layouts.
+Owns: names and shapes of their tensors, and their unpacking. Never does: round. Called by: the choice of layouts.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 WORD_BITS: Final = 32
 INPUTS: Final = ("input_scale", "input_zero_point", "input_global_scale")
-"""Read by nobody: inputs are rounded by their own size."""
+"""Tensors that are not read: inputs are rounded by their own maximum."""
 
 
 def words(count: int, bits: int) -> int:
-    """Words that so many integers fill, one behind the other."""
+    """Return the number of words that `count` integers fill without gaps."""
     return -(-count * bits // WORD_BITS)
 
 
 class IntegerLayout:
-    """What both layouts share.
+    """The common part of both integer layouts.
 
-    numbers: the scheme. run: what the user wants.
+    numbers: the scheme. run: settings of all packed layers.
     """
 
     def __init__(self, numbers: Numbers, run: Run) -> None:
@@ -40,7 +40,7 @@ class IntegerLayout:
         self._run = run
 
     def _how(self, part: StoredPart) -> Integers:
-        """How the part is held."""
+        """Return the canonical format of the part."""
         numbers = self._numbers
         inputs = part.shape[1]
         scale = part.tensors.get("weight_scale")
@@ -54,22 +54,22 @@ class IntegerLayout:
         )
 
     def _shared(self, part: StoredPart) -> list[Wanted]:
-        """The tensors that both layouts have in common."""
+        """Return the tensors that both layouts have in common."""
         wanted = [Wanted("weight_scale", FLOATS, self._numbers.shares.shapes(part.shape))]
         if "weight_g_idx" in part.tensors:
             wanted.append(Wanted("weight_g_idx", ("I32", "I64"), [(part.shape[1],)]))
         return wanted
 
     def _planned(self, part: StoredPart, own: list[Wanted], unread: tuple[str, ...]) -> PartPlan | Unsupported:
-        """The plan. own: all tensors of the layout. unread: names of tensors that say nothing more."""
+        """Return the plan. own: all tensors of the layout. unread: names of tensors without further information."""
         return planned(part, own, self._how, self._run, (*unread, *INPUTS))
 
 
 class PackedIntegers(IntegerLayout):
-    """`weight_packed` int32 [N, words of K integers], each integer larger by half of its range."""
+    """The layout `weight_packed` int32 [N, words of K integers], each integer offset by half of its range."""
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         bits = self._numbers.bits
         own = [Wanted("weight_packed", ("I32",), [(rows, words(inputs, bits))]), *self._shared(part)]
@@ -83,7 +83,7 @@ class PackedIntegers(IntegerLayout):
         return self._planned(part, own, ("weight_shape",))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.bits import held_from_words, unpack_stream
         from core_quantization.declared.canonical import integer_weight
 
@@ -105,10 +105,10 @@ class PackedIntegers(IntegerLayout):
 
 
 class PlainIntegers(IntegerLayout):
-    """`weight` int8 [N, K], whatever the size of its integers."""
+    """The layout `weight` int8 [N, K], regardless of the size of its integers."""
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         own = [Wanted("weight", ("I8",), [part.shape]), *self._shared(part)]
         if self._numbers.symmetric:
             return self._planned(part, own, ("weight_zero_point",))
@@ -116,7 +116,7 @@ class PlainIntegers(IntegerLayout):
         return self._planned(part, own, ())
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.bits import to_nibbles
         from core_quantization.declared.canonical import integer_weight
 
@@ -131,7 +131,7 @@ class PlainIntegers(IntegerLayout):
 
 
 def _unsigned(signed: Tensor, bits: int) -> Tensor:
-    """int8 to uint8, larger by half of the range. Raises ValueError for an integer beyond its bits."""
+    """Convert int8 to uint8, offset by half of the range. Raises ValueError for an integer that needs more bits."""
     import torch
 
     half = 1 << (bits - 1)

@@ -1,4 +1,4 @@
-"""Which layout a module of compressed-tensors has.
+"""The choice of a layout for each module of compressed-tensors.
 
 Owns: the choice by scheme and tensors. Never does: unpack. Torch-free. Called by: the manifest.
 """
@@ -24,15 +24,15 @@ CLASSES: Final = {
     "head": ("Linear", "ParallelLMHead"),
     "embedding": ("Embedding", "VocabParallelEmbedding"),
 }
-"""By role, the classes of its modules; what is not listed is linear."""
+"""Role → classes of its modules; unlisted roles are linear."""
 KNOWN_CLASSES: Final = frozenset[str]().union(*CLASSES.values())
 
 
 class Choice:
     """The layouts of one checkpoint.
 
-    groups: of its declaration.
-    run: what the user wants.
+    groups: groups of its declaration.
+    run: settings of all packed layers.
     """
 
     def __init__(self, groups: Sequence[Group], run: Run) -> None:
@@ -44,7 +44,7 @@ class Choice:
                 self._named.setdefault(target, group)
 
     def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
-        """See `Choose` of the method."""
+        """Choose a layout, see `Choose` of the method."""
         there = part.tensors
         is_sparse = "bitmask" in there
         weight = there.get("weight")
@@ -75,7 +75,9 @@ class Choice:
         return PackedIntegers(numbers, self._run) if packed else PlainIntegers(numbers, self._run)
 
     def _group(self, part: StoredPart) -> Group | None:
-        """A group that names the module, else one that names its class, else one of classes that nobody knows here."""
+        """Return a group that names the module, else one that names its class, else one of classes that are unknown
+        here.
+        """
         named = self._named.get(part.own_name)
         if named is not None:  # some declarations list every module of a large model
             return named

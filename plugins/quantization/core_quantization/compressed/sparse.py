@@ -1,6 +1,6 @@
-"""Sparse matrices of compressed-tensors: the numbers that are not zero, and a bit mask of their places.
+"""Sparse matrices of compressed-tensors: the nonzero numbers, and a bit mask of their places.
 
-Owns: the way back to the whole matrix. Never does: keep it sparse. Called by: the choice of layouts.
+Owns: the expansion to the whole matrix. Never does: keep it sparse. Called by: the choice of layouts.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ SPARSE: Final = ("compressed", "bitmask", "shape", "row_offsets")
 
 
 class SparseLayout:
-    """`compressed`, the numbers of all rows, and `bitmask` uint8 [N, K / 8], the lowest bit first.
+    """The sparse layout: `compressed`, the numbers of all rows, and `bitmask` uint8 [N, K / 8], the lowest bit first.
 
-    run: what the user wants.
+    run: settings of all packed layers.
     inner: the layout of the whole matrix; None: it is plain.
     """
 
@@ -38,7 +38,7 @@ class SparseLayout:
         self._inner = inner
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         found = problem(part, [Wanted("bitmask", ("U8",), [(rows, -(-inputs // 8))])])
         if found is not None:
@@ -56,7 +56,7 @@ class SparseLayout:
         return msgspec.structs.replace(plan, reads=(*reads, *others))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_runtime.weights.formats import Dense
@@ -78,7 +78,7 @@ class SparseLayout:
         return self._run.plan_plain(part, SPARSE)
 
     def _whole(self, part: StoredPart) -> StoredPart:
-        """The module as if its matrix were not sparse."""
+        """Return the module as if its matrix were not sparse."""
         numbers = part.tensors["compressed"]
         tensors = {suffix: info for suffix, info in part.tensors.items() if suffix not in SPARSE}
         tensors["weight"] = msgspec.structs.replace(numbers, shape=part.shape)
@@ -86,9 +86,9 @@ class SparseLayout:
 
 
 def spread(numbers: Tensor, mask: Tensor, shape: tuple[int, int]) -> Tensor:
-    """The whole matrix [N, K]. Raises ValueError when the mask has another number of places.
+    """Return the whole matrix [N, K]. Raises ValueError when the mask has another number of places.
 
-    numbers: of all rows, one behind the other, in any shape.
+    numbers: nonzero numbers of all rows, concatenated, in any shape.
     mask: uint8 [N, ceil(K / 8)], the lowest bit first.
     """
     import torch

@@ -14,7 +14,7 @@ from core.api.specs import Activation
 
 
 class DeclaredArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a user may choose."""
+    """The user's arguments of a method."""
 
     activation: Annotated[
         Literal["auto", "none", "bf16", "int8", "int8_row"],
@@ -28,10 +28,12 @@ class DeclaredArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 def activation_for(
     asked: str, offered: tuple[Activation, ...], dtype: str, roundings: Collection[str]
 ) -> Activation | None:
-    """The precision of one format's inputs; None where the format does not have the one that is asked for.
+    """Return the precision of one format's inputs; None where the format does not have the requested one.
 
-    asked: the argument. offered: all that the format has, its own choice first. dtype: of the run.
-    roundings: those by which the device gains.
+    asked: the argument.
+    offered: all precisions of the format, its default first.
+    dtype: dtype of the run.
+    roundings: precisions that are faster on the device.
     """
     if asked == "auto":
         gainful = (one for one in offered if one in roundings and dtype == "bfloat16")

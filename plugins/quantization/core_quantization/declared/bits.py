@@ -1,6 +1,6 @@
 """Small integers packed into larger ones.
 
-Owns: the order of bits in int32 words, and the order that canonical weights have. Never does: know a method.
+Owns: the order of bits in int32 words, and the order in canonical weights. Never does: know a method.
 Called by: layouts.
 """
 
@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 CHUNK: Final = 1 << 20
-"""Integers that are unpacked at a time, so that temporaries stay small beside a weight."""
+"""Number of integers that are unpacked at a time, so that temporaries stay small compared with a weight."""
 
 
 def unpack_words(words: Tensor, bits: int, order: Sequence[int] | None = None) -> Tensor:
-    """int32 [R, W] to the integers in them, uint8 [R, W * 32 // bits]; the lowest bits come first.
+    """Convert int32 [R, W] to the integers in them, uint8 [R, W * 32 // bits]; the lowest bits come first.
 
-    bits: 2, 4 or 8. order: the place of each integer of a word among the values; None: as they come.
+    bits: 2, 4 or 8. order: the place of each integer of a word among the values; None: in order.
     """
     count = 32 // bits
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
@@ -31,7 +31,9 @@ def unpack_words(words: Tensor, bits: int, order: Sequence[int] | None = None) -
 
 
 def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
-    """int32 [R, W], read as one stream of bits a row, to `count` integers of any size up to 8 bits: uint8 [R, count]."""
+    """Read int32 [R, W] as one stream of bits a row; return `count` integers of any size up to 8 bits, uint8 [R,
+    count].
+    """
     rows, width = words.shape
     octets = words.contiguous().view(torch.uint8).view(rows, width * 4)
     shifts = torch.arange(8, dtype=torch.uint8)
@@ -42,11 +44,12 @@ def unpack_stream(words: Tensor, bits: int, count: int) -> Tensor:
 
 
 def held_from_words(words: Tensor, bits: int, count: int) -> Tensor:
-    """As `unpack_stream`, to integers as canonical weights hold them: pairs [R, count // 2] up to 4 bits, else [R, count].
+    """Unpack like `unpack_stream`, to the integers of canonical weights: pairs [R, count // 2] up to 4 bits, else [R,
+    count].
 
-    A copy: the words may lie in a file.
+    Returns a copy: the words may be in a mapped file.
     """
-    if bits in (4, 8):  # words lie in memory as canonical weights do
+    if bits in (4, 8):  # in memory, words are the same bytes as canonical weights
         octets = words.contiguous().view(torch.uint8)
         return octets[:, : count * bits // 8].clone(memory_format=torch.contiguous_format)
     rows = words.shape[0]
@@ -60,5 +63,5 @@ def held_from_words(words: Tensor, bits: int, count: int) -> Tensor:
 
 
 def to_nibbles(values: Tensor) -> Tensor:
-    """uint8 [N, K] of integers below 16 to canonical pairs [N, K // 2]: the even one low."""
+    """Convert uint8 [N, K] of integers below 16 to canonical pairs [N, K // 2]: the even one low."""
     return values[:, ::2] | (values[:, 1::2] << 4)

@@ -1,4 +1,4 @@
-"""From unpacked numbers and scales to canonical weights.
+"""Conversion of unpacked numbers and scales to canonical weights.
 
 Owns: the last step of every layout. Never does: unpack what one tool packed. Called by: layouts.
 """
@@ -15,7 +15,7 @@ from core_runtime.weights.input_order import InputOrder
 from core_runtime.weights.int_groups import unpack_nibbles
 
 SIGN = 128
-"""What a signed byte is less than the unsigned one of its order."""
+"""Difference between an unsigned byte and the signed byte of the same rank."""
 
 
 def integer_weight(
@@ -26,13 +26,13 @@ def integer_weight(
     groups: Tensor | None = None,
     minimum: Tensor | None = None,
 ) -> CanonicalWeight:
-    """Integers of a matrix [N, K] as it is held.
+    """Return the canonical weight of a matrix [N, K] of integers.
 
     values: uint8, unsigned: [N, K] of 8 bits, or pairs [N, K / 2] of 4 bits, the even one low.
     scale: floats [N, K / group] or one number.
     zeros: uint8 [N, K / group] or one number, where groups have their own.
     groups: the group of each column, integers [K], where columns are permuted.
-    minimum: floats [N, K / group] that are added, where groups have their own; they are rounded to the scales' type.
+    minimum: floats [N, K / group] that are added, where groups have them; they are rounded to the scales' type.
     Raises ValueError for groups of unequal sizes.
     """
     n = values.shape[0]
@@ -65,7 +65,7 @@ def integer_weight(
 
 
 def _order(groups: Tensor, group_size: int) -> Tensor | None:
-    """The input of each stored column, int64 [K]; None: they lie as the inputs do. Raises ValueError for unequal groups.
+    """Return the input of each stored column, int64 [K]; None: in order. Raises ValueError for unequal groups.
 
     groups: int64 [K], the group of each input.
     """
@@ -79,14 +79,14 @@ def _order(groups: Tensor, group_size: int) -> Tensor | None:
 
 
 def _reordered(values: Tensor, unpacked_bits: int, order: Tensor) -> Tensor:
-    """Held integers, their columns in another order."""
+    """Return integers with their columns in another order."""
     if unpacked_bits == 8:
         return values[:, order]
     return to_nibbles(unpack_nibbles(values)[:, order])
 
 
 def float8_weight(how: Floats8, values: Tensor, scale: Tensor, block: tuple[int, int] | None = None) -> CanonicalWeight:
-    """8-bit floats [N, K] as they are held.
+    """Return the canonical weight of 8-bit floats [N, K].
 
     scale: floats, one, one a row, one a group of inputs [N, K / group], or one a block of rows and inputs.
     block: (rows, inputs) of a block.
@@ -100,10 +100,10 @@ def float8_weight(how: Floats8, values: Tensor, scale: Tensor, block: tuple[int,
 def float4_weight(
     how: Floats4, values: Tensor, scale: Tensor, divisor: Tensor | None = None, factor: Tensor | None = None
 ) -> CanonicalWeight:
-    """4-bit floats in pairs [N, K / 2], the even one low, as they are held.
+    """Return the canonical weight of 4-bit floats in pairs [N, K / 2], the even one low.
 
     scale: [N, K / block]: uint8 exponents (mxfp4) or float8_e4m3fn (nvfp4).
-    divisor, factor: of all scales, one number (nvfp4).
+    divisor, factor: one number for all scales (nvfp4).
     """
     row_scale = None
     whole = None if factor is None else factor.float()
@@ -115,7 +115,9 @@ def float4_weight(
 
 
 def from_exponents(scale: Tensor) -> Tensor:
-    """Powers of two as bytes (e8m0), uint8, to float32. Raises ValueError for the byte that stands for not-a-number."""
+    """Convert powers of two as bytes (e8m0), uint8, to float32. Raises ValueError for the byte that stands for
+    not-a-number.
+    """
     if bool((scale == 255).any()):
         raise ValueError("has a scale that is not a number (e8m0 byte 255); the file is damaged")
     return torch.exp2(scale.float() - 127)

@@ -1,8 +1,10 @@
-"""Whether a checkpoint declares a method in a form that is served.
+"""Checks that a checkpoint declares a method in a form that is served.
 
 Owns: the answers that the manifests of methods have in common. Never does: know a method. Torch-free.
-Called by: manifests and methods of declared checkpoints. A manifest imports the reader of its declarations only when there is
-one: every start asks every manifest.
+Called by: manifests and methods of declared checkpoints.
+
+A manifest imports the reader of its declarations only for a checkpoint with one, because every start queries every
+manifest.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 
 
 def undeclared(method: str) -> list[Reason]:
-    """The reason against a checkpoint that declares nothing."""
+    """Return the reason against a checkpoint without a declaration."""
     return [Reason("checkpoint", f"one that declares {method}", "none", "leave --quantization out")]
 
 
 def refusals(read: Callable[[Any], object], declaration: Any) -> list[Reason]:
-    """What of a declaration is not served; empty: all of it is. read: its reader, which raises Refusal."""
+    """Return the reasons why a declaration is not served; empty: it is. read: its reader, which raises Refusal."""
     try:
         read(declaration)
     except Refusal as refusal:
@@ -32,7 +34,7 @@ def refusals(read: Callable[[Any], object], declaration: Any) -> list[Reason]:
 
 
 def declaring(context: LoadContext, method: str) -> CheckpointManifest:
-    """The checkpoint that a method is loaded for. Raises UserError where there is none."""
+    """Return the checkpoint for which a method is loaded. Raises UserError where there is none."""
     manifest: CheckpointManifest | None = context.manifest
     if manifest is None:
         raise UserError(f"quantization '{method}' was given no checkpoint; leave --quantization out.")

@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits with the scales that a declaration says.
+"""Layouts of 8-bit and 4-bit floats with the scales of a declaration.
 
 Owns: names and shapes of their tensors. Never does: round. Called by: choices of layouts.
 """
@@ -23,14 +23,16 @@ FORMS: Final = {"F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2"}
 EXPONENTS: Final = ("U8", "F8_E8M0")
 """Types of scales that are powers of two."""
 UNREAD: Final = ("input_scale", "input_zero_point", "input_global_scale", "weight_zero_point", "weight_shape")
-"""Inputs are rounded by their own size; floats have no zero points, and the model knows their shape."""
+"""Tensors that are not used: inputs are rounded by their own maximum, floats have no zero points, and the model knows
+their shape.
+"""
 
 
 class DeclaredFloat8:
-    """`weight` [N, K] in 8-bit floats and `weight_scale`.
+    """The layout `weight` [N, K] in 8-bit floats and `weight_scale`.
 
-    shares: what shares a scale; those of groups may be powers of two (mxfp8).
-    run: what the user wants.
+    shares: what shares a scale; scales of groups may be powers of two (mxfp8).
+    run: settings of all packed layers.
     """
 
     def __init__(self, shares: Shares, run: Run) -> None:
@@ -38,7 +40,7 @@ class DeclaredFloat8:
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         types = (*FLOATS, *EXPONENTS) if self._shares.by == "group" else FLOATS
         own = [
             Wanted("weight", tuple(FORMS), [part.shape]),
@@ -47,7 +49,7 @@ class DeclaredFloat8:
         return planned(part, own, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import float8_weight, from_exponents
@@ -63,11 +65,12 @@ class DeclaredFloat8:
 
 
 class DeclaredFloat4:
-    """4-bit floats uint8 [N, K / 2], the even input low, with narrow scales: mxfp4 or nvfp4, as the type of these says.
+    """The layout of 4-bit floats uint8 [N, K / 2], the even input low, with narrow scales: mxfp4 or nvfp4, by the type
+    of the scales.
 
     values: suffix of the tensor.
     block_size: inputs that share a scale.
-    run: what the user wants.
+    run: settings of all packed layers.
     """
 
     def __init__(self, values: str, block_size: int, run: Run) -> None:
@@ -76,7 +79,7 @@ class DeclaredFloat4:
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         how = self._how(part)
         types = EXPONENTS if how.form == "mxfp4" else ("F8_E4M3",)
@@ -89,7 +92,7 @@ class DeclaredFloat4:
         return planned(part, own, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import float4_weight

@@ -1,6 +1,6 @@
-"""How packed matrices are held: formats, fuse keys and bytes of canonical weights.
+"""Canonical forms of packed matrices: formats, fuse keys and bytes of canonical weights.
 
-Owns: what a plan says about each format. Never does: read a tensor. Torch-free. Called by: layouts.
+Owns: the contents of a plan for each format. Never does: read a tensor. Torch-free. Called by: layouts.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ GROUP_MULTIPLE: Final = 16
 SCALE_BYTES: Final = {"F16": 2, "BF16": 2, "F32": 4}
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 ORDER_BYTES: Final = 4
-"""Of an input, in the order of permuted ones."""
+"""Bytes of one input in the order of permuted inputs."""
 PLANES: Final = {1: 2, 2: 2, 3: 3, 5: 5, 6: 6}
-"""Bits of integers that are held in planes of bits, and how many they take there."""
+"""Bits of integers that are stored in bit planes → the bits that they take there."""
 PLANES_UNIT: Final = 32
-"""Inputs of a unit of such planes."""
+"""Inputs in one unit of these planes."""
 OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "int4_groups": ("int8", "none"),
     "int8_groups": ("int8", "none"),
@@ -38,14 +38,15 @@ OFFERED: Final[dict[str, tuple[Activation, ...]]] = {
     "mxfp4": ("int8", "bf16", "none"),
     "nvfp4": ("int8", "bf16", "none"),
 }
-"""By format, the precisions that its inputs may have; its own choice first."""
+"""Format → the precisions that its inputs may have, its default first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the user wants of all packed layers.
+    """The settings of all packed layers.
 
-    activation: the argument. dtype: of the run. roundings: of inputs, by which the device gains.
+    activation: the user's argument. dtype: dtype of the run. roundings: roundings of inputs that are faster on the
+        device.
     """
 
     activation: str
@@ -54,17 +55,17 @@ class Run:
 
     @classmethod
     def of(cls, activation: str, context: LoadContext) -> Run:
-        """What the argument says, on the device of a context."""
+        """Return the settings for an argument, on the device of a context."""
         return cls(activation, context.dtype, context.roundings)
 
     def plan(
         self, part: StoredPart, reads: tuple[str, ...], form: str, key: str, nbytes: int, multiple: int
     ) -> PartPlan | Unsupported:
-        """The plan of a part in one format.
+        """Return the plan of a part in one format.
 
-        reads: suffixes of its tensors; those that are not there are left out.
-        key: tells apart weights of one format that cannot be fused.
-        multiple: inputs that cannot be divided.
+        reads: suffixes of its tensors; missing ones are left out.
+        key: distinguishes weights of one format that cannot be fused.
+        multiple: number of inputs that cannot be cut apart.
         """
         offered = OFFERED[form]
         activation = activation_for(self.activation, offered, self.dtype, self.roundings)
@@ -84,7 +85,9 @@ class Run:
         )
 
     def plan_plain(self, part: StoredPart, reads: tuple[str, ...]) -> PartPlan:
-        """The plan of a part that is unpacked to the run's own dtype. It fuses with plain neighbours. reads: see `plan`."""
+        """Return the plan of a part that is unpacked to the run's own dtype. It fuses with plain neighbours. reads: see
+        `plan`.
+        """
         rows, inputs = part.shape
         activation: Activation = "bf16" if self.dtype == "bfloat16" else "none"
         nbytes = rows * inputs * ITEM_BYTES[self.dtype]
@@ -92,10 +95,10 @@ class Run:
 
 
 class Held(Protocol):
-    """A format in which a part is held."""
+    """A canonical format of a part."""
 
     def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
-        """See `Run.plan`."""
+        """Plan a part in this format, see `Run.plan`."""
         ...
 
 
@@ -106,10 +109,10 @@ def planned(
     run: Run,
     unread: Sequence[str] = (),
 ) -> PartPlan | Unsupported:
-    """The plan of a part whose tensors are those that its layout needs; else what is wrong with one of them.
+    """Return the plan of a part whose tensors are those that its layout needs; else what is wrong with one of them.
 
-    how: tells the format, by those tensors, so that it is asked when they are known to be right.
-    unread: suffixes of tensors that say nothing more, should they be there.
+    how: returns the format from these tensors. It is called after they have been checked.
+    unread: suffixes of tensors without further information, which may be present.
     """
     wrong = problem(part, wanted)
     if wrong is not None:
@@ -122,13 +125,13 @@ def planned(
 class Integers:
     """Integers with a scale a group or row.
 
-    bits: of an integer in the checkpoint, 1 to 8.
+    bits: bits of an integer in the checkpoint, 1 to 8.
     group_size: inputs that share a scale.
-    zeros: whether each group has a zero point; otherwise it is the middle of all integers.
+    zeros: whether each group has a zero point; otherwise it is the middle of the range.
     channel: whether a scale belongs to a whole row.
     ordered: whether the inputs are permuted (act-order).
     scale: type of the scales in the checkpoint.
-    minimum: whether each group has a float that is added, of the scales' type.
+    minimum: whether each group has an offset that is added, of the scales' type.
     """
 
     bits: int
@@ -141,23 +144,23 @@ class Integers:
 
     @property
     def unpacked_bits(self) -> int:
-        """Of an integer as layouts hand it over: 4 or 8."""
+        """Return the bits of an integer as layouts pass it: 4 or 8."""
         return 4 if self.bits <= 4 else 8
 
     @property
     def planes(self) -> int | None:
-        """Bits that an integer takes in planes of bits; None where they are held in 4 or 8 bits."""
+        """Return the bits that an integer takes in bit planes; None where it is stored in 4 or 8 bits."""
         fits = self.scale == "F16" and self.group_size % PLANES_UNIT == 0
         return PLANES.get(self.bits) if fits else None
 
     @property
     def zero(self) -> int:
-        """The unsigned integer that means zero, where no group has its own."""
+        """Return the unsigned integer that means zero, where groups have no zero points."""
         return 1 << (self.bits - 1)
 
     @property
     def form(self) -> str:
-        """The canonical format."""
+        """Return the name of the canonical format."""
         only_scales = not self.zeros and not self.ordered and not self.minimum
         if self.planes is not None:
             return f"int{self.planes}_super"
@@ -166,7 +169,7 @@ class Integers:
         return f"int{self.unpacked_bits}_groups"
 
     def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
-        """See `Run.plan`."""
+        """Plan a part in this format, see `Run.plan`."""
         n, k = part.shape
         if self.form == "int8_channel":
             return run.plan(part, reads, self.form, "row", n * (k + 4), 1)
@@ -197,14 +200,14 @@ class Floats8:
     """8-bit floats with a scale a group of inputs.
 
     form: `fp8_e4m3` or `fp8_e5m2`.
-    group_size: inputs that share a scale; those of a row at most.
+    group_size: inputs that share a scale, at most a row.
     """
 
     form: str
     group_size: int
 
     def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
-        """See `Run.plan`."""
+        """Plan a part in this format, see `Run.plan`."""
         n, k = part.shape
         num_scales = -(-k // self.group_size)
         multiple = self.group_size if num_scales > 1 else 1
@@ -222,7 +225,7 @@ class Floats4:
     block_size: int
 
     def plan(self, part: StoredPart, run: Run, reads: tuple[str, ...]) -> PartPlan | Unsupported:
-        """See `Run.plan`."""
+        """Plan a part in this format, see `Run.plan`."""
         n, k = part.shape
         size = self.block_size
         if k % size or size % GROUP_MULTIPLE:

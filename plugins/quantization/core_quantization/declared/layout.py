@@ -1,6 +1,7 @@
 """The contract of a layout: one way in which checkpoints store a packed matrix.
 
-Never does: choose which module is stored so (methods do). Called by: the method; implemented by one class a layout.
+Never does: choose the modules that are stored this way (methods do). Called by: the method; implemented by one class a
+layout.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ class Layout(Protocol):
     """One way to store a matrix, with its numbers (bits, group size, ...)."""
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """How the part is held; torch-free, from names and shapes alone."""
+        """Return how the part is stored. Torch-free, from names and shapes alone."""
         ...
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """The part as a canonical weight. tensors: by suffix, views of a file: copy what is kept.
+        """Return the part as a canonical weight. tensors: by suffix, views of a file, so parts that are kept must be
+        copied.
 
         Raises ValueError with the end of a sentence about the part when values or shapes are wrong.
         """

@@ -1,6 +1,7 @@
 """Manifests of the methods of checkpoints that declare how they are packed. Torch-free.
 
-Owns: their three hooks. Never does: know a method, or import one that no checkpoint declares: every start asks every manifest.
+Owns: their three hooks. Never does: know a method, or import one that the checkpoint does not declare, because every
+start queries every manifest.
 Called by: the manifests of these methods.
 """
 
@@ -34,7 +35,7 @@ def declared_manifest(name: str, summary: str, read: str, choose: str) -> Declar
 
     @hookimpl
     def core_spec() -> PluginSpec:
-        """Describe the plugin."""
+        """Describe the plugin: its name, summary and arguments."""
         return PluginSpec(name=name, summary=summary, arguments=DeclaredArguments)
 
     @hookimpl

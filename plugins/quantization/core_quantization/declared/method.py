@@ -1,6 +1,6 @@
 """The quantization method of a checkpoint that declares its packing.
 
-Owns: the way from a part to its layout, and from its tensors to a canonical weight. Never does: know a layout.
+Owns: the choice of a part's layout, and the conversion of its tensors to a canonical weight. Never does: know a layout.
 Called by: the memory plan (`plan`), loading (`pack`).
 """
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 PLAIN: Final = ("F32", "F16", "BF16", "F64")
 
 Choose = Callable[[StoredPart], "Layout | Unsupported | None"]
-"""The layout of a part by the checkpoint's declaration; None: it is plain."""
+"""Function that returns the layout of a part by the checkpoint's declaration; None: the part is plain."""
 
 
 class DeclaredMethod:
-    """Kind `quantization` for one checkpoint.
+    """The quantization method of one checkpoint, of the kind `quantization`.
 
     manifest: its tensors under canonical names.
     choose: see `Choose`.
@@ -41,7 +41,7 @@ class DeclaredMethod:
         self._choose = choose
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
-        """The layout's plan, or a plain one."""
+        """Return the layout's plan, or a plain one."""
         part = self._part(spec)
         layout = self._choose(part)
         if isinstance(layout, Unsupported):
@@ -55,7 +55,7 @@ class DeclaredMethod:
         return DensePlan(reads=(name,))
 
     def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> CanonicalWeight:
-        """The layout's canonical weight. Raises CheckpointError when values or shapes are wrong."""
+        """Return the layout's canonical weight. Raises CheckpointError when values or shapes are wrong."""
         part = self._part(spec)
         layout = self._choose(part)
         assert layout is not None and not isinstance(layout, Unsupported), "only layouts plan parts that are packed"
@@ -78,14 +78,16 @@ class DeclaredMethod:
 
 
 def _with_idle_bias(plan: PartPlan | Unsupported, spec: LayerSpec, part: StoredPart) -> PartPlan | Unsupported:
-    """The plan of a part whose model has no bias, but whose packer wrote one: it is read, to see that it is zero."""
+    """Return the plan of a part whose model has no bias although its packer wrote one. The bias is read, to check that
+    it is zero.
+    """
     if spec.bias or isinstance(plan, Unsupported):
         return plan
     return msgspec.structs.replace(plan, reads=plan.reads + part.names("bias"))
 
 
 def _check_idle_bias(spec: LayerSpec, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ValueError for a bias that a model without one would need."""
+    """Raise ValueError for a nonzero bias in a part whose model has none."""
     bias = tensors.get("bias")
     if bias is not None and not spec.bias and bool(bias.any()):
         raise ValueError("has a bias that is not zero, though the model's configuration says that it has none")

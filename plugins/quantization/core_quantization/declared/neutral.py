@@ -1,6 +1,6 @@
-"""Keys that tools of integers in groups write into their declarations, and that say nothing about the weights.
+"""Keys without effect on weights that tools for integers in groups write into their declarations.
 
-Owns: this table, with the reasons. Never does: decide for a method that gives such a key a meaning (it lists it as used).
+Owns: this table, with the reasons. Never does: decide for a method that uses such a key (the method lists it as used).
 Called by: declarations of GPTQ, AWQ and AutoRound, whose tools write each other's formats. Torch-free.
 """
 

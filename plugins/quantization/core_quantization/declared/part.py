@@ -1,7 +1,7 @@
 """A module as a checkpoint stores it.
 
-Owns: which tensors belong to a module, and under which name the checkpoint knows it. Never does: read a tensor.
-Called by: the method (it finds parts), layouts (they look at one).
+Owns: the tensors that belong to a module, and its name in the checkpoint. Never does: read a tensor.
+Called by: the method (looks up parts), layouts (read one).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """One module.
+    """One module as the checkpoint stores it.
 
-    name: canonical.
-    own_name: of the module in the checkpoint's files, which its declaration talks about.
+    name: canonical name.
+    own_name: name of the module in the checkpoint's files, which its declaration uses.
     shape: (N, K) of its matrix.
-    tensors: by what follows the module's name, such as `qweight` or `weight.absmax`.
-    role: in the model.
+    tensors: tensors by suffix after the module's name, such as `qweight` or `weight.absmax`.
+    role: role in the model.
     """
 
     name: str
@@ -32,23 +32,23 @@ class StoredPart:
     role: Role = "linear"
 
     def names(self, *suffixes: str) -> tuple[str, ...]:
-        """Canonical names of those of these tensors that are there."""
+        """Return the canonical names of those of these tensors that exist."""
         return tuple(f"{self.name}.{suffix}" for suffix in suffixes if suffix in self.tensors)
 
     def suffix(self, name: str) -> str:
-        """What follows the module's name in the canonical name of one of its tensors."""
+        """Return the suffix after the module's name in the canonical name of one of its tensors."""
         return name.removeprefix(f"{self.name}.")
 
 
 class StoredParts:
-    """All modules of a checkpoint."""
+    """All modules of a checkpoint, looked up by canonical name."""
 
     def __init__(self, manifest: CheckpointManifest) -> None:
         self._tensors = manifest.tensors
         self._names = sorted(manifest.tensors)
 
     def find(self, name: str, shape: tuple[int, int], role: Role = "linear") -> StoredPart:
-        """The module of a canonical name, with all tensors below it; without tensors when there is none."""
+        """Return the module of a canonical name, with all tensors below it; without tensors when there is none."""
         prefix = f"{name}."
         tensors: dict[str, TensorInfo] = {}
         own_name = name
@@ -64,7 +64,9 @@ class StoredParts:
 
 
 def _before(source: str, suffix: str) -> str:
-    """The module's own name, in that of its tensor. suffix: of the tensor; its last part may have another name there."""
+    """Return the module's own name from that of its tensor. suffix: suffix of the tensor, whose last part may have
+    another name there.
+    """
     for _ in range(suffix.count(".") + 1):
         source = source.rpartition(".")[0]
     return source

@@ -1,9 +1,9 @@
-"""Names of modules that a declaration leaves plain, or gives a scheme.
+"""Matching of the names in a declaration: modules that stay plain, or have a scheme.
 
-Owns: the three ways in which declarations write names. Never does: know a method. Called by: methods.
+Owns: the three notations of names in declarations. Never does: know a method. Called by: methods.
 
-Names are those of the checkpoint. A declaration may also name a module that the checkpoint's files hold as a part of
-another one (`q_proj` of `qkv_proj`); then all its parts must be meant.
+Names are those of the checkpoint. A declaration may also name a module that is a part of another one in the
+checkpoint's files (`q_proj` of `qkv_proj`). Then all its parts must match.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FUSED: Final = {
     "qkv_proj": ("q_proj", "k_proj", "v_proj"),
     "gate_up_proj": ("gate_proj", "up_proj"),
 }
-"""Modules of some checkpoints, and the names under which others have their parts."""
+"""Fused modules of some checkpoints → names of their parts in others."""
 REGEX: Final = "re:"
 
 
 def is_meant(module: str, pattern: str) -> bool:
-    """Whether a pattern means a module: a regular expression behind `re:`, a glob, a whole name, or the end of one.
+    """Whether a pattern matches a module: a regular expression after `re:`, a glob, a whole name, or the end of one.
 
-    A plain name without dots means every module that is called so; one with dots also everything below it.
+    A plain name without dots matches every module of that name; one with dots also everything below it.
     """
     if pattern.startswith(REGEX):
         return re.match(pattern[len(REGEX) :], module) is not None
@@ -35,7 +35,7 @@ def is_meant(module: str, pattern: str) -> bool:
 
 
 def any_means(module: str, patterns: Iterable[str]) -> bool:
-    """Whether one of the patterns means the module, or together they mean all of its parts."""
+    """Whether one of the patterns matches the module, or together they match all of its parts."""
     listed = list(patterns)
     if any(is_meant(module, pattern) for pattern in listed):
         return True

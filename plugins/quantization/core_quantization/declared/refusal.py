@@ -1,7 +1,7 @@
-"""What of a declaration cannot be served, as a sentence.
+"""The error for a declaration that is not served, as a sentence.
 
 Owns: the error, and the check that no key is overlooked. Never does: know a method. Torch-free.
-Called by: methods that read declarations; their manifests give its reason to the selection.
+Called by: methods that read declarations; their manifests pass its reason to the selection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.api.reason import Reason
 class Refusal(UserError):
     """One key of a declaration has a value that is not served.
 
-    reason: the same for selection.
+    reason: the same information for selection.
     """
 
     def __init__(self, key: str, required: str, actual: object, hint: str = "") -> None:
@@ -25,10 +25,10 @@ class Refusal(UserError):
 
 
 def known_keys(where: str, found: Mapping[str, Any], used: Iterable[str], neutral: Mapping[str, str]) -> None:
-    """Raises Refusal for a key that is neither used nor neutral; absent values count as no key.
+    """Raise Refusal for a key that is neither used nor neutral. Absent values count as no key.
 
-    where: of these keys in the declaration, empty at its top.
-    neutral: keys without meaning for the weights, each with the reason.
+    where: place of these keys in the declaration, empty at its top.
+    neutral: keys without effect on the weights, each with the reason.
     """
     known = {*used, *neutral}
     for key, value in found.items():
@@ -40,21 +40,21 @@ def known_keys(where: str, found: Mapping[str, Any], used: Iterable[str], neutra
 
 
 def mapping_at(where: str, found: object) -> Mapping[str, Any]:
-    """The value as a table of keys. Raises Refusal for anything else."""
+    """Return the value as a table of keys. Raises Refusal for anything else."""
     if not isinstance(found, Mapping):
         raise Refusal(where, "an object with keys", repr(found))
     return found
 
 
 def whole_at(where: str, found: object) -> int:
-    """The value as a whole number. Raises Refusal for anything else."""
+    """Return the value as a whole number. Raises Refusal for anything else."""
     if isinstance(found, bool) or not isinstance(found, int):
         raise Refusal(where, "a whole number", repr(found))
     return found
 
 
 def pair_at(where: str, found: object) -> tuple[int, int]:
-    """The value as rows and inputs of a block. Raises Refusal for anything but two positive numbers."""
+    """Return the value as rows and inputs of a block. Raises Refusal for anything but two positive numbers."""
     sides = found if isinstance(found, list | tuple) else ()
     if len(sides) != 2 or not all(isinstance(side, int) and side > 0 for side in sides):
         raise Refusal(where, "two positive numbers, rows and inputs", found)
@@ -63,7 +63,7 @@ def pair_at(where: str, found: object) -> tuple[int, int]:
 
 
 def names_at(where: str, found: object) -> tuple[str, ...]:
-    """The value as a list of names; absent: none. Raises Refusal for anything else."""
+    """Return the value as a list of names; absent: none. Raises Refusal for anything else."""
     if found is None:
         return ()
     if not isinstance(found, list | tuple) or not all(isinstance(name, str) for name in found):

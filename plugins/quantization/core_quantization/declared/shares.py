@@ -1,6 +1,6 @@
-"""What shares a scale. Torch-free.
+"""The numbers that share a scale: a matrix, a row, a group or a block. Torch-free.
 
-Owns: the shapes of scales that follow. Never does: know a method. Called by: declarations, layouts.
+Owns: the resulting shapes of scales. Never does: know a method. Called by: declarations, layouts.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from core_quantization.declared.stored import a_row, one_number
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """One scale belongs to the whole matrix, to a row, to a group of a row's inputs, or to a block of rows and inputs.
+    """The scope of one scale: the whole matrix, a row, a group of a row's inputs, or a block of rows and inputs.
 
-    by: which of these.
+    by: choice among these.
     group_size: inputs of a group, else 0.
     block: (rows, inputs) of a block, else None.
     """
@@ -25,13 +25,13 @@ class Shares:
     block: tuple[int, int] | None = None
 
     def width(self, inputs: int) -> int:
-        """Inputs of a row that share a scale; those of a block may be more than there are."""
+        """Return the inputs of a row that share a scale; a block may be wider than the row."""
         if self.block is not None:
             return self.block[1]
         return self.group_size or inputs
 
     def shapes(self, shape: tuple[int, int]) -> list[tuple[int, ...]]:
-        """Shapes that the scales of a matrix [N, K] may have."""
+        """Return the shapes that the scales of a matrix [N, K] may have."""
         rows, inputs = shape
         if self.by == "matrix":
             return one_number()

@@ -1,4 +1,4 @@
-"""Whether the tensors of a module are those that its layout needs.
+"""Check that the tensors of a module are those that its layout needs.
 
 Owns: the comparison of types and shapes, and the sentences about it. Never does: read a tensor. Torch-free.
 Called by: layouts, before they plan.
@@ -12,15 +12,15 @@ from typing import Final, NamedTuple
 from core_quantization.declared.part import StoredPart
 
 FLOATS: Final = ("F32", "F16", "BF16")
-"""Types of scales."""
+"""Types of float scales."""
 
 
 class Wanted(NamedTuple):
-    """A tensor of a layout.
+    """A tensor that a layout needs.
 
-    suffix: behind the module's name.
-    dtypes: any of these.
-    shapes: any of these.
+    suffix: suffix after the module's name.
+    dtypes: accepted types.
+    shapes: accepted shapes.
     """
 
     suffix: str
@@ -29,17 +29,19 @@ class Wanted(NamedTuple):
 
 
 def one_number() -> list[tuple[int, ...]]:
-    """Shapes of a tensor with one number."""
+    """Return the shapes of a tensor with one number."""
     return [(), (1,), (1, 1)]
 
 
 def a_row(rows: int) -> list[tuple[int, ...]]:
-    """Shapes of a tensor with a number for each row."""
+    """Return the shapes of a tensor with one number for each row."""
     return [(rows, 1), (rows,)]
 
 
 def problem(part: StoredPart, wanted: Sequence[Wanted]) -> str | None:
-    """The end of a sentence about the first tensor that is missing, or of another type or shape; None when all is well."""
+    """Return the end of a sentence about the first tensor that is missing, or of another type or shape; None without a
+    problem.
+    """
     for suffix, dtypes, shapes in wanted:
         info = part.tensors.get(suffix)
         if info is None:

@@ -1,4 +1,4 @@
-"""How GGUF spreads integers over bytes, undone: to planes in which the lowest bits of a byte are the first weights.
+"""Conversion of GGUF's bit orders to planes in which the lowest bits of a byte are the first weights.
 
 Owns: the orders of bits that several block types share. Never does: know a block type. Called by: the unpackers.
 
@@ -22,18 +22,18 @@ PAIR_SHIFTS = np.array([0, 2, 4, 6], dtype=np.uint32).reshape(4, 1)
 LOW_BITS = np.uint64(0x0101_0101_0101_0101)
 BIT_SHIFTS = np.arange(8, dtype=np.uint64).reshape(8, 1)
 GATHER_BITS = np.uint64(0x0102_0408_1020_4080)
-"""Times eight bytes of 0 or 1, this has the bit of byte i in bit 56 + i."""
+"""Multiplier that gathers bits: eight bytes of 0 or 1 times this number have the bit of byte i in bit 56 + i."""
 
 
 def halves(blocks: Bytes, start: int, stop: int) -> Halves:
-    """float16 numbers stored in the bytes start..stop."""
+    """Return the float16 numbers stored in the bytes start..stop."""
     part = np.ascontiguousarray(blocks[:, start:stop])
     numbers: Halves = part.view("<f2")
     return numbers
 
 
 def nibbles(quants: Bytes, width: int) -> Bytes:
-    """A plane of four bits; of each `width` bytes, ggml means all low nibbles first, then all high ones."""
+    """Return a plane of four bits. In each `width` bytes, ggml stores all low nibbles first, then all high ones."""
     words = np.ascontiguousarray(quants).view(np.uint64)  # eight bytes at a time
     num_blocks, num_bytes = quants.shape
     num_runs = num_bytes // width
@@ -47,7 +47,9 @@ def nibbles(quants: Bytes, width: int) -> Bytes:
 
 
 def pairs(quants: Bytes) -> Bytes:
-    """A plane of two bits, from runs of 32 bytes, 128 weights each: bits 2 s and 2 s + 1 of byte j are weight 32 s + j."""
+    """Return a plane of two bits, from runs of 32 bytes, 128 weights each: bits 2 s and 2 s + 1 of byte j are weight 32
+    s + j.
+    """
     words = np.ascontiguousarray(quants).view(np.uint32)  # four bytes at a time, whose pairs become one byte
     apart = (words.reshape(-1, 1, 8) >> PAIR_SHIFTS) & LOW_PAIRS
     two_pairs = apart | (apart >> np.uint32(6))
@@ -57,14 +59,14 @@ def pairs(quants: Bytes) -> Bytes:
 
 
 def in_pairs(numbers: Bytes) -> Bytes:
-    """A plane of two bits, of numbers below 4 in the order of their weights: uint8 [B, n / 4] of [B, n]."""
+    """Return a plane of two bits, from numbers below 4 in the order of their weights: uint8 [B, n / 4] of [B, n]."""
     first, second, third, fourth = (numbers[:, place::4] for place in range(4))
     packed: Bytes = first | (second << 2) | (third << 4) | (fourth << 6)
     return packed
 
 
 def single_bits(mask: Bytes) -> Bytes:
-    """A plane of one bit, from 32 bytes: bit s of byte j belongs to weight 32 s + j."""
+    """Return a plane of one bit, from 32 bytes: bit s of byte j belongs to weight 32 s + j."""
     words = np.ascontiguousarray(mask).view(np.uint64)  # eight bytes at a time, whose bits become one byte
     apart = (words.reshape(-1, 1, 4) >> BIT_SHIFTS) & LOW_BITS
     joined = (apart * GATHER_BITS) >> np.uint64(56)
@@ -72,7 +74,7 @@ def single_bits(mask: Bytes) -> Bytes:
 
 
 def _paired(low_nibbles: npt.NDArray[np.uint64], shape: tuple[int, ...]) -> Bytes:
-    """Bytes below 16, eight a word, to packed pairs: the even one low, the odd one high."""
+    """Convert bytes below 16, eight a word, to packed pairs: the even one low, the odd one high."""
     # In a little-endian word, shifting by four puts the low nibble of each byte into the high nibble of the byte before:
     # every even byte is then a pair, every odd one is dropped by the narrowing.
     joined = low_nibbles | (low_nibbles >> FOUR)

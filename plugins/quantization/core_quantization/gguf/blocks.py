@@ -1,6 +1,6 @@
 """The block types of GGUF as canonical weights: one row a type.
 
-Owns: the sizes of a block, and which unpacker belongs to it. Never does: know where a bit lies (`unpack` does).
+Owns: the sizes of a block, and its unpacker. Never does: know the place of a bit (`unpack` does).
 Called by: `core_quantization.gguf.method`.
 """
 
@@ -17,19 +17,19 @@ from core_quantization.gguf.unpack import Unpacked
 K_BLOCK = 256
 """Weights in a block of the K types."""
 PLAIN_BLOCK = 32
-"""Weights in a block of the others."""
+"""Weights in a block of the other types."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """One type.
+    """One block type.
 
     form: name of the canonical format.
     block_size: weights a block.
     block_bytes: bytes a block in the file.
     held_bytes: bytes a block in the canonical weight.
-    unpack: from blocks to the tensors of the canonical weight.
-    attributes: its other fields.
+    unpack: function from blocks to the tensors of the canonical weight.
+    attributes: other fields of the canonical weight.
     """
 
     form: str
@@ -40,7 +40,7 @@ class BlockFormat:
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     def nbytes(self, n: int, k: int) -> int:
-        """Bytes of a canonical weight [n, k]."""
+        """Return the bytes of a canonical weight [n, k]."""
         return n * (k // self.block_size) * self.held_bytes
 
 
@@ -65,20 +65,24 @@ def _two_levels(
     zero: int = 0,
     table: str | None = None,
 ) -> BlockFormat:
-    """sizes: bytes a block in the file and in the canonical weight, where a scale of six bits takes a byte."""
+    """Return a type with scales of scales. sizes: bytes a block in the file and in the canonical weight, where a
+    six-bit scale takes a byte.
+    """
     attributes = {"bits": bits, "group_size": group_size, "super_size": K_BLOCK, "zero": zero, "table": table}
     form = f"{table or f'int{bits}'}_super"
     return BlockFormat(form, K_BLOCK, *sizes, unpacker, attributes)
 
 
 def _whole_block(bits: int, sizes: tuple[int, int], unpacker: Callable[[Bytes], Unpacked], zero: int) -> BlockFormat:
-    """One scale for all of a block. sizes: bytes a block in the file and in the canonical weight."""
+    """Return a type with one scale for the whole block. sizes: bytes a block in the file and in the canonical
+    weight.
+    """
     attributes = {"bits": bits, "group_size": PLAIN_BLOCK, "super_size": K_BLOCK, "zero": zero}
     return BlockFormat(f"int{bits}_super", K_BLOCK, *sizes, unpacker, attributes)
 
 
 def _codebook(kind: str, sizes: tuple[int, int], group_size: int, unpacker: Callable[[Bytes], Unpacked]) -> BlockFormat:
-    """sizes: weights and bytes a block."""
+    """Return a type whose weights are codes. sizes: weights and bytes a block."""
     block_size, block_bytes = sizes
     return BlockFormat(kind, block_size, block_bytes, block_bytes, unpacker, {"kind": kind, "block_size": group_size})
 

@@ -1,13 +1,13 @@
-"""The block types of GGUF whose weights are points of a grid: IQ1, IQ2 and IQ3.
+"""Block types of GGUF whose weights are points of a grid: IQ1, IQ2 and IQ3.
 
 Owns: one unpacker a type, as in `unpack`, and the grids. Never does: turn a weight into a float.
 Called by: `core_quantization.gguf.blocks`.
 
-A few bits name a point of 4 or 8 numbers; a sign for each and a scale for 8 to 32 weights follow. Coordinates with their
-signs are few: they are held as indices of 3 or 4 bits in a table, which takes up to twice the file's bytes and is read at
-the speed of memory, where looking up points would not be. `grids.npz` has the points, int8 [points, 4 or 8] by type: the
-tables of ggml-common.h in the ggml project, read from the Python package `gguf` (0.19), where `gguf.quants.IQ2_XXS.grid`
-and so on are the same numbers.
+A few bits name a point of 4 or 8 numbers; a sign for each and a scale for 8 to 32 weights follow. There are few
+different signed coordinates, so they are stored as indices of 3 or 4 bits into a table. This takes up to twice the
+file's bytes, but is read at the speed of memory; looking up points would be slower. `grids.npz` has the points, int8
+[points, 4 or 8] by type: the tables of ggml-common.h in the ggml project, read from the Python package `gguf` (0.19),
+where `gguf.quants.IQ2_XXS.grid` and so on are the same numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IQ3_S = np.array(TABLES["iq3_s"].multiples)
 IQ3 = np.array(TABLES["iq3"].multiples)
 IQ2 = np.array(TABLES["iq2"].multiples[:6])
 IQ1 = np.array(TABLES["iq1"].multiples[:6])
-"""Tables, without the numbers behind their own."""
+"""Tables without the numbers that only pad them."""
 SEVEN_BIT_SHIFTS = np.array([0, 7, 14, 21], dtype=np.uint32)
 NIBBLE_SHIFTS = np.array([0, 4], dtype=np.uint8)
 PAIR_SHIFTS = np.array([0, 2, 4, 6], dtype=np.uint8)
@@ -38,7 +38,10 @@ HALF_PARTS = np.array([12, 8, 4, 0], dtype=np.uint16)
 
 
 def iq2_xxs(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: factor, float16. Then for each 32 weights: four numbers of points of eight, and see `_signs_and_scale`."""
+    """Unpack IQ2_XXS blocks.
+
+    Bytes 0-1: factor, float16. Then for each 32 weights: four numbers of points of eight, and see `_signs_and_scale`.
+    """
     words = _words(blocks[:, 2:], np.uint32).reshape(len(blocks), 8, 2)
     points = _points("IQ2_XXS", _words(words[..., 0], np.uint8))
     signs, scale = _signs_and_scale(words[..., 1])
@@ -46,9 +49,10 @@ def iq2_xxs(blocks: Bytes) -> Unpacked:
 
 
 def iq2_xs(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: factor, float16. 2-65: for each eight weights, nine bits of a point and seven of signs.
+    """Unpack IQ2_XS blocks.
 
-    66-73: four bits of a scale for each 16 weights.
+    Bytes 0-1: factor, float16. 2-65: for each eight weights, nine bits of a point and seven of signs. 66-73: four bits
+    of a scale for each 16 weights.
     """
     codes = _words(blocks[:, 2:66], np.uint16)
     signs = _even_signs(codes >> 9)
@@ -58,8 +62,9 @@ def iq2_xs(blocks: Bytes) -> Unpacked:
 
 
 def iq2_s(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: factor, float16. 2-33: low bits of points of eight. 34-65: signs. 66-73: two high bits of each point.
+    """Unpack IQ2_S blocks.
 
+    Bytes 0-1: factor, float16. 2-33: low bits of points of eight. 34-65: signs. 66-73: two high bits of each point.
     74-81: four bits of a scale for each 16 weights.
     """
     pairs = (blocks[:, 66:74, None] >> PAIR_SHIFTS) & 3
@@ -71,16 +76,20 @@ def iq2_s(blocks: Bytes) -> Unpacked:
 
 
 def iq3_xxs(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: factor, float16. 2-65: points of four. 66-97: for each 32 weights, see `_signs_and_scale`."""
+    """Unpack IQ3_XXS blocks.
+
+    Bytes 0-1: factor, float16. 2-65: points of four. 66-97: for each 32 weights, see `_signs_and_scale`.
+    """
     points = _points("IQ3_XXS", blocks[:, 2:66])
     signs, scale = _signs_and_scale(_words(blocks[:, 66:], np.uint32))
     return {**_four_bits(IQ3, points * signs), **_scales(blocks, scale)}
 
 
 def iq3_s(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: factor, float16. 2-65: low bits of points of four. 66-73: their high bits. 74-105: signs.
+    """Unpack IQ3_S blocks.
 
-    106-109: four bits of a scale for each 32 weights, of which twice and one are meant.
+    Bytes 0-1: factor, float16. 2-65: low bits of points of four. 66-73: their high bits. 74-105: signs. 106-109: four
+    bits s for each 32 weights, for the scale 2 s + 1.
     """
     high = np.unpackbits(blocks[:, 66:74], axis=1, bitorder="little")
     points = _points("IQ3_S", blocks[:, 2:66] | (high.astype(np.uint16) << 8))
@@ -90,8 +99,10 @@ def iq3_s(blocks: Bytes) -> Unpacked:
 
 
 def iq1_s(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: factor, float16. 2-33: low bits of points of eight. 34-49: for each 32 weights, the three high bits of four
-    points, three bits of a scale, of which twice and one are meant, and the sign of an eighth that is added to each number.
+    """Unpack IQ1_S blocks.
+
+    Bytes 0-1: factor, float16. 2-33: low bits of points of eight. 34-49: for each 32 weights, the three high bits of
+    four points, three bits s for the scale 2 s + 1, and the sign of an eighth that is added to each number.
     """
     words = _words(blocks[:, 34:], np.uint16)
     high = (words[..., None] >> THREE_BIT_SHIFTS) & 7
@@ -102,10 +113,11 @@ def iq1_s(blocks: Bytes) -> Unpacked:
 
 
 def iq1_m(blocks: Bytes) -> Unpacked:
-    """Bytes 0-31: low bits of points of eight. 32-47: for each, three high bits, and the sign of an eighth.
+    """Unpack IQ1_M blocks.
 
-    48-55: four words, of which each has three bits of a scale for four times 16 weights, and, on top, four bits of the
-    factor, float16. An eighth is the unit here.
+    Bytes 0-31: low bits of points of eight. 32-47: for each, three high bits, and the sign of an eighth. 48-55: four
+    words, of which each has three bits of a scale for four times 16 weights, and, on top, four bits of the factor,
+    float16. An eighth is the unit here.
     """
     words = _words(blocks[:, 48:], np.uint16)
     quarters = (words & np.uint16(0xF000)) >> HALF_PARTS
@@ -122,33 +134,33 @@ def iq1_m(blocks: Bytes) -> Unpacked:
 
 @cache
 def _grid(name: str) -> npt.NDArray[np.int16]:
-    """The points of one type: wide enough for a sign and a zero."""
+    """Return the points of one type as int16, wide enough for a sign and a zero. Reads `grids.npz` once."""
     with np.load(Path(__file__).with_name("grids.npz"), allow_pickle=False) as grids:
         points: npt.NDArray[np.int16] = grids[name].astype(np.int16)
         return points
 
 
 def _points(name: str, numbers: Integers) -> Integers:
-    """Coordinates of points: int16 [B, 256]. numbers: [B, points]."""
+    """Return the coordinates of points: int16 [B, 256]. numbers: [B, points]."""
     found = np.take(_grid(name), numbers, axis=0)
     return found.reshape(len(numbers), -1)
 
 
 def _four_bits(table: Integers, numbers: Integers) -> Unpacked:
-    """Indices of numbers in a table of sixteen. table: sorted. numbers: [B, 256]."""
+    """Return the indices of numbers in a sorted table of sixteen. numbers: [B, 256]."""
     indices = np.searchsorted(table, numbers).astype(np.uint8)
     return {"low": indices[:, ::2] | (indices[:, 1::2] << 4)}
 
 
 def _three_bits(table: Integers, numbers: Integers) -> Unpacked:
-    """The same of a table of at most eight."""
+    """Return the indices of numbers in a sorted table of at most eight. numbers: [B, 256]."""
     indices = np.searchsorted(table, numbers).astype(np.uint8)
     high = np.packbits(indices >> 2, axis=1, bitorder="little")
     return {"low": in_pairs(indices & 3), "high": high}
 
 
 def _scales(blocks: Bytes, stored: Integers) -> Unpacked:
-    """Both levels of scales. stored: of 32 or 16 weights, of which twice and one are meant: [B, scales]."""
+    """Return both levels of scales. stored: numbers s of 32 or 16 weights, for the scale 2 s + 1: [B, scales]."""
     return {"scale": halves(blocks, 0, 2), "sub_scale": _odd(stored)}
 
 
@@ -157,13 +169,13 @@ def _odd(stored: Integers) -> Integers:
 
 
 def _signs_and_scale(words: Integers) -> tuple[Integers, Integers]:
-    """Of uint32 [B, 8]: four times seven bits of signs, then four bits of a scale, of which twice and one are meant."""
+    """Split uint32 [B, 8]: four times seven bits of signs, then four bits s for the scale 2 s + 1."""
     masks = (words[..., None] >> SEVEN_BIT_SHIFTS) & 127
     return _even_signs(masks.reshape(len(words), -1)), words >> 28
 
 
 def _even_signs(masks: Integers) -> Integers:
-    """Seven signs a mask; the eighth makes the number of minus signs even."""
+    """Return signs from seven bits a mask; the eighth sign makes the number of minus signs even."""
     parity = masks ^ (masks >> 4)
     parity = parity ^ (parity >> 2)
     parity = (parity ^ (parity >> 1)) & 1
@@ -171,17 +183,17 @@ def _even_signs(masks: Integers) -> Integers:
 
 
 def _signs(masks: Bytes) -> Integers:
-    """-1 where a bit is set, else 1: int16 [B, 8 * masks]."""
+    """Return -1 where a bit is set, else 1: int16 [B, 8 * masks]."""
     bits = np.unpackbits(np.ascontiguousarray(masks), axis=1, bitorder="little")
     return 1 - 2 * bits.astype(np.int16)
 
 
 def _nibbles(packed: Bytes) -> Integers:
-    """Two numbers a byte, the low one first: uint8 [B, 2 * bytes]."""
+    """Return two numbers a byte, the low one first: uint8 [B, 2 * bytes]."""
     apart = (packed[..., None] >> NIBBLE_SHIFTS) & 15
     return apart.reshape(len(packed), -1)
 
 
 def _words(part: Integers, dtype: type[np.unsignedinteger[Any]]) -> Integers:
-    """Bytes as wider numbers, or the other way round: [B, numbers]."""
+    """View bytes as wider numbers, or the reverse: [B, numbers]."""
     return np.ascontiguousarray(part).view(dtype).reshape(len(part), -1)

@@ -14,7 +14,7 @@ CONTRACT = 1
 
 
 class GGUFArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The method's own arguments."""
+    """The user's arguments of the method."""
 
     activation: Annotated[
         Literal["auto", "none", "int8"],
@@ -27,7 +27,7 @@ class GGUFArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="gguf",
         summary="GGUF block types, held packed: Q4_0 to Q8_0, K types, IQ1 to IQ4, TQ, MXFP4, NVFP4, and plain floats",

@@ -1,6 +1,6 @@
 """The quantization method of GGUF checkpoints.
 
-Owns: which canonical format a tensor type becomes, and the translation. Never does: hold a dense copy of a packed weight.
+Owns: the canonical format of each tensor type, and the translation. Never does: keep a dense copy of a packed weight.
 Called by: the memory plan (`plan`), loading (`pack`).
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 ROW_SCALE_BYTES = 4
 PLAIN = ("F32", "F16", "BF16", "F64")
 CHUNK_BYTES = 1 << 20
-SHARD_MULTIPLE = 32  # a canonical weight can be cut between any two runs of so many inputs
+SHARD_MULTIPLE = 32  # a canonical weight can be cut at any multiple of this number of inputs
 
 
 class GGUFMethod:
-    """Kind `quantization` for one checkpoint.
+    """The quantization method of one GGUF checkpoint, of the kind `quantization`.
 
     manifest: the checkpoint's tensors.
     activation: precision to which a packed layer's inputs are rounded.
@@ -39,7 +39,9 @@ class GGUFMethod:
         self.activation = activation
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
-        """Plain tensors are left to the core, block types become canonical weights of exactly the same values."""
+        """Plan a part. Plain tensors are left to the core; block types become canonical weights of exactly the same
+        values.
+        """
         name = f"{spec.name}.weight"
         info = self.manifest.tensors.get(name)
         if info is None:
@@ -63,7 +65,9 @@ class GGUFMethod:
         )
 
     def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> IntGroups | SuperGroups | Codebook:
-        """The tensor's blocks (uint8 [N, bytes a row]) as a canonical weight; copies everything. Raises CheckpointError."""
+        """Return the tensor's blocks (uint8 [N, bytes a row]) as a canonical weight. Copies everything. Raises
+        CheckpointError.
+        """
         from core_runtime.weights.formats import Codebook
 
         name = f"{spec.name}.weight"
@@ -89,13 +93,13 @@ class GGUFMethod:
         return weight
 
     def _scales(self, spec: LayerSpec, row: BlockFormat) -> list[str]:
-        """The tensor with the scale of the whole matrix, where there is one."""
+        """Return the name of the tensor with the scale of the whole matrix, where there is one."""
         name = f"{spec.name}.weight_scale_2"
         return [name] if row.form == "nvfp4" and name in self.manifest.tensors else []
 
 
 def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebook:
-    """uint8 [N, bytes a row] to a canonical weight, some rows at a time so that temporaries stay small."""
+    """Convert uint8 [N, bytes a row] to a canonical weight, some rows at a time so that temporaries stay small."""
     import torch
 
     from core_runtime.weights.formats import Codebook, IntGroups, SuperGroups
@@ -108,7 +112,7 @@ def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebo
         part = source[start : start + step]
         rows = len(part)
         blocks = part.reshape(-1, row.block_bytes)
-        # A damaged file may hold infinite scales; `pack` looks for them afterwards.
+        # A damaged file may contain infinite scales; `pack` checks for them afterwards.
         with np.errstate(invalid="ignore"):
             parts = row.unpack(blocks)
         for name, unpacked in parts.items():
@@ -125,6 +129,6 @@ def translate(raw: Tensor, row: BlockFormat) -> IntGroups | SuperGroups | Codebo
 
 
 def dequantized(raw: Tensor, dtype: str, k: int) -> Tensor:
-    """float32 [N, k] of uint8 [N, bytes a row]. dtype: the block type. For matrices that are not kept packed."""
+    """Return float32 [N, k] of uint8 [N, bytes a row], for matrices that do not stay packed. dtype: the block type."""
     weight = translate(raw, FORMATS[dtype])
     return weight.dequantize().view(-1, k)

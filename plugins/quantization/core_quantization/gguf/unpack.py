@@ -24,38 +24,54 @@ SIX_BIT_ZERO = 32
 
 
 def q4_0(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: scale, float16. 2-17: byte j holds weight j low and weight j + 16 high."""
+    """Unpack Q4_0 blocks.
+
+    Bytes 0-1: scale, float16. 2-17: byte j holds weight j low and weight j + 16 high.
+    """
     return {"values": nibbles(blocks[:, 2:], 16), "scale": halves(blocks, 0, 2)}
 
 
 def q4_1(blocks: Bytes) -> Unpacked:
-    """Bytes 0-3: scale and minimum, float16. 4-19: as in Q4_0."""
+    """Unpack Q4_1 blocks.
+
+    Bytes 0-3: scale and minimum, float16. 4-19: as in Q4_0.
+    """
     values = nibbles(blocks[:, 4:], 16)
     return {"values": values, "scale": halves(blocks, 0, 2), "minimum": halves(blocks, 2, 4)}
 
 
 def q5_0(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: scale, float16. 2-5: bit j is bit 4 of weight j. 6-21: the low four bits as in Q4_0."""
+    """Unpack Q5_0 blocks.
+
+    Bytes 0-1: scale, float16. 2-5: bit j is bit 4 of weight j. 6-21: the low four bits as in Q4_0.
+    """
     return {"low": nibbles(blocks[:, 6:], 16), "high": blocks[:, 2:6], "scale": halves(blocks, 0, 2)}
 
 
 def q5_1(blocks: Bytes) -> Unpacked:
-    """Bytes 0-3: scale and minimum, float16. 4-7: bit j is bit 4 of weight j. 8-23: the low four bits as in Q4_0."""
+    """Unpack Q5_1 blocks.
+
+    Bytes 0-3: scale and minimum, float16. 4-7: bit j is bit 4 of weight j. 8-23: the low four bits as in Q4_0.
+    """
     low = nibbles(blocks[:, 8:], 16)
     high = blocks[:, 4:8]
     return {"low": low, "high": high, "scale": halves(blocks, 0, 2), "minimum_scale": halves(blocks, 2, 4)}
 
 
 def q8_0(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: scale, float16. 2-33: signed weights."""
+    """Unpack Q8_0 blocks.
+
+    Bytes 0-1: scale, float16. 2-33: signed weights.
+    """
     # Flipping the sign bit of a two's complement byte adds 128: the format's zero then stands for 0.
     return {"values": blocks[:, 2:] ^ 128, "scale": halves(blocks, 0, 2)}
 
 
 def q2_k(blocks: Bytes) -> Unpacked:
-    """Bytes 0-15: a scale low and a minimum high for each 16 weights. 16-79: weights of two bits, see `pairs`.
+    """Unpack Q2_K blocks.
 
-    80-83: the factors of all scales and of all minima, float16. Minima are subtracted.
+    Bytes 0-15: a scale low and a minimum high for each 16 weights. 16-79: weights of two bits, see `pairs`. 80-83: the
+    factors of all scales and of all minima, float16. Minima are subtracted.
     """
     low = pairs(blocks[:, 16:80])
     minimum_scale = -halves(blocks, 82, 84)
@@ -63,11 +79,12 @@ def q2_k(blocks: Bytes) -> Unpacked:
 
 
 def q3_k(blocks: Bytes) -> Unpacked:
-    """Bytes 0-31: the highest bit of the weights, see `single_bits`. 32-95: their two low bits, see `pairs`.
+    """Unpack Q3_K blocks.
 
-    96-107: a scale of six bits plus 32 for each 16 weights: the low four bits of scales 0-7 in the low nibbles of the first
-    eight bytes, those of scales 8-15 in the high nibbles; the two high bits of scale 4 s + j in bits 2 s and 2 s + 1 of
-    byte 104 + j. 108-109: the factor of all scales, float16.
+    Bytes 0-31: the highest bit of the weights, see `single_bits`. 32-95: their two low bits, see `pairs`. 96-107: a
+    scale of six bits plus 32 for each 16 weights: the low four bits of scales 0-7 in the low nibbles of the first eight
+    bytes, those of scales 8-15 in the high nibbles; the two high bits of scale 4 s + j in bits 2 s and 2 s + 1 of byte
+    104 + j. 108-109: the factor of all scales, float16.
     """
     stored = blocks[:, 96:104]
     low_scale = np.concatenate((stored & 15, stored >> 4), axis=1)
@@ -80,22 +97,28 @@ def q3_k(blocks: Bytes) -> Unpacked:
 
 
 def q4_k(blocks: Bytes) -> Unpacked:
-    """Bytes 0-15: see `_k_scales`. 16-143: of each 32 bytes, byte j holds weight j low and weight j + 32 high."""
+    """Unpack Q4_K blocks.
+
+    Bytes 0-15: see `_k_scales`. 16-143: of each 32 bytes, byte j holds weight j low and weight j + 32 high.
+    """
     return {"low": nibbles(blocks[:, 16:], 32), **_k_scales(blocks)}
 
 
 def q5_k(blocks: Bytes) -> Unpacked:
-    """Bytes 0-15: see `_k_scales`. 16-47: bit 4 of the weights, see `single_bits`. 48-175: the low four as in Q4_K."""
+    """Unpack Q5_K blocks.
+
+    Bytes 0-15: see `_k_scales`. 16-47: bit 4 of the weights, see `single_bits`. 48-175: the low four as in Q4_K.
+    """
     low = nibbles(blocks[:, 48:], 32)
     high = single_bits(blocks[:, 16:48])
     return {"low": low, "high": high, **_k_scales(blocks)}
 
 
 def q6_k(blocks: Bytes) -> Unpacked:
-    """Bytes 0-127: the low four bits; of each 64 bytes, byte j holds weight j low and weight j + 64 high.
+    """Unpack Q6_K blocks.
 
-    128-191: the two high bits, see `pairs`. 192-207: a signed scale for each 16 weights. 208-209: the factor of all
-    scales, float16.
+    Bytes 0-127: the low four bits; of each 64 bytes, byte j holds weight j low and weight j + 64 high. 128-191: the two
+    high bits, see `pairs`. 192-207: a signed scale for each 16 weights. 208-209: the factor of all scales, float16.
     """
     low = nibbles(blocks[:, :128], 64)
     high = pairs(blocks[:, 128:192])
@@ -104,14 +127,18 @@ def q6_k(blocks: Bytes) -> Unpacked:
 
 
 def iq4_nl(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: scale, float16. 2-17: indices of weights in a table, as in Q4_0."""
+    """Unpack IQ4_NL blocks.
+
+    Bytes 0-1: scale, float16. 2-17: indices of weights in a table, as in Q4_0.
+    """
     return {"low": nibbles(blocks[:, 2:], 16), "scale": halves(blocks, 0, 2)}
 
 
 def iq4_xs(blocks: Bytes) -> Unpacked:
-    """Bytes 0-1: the factor of all scales, float16. 8-135: indices of weights in a table; each 16 bytes as in Q4_0.
+    """Unpack IQ4_XS blocks.
 
-    A scale of six bits plus 32 for each 32 weights: bytes 2-3 hold the two high bits of scale s in bits 2 s and 2 s + 1;
+    Bytes 0-1: the factor of all scales, float16. 8-135: indices of weights in a table; each 16 bytes as in Q4_0. A
+    scale of six bits plus 32 for each 32 weights: bytes 2-3 hold the two high bits of scale s in bits 2 s and 2 s + 1;
     4-7 the low four, of even scales in the low nibbles, of odd ones in the high nibbles.
     """
     high_bits = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
@@ -123,11 +150,11 @@ def iq4_xs(blocks: Bytes) -> Unpacked:
 
 
 def _k_scales(blocks: Bytes) -> Unpacked:
-    """Scales and minima of Q4_K and Q5_K. Bytes 0-3: the factors of both, float16; 4-15: 8 of each, of six bits.
+    """Return scales and minima of Q4_K and Q5_K.
 
-    The low six bits of bytes 4-7 are scales 0-3, those of bytes 8-11 minima 0-3. The others have their low four bits in
-    bytes 12-15 (scales in the low nibbles, minima in the high ones), and their two high bits on top of bytes 4-11. Minima
-    are subtracted.
+    Bytes 0-3: the factors of both, float16; 4-15: 8 of each, of six bits. The low six bits of bytes 4-7 are scales 0-3,
+    those of bytes 8-11 minima 0-3. The others have their low four bits in bytes 12-15 (scales in the low nibbles,
+    minima in the high ones), and their two high bits on top of bytes 4-11. Minima are subtracted.
     """
     first_scales = blocks[:, 4:8]
     first_minima = blocks[:, 8:12]
@@ -143,6 +170,6 @@ def _k_scales(blocks: Bytes) -> Unpacked:
 
 
 def _six_bits(low: Bytes, high: Bytes) -> SubScales:
-    """Numbers of six bits from their low four and their high two."""
+    """Join six-bit numbers from their low four and their high two bits."""
     joined: SubScales = (low | (high << 4)).view(np.int8)
     return joined

@@ -1,7 +1,7 @@
-"""What a GPTQ checkpoint declares: its keys, and the scheme of each module. Torch-free.
+"""The declaration of a GPTQ checkpoint: its keys, and the scheme of each module. Torch-free.
 
-Owns: which keys are used, which are neutral and why. Never does: look at a tensor. Called by: the manifest.
-Sources: AutoGPTQ's `quantize_config.json`, GPTQModel's `QuantizeConfig`, transformers' `GPTQConfig`.
+Owns: the lists of used and neutral keys, with reasons. Never does: look at a tensor. Called by: the manifest. Sources:
+AutoGPTQ's `quantize_config.json`, GPTQModel's `QuantizeConfig`, transformers' `GPTQConfig`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_quantization.declared.refusal import Refusal, known_keys, mapping_at, 
 
 BITS: Final = (2, 3, 4, 8)
 FORMATS: Final = {"gptq": True, "gptq_v2": False}
-"""Checkpoint formats, and whether their zero points are stored minus one."""
+"""Checkpoint formats → whether their zero points are stored minus one."""
 USED: Final = (
     "act_bits",
     "bits",
@@ -36,17 +36,17 @@ USED: Final = (
     "rotation",
 )
 OVERRIDES: Final = ("bits", "desc_act", "group_size", "sym")
-"""Keys that `dynamic` may change for some modules; the others there are neutral as at the top."""
+"""Keys that `dynamic` may change for some modules. Other keys there are neutral, as at the top."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How the modules of one kind are packed.
+    """The packing of one kind of modules.
 
-    bits: of an integer.
+    bits: bits of an integer.
     group_size: inputs that share a scale; -1: all.
-    sym: whether the zero point is the middle of the range, everywhere.
-    desc_act: whether groups may be made of inputs that do not lie together.
+    sym: whether every zero point is the middle of the range.
+    desc_act: whether groups may consist of inputs that are not adjacent.
     """
 
     bits: int
@@ -56,7 +56,7 @@ class Scheme:
 
     @classmethod
     def read(cls, where: str, found: Mapping[str, Any]) -> Self:
-        """The scheme in a mapping. where: its place in the declaration, for sentences. Raises Refusal."""
+        """Return the scheme in a mapping. where: its place in the declaration, for messages. Raises Refusal."""
         bits = whole_at(f"{where}bits", found.get("bits"))
         if bits not in BITS:
             raise Refusal(f"{where}bits", "2, 3, 4 or 8", bits, "quantize the model again with one of these")
@@ -70,9 +70,9 @@ class Scheme:
 class Declaration:
     """A GPTQ checkpoint's declaration.
 
-    scheme: of all modules that no override is about.
+    scheme: scheme of all modules without an override.
     minus_one: whether zero points are stored minus one.
-    overrides: pattern and what it changes, in their order; None: such modules are plain.
+    overrides: patterns with their schemes, in order; None: these modules are plain.
     """
 
     scheme: Scheme
@@ -81,7 +81,7 @@ class Declaration:
 
     @classmethod
     def read(cls, found: Mapping[str, Any]) -> Self:
-        """Raises Refusal for what is not served, by its key."""
+        """Return the checked declaration. Raises Refusal with the key that is not served."""
         known_keys("", found, USED, NEUTRAL_OF_TOOLS)
         _refuse_what_is_not_served(found)
         whole = dict(found)
@@ -94,7 +94,7 @@ class Declaration:
         return cls(scheme, FORMATS[form], tuple(overrides))
 
     def scheme_of(self, module: str) -> Scheme | None:
-        """How a module is packed; None: it is plain. module: its name in the checkpoint."""
+        """Return the scheme of a module; None: it is plain. module: its name in the checkpoint."""
         for pattern, scheme in self.overrides:
             if pattern.match(module):
                 return scheme
@@ -122,14 +122,14 @@ def _refuse_what_is_not_served(found: Mapping[str, Any]) -> None:
 
 
 def _static_groups(found: Mapping[str, Any]) -> bool:
-    """Whether groups lie together although columns were quantized in another order."""
+    """Whether groups are adjacent although columns were quantized in another order."""
     meta = found.get("meta")
     noted = meta.get("static_groups") if isinstance(meta, Mapping) else None
     return bool(found.get("static_groups") or noted)
 
 
 def _override(sign: str, changes: object, whole: Mapping[str, Any]) -> tuple[re.Pattern[str], Scheme | None]:
-    """One entry of `dynamic`. whole: the declaration."""
+    """Return one entry of `dynamic` as a pattern and its scheme. whole: the declaration."""
     where = f"dynamic.{sign}"
     try:
         pattern = re.compile(sign.removeprefix("-:").removeprefix("+:"))

@@ -29,13 +29,13 @@ WORD: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class GPTQLayout:
-    """Kind `Layout`.
+    """The layout of GPTQ, of the kind `Layout`.
 
-    run: what the user wants.
-    bits: of an integer: 2, 3, 4 or 8.
+    run: settings of all packed layers.
+    bits: bits of an integer: 2, 3, 4 or 8.
     group_size: inputs that share a scale; -1: all.
     sym: whether every zero point is the middle of the range.
-    desc_act: whether groups may be made of inputs that do not lie together.
+    desc_act: whether groups may consist of inputs that are not adjacent.
     minus_one: whether zero points are stored minus one.
     """
 
@@ -47,7 +47,7 @@ class GPTQLayout:
     minus_one: bool
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         for what, count in (("inputs", inputs), ("outputs", rows)):
             if count * self.bits % WORD:
@@ -65,7 +65,7 @@ class GPTQLayout:
         return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.bits import held_from_words
         from core_quantization.declared.canonical import integer_weight
 
@@ -85,17 +85,19 @@ class GPTQLayout:
             group_size=part.shape[1] if whole_row else self.group_size,
             zeros=not self.sym,
             channel=whole_row,
-            ordered=self.desc_act and not whole_row,  # one group has all inputs, in whatever order
+            ordered=self.desc_act and not whole_row,  # one group has all inputs, in any order
             scale=part.tensors["scales"].dtype,
         )
 
     def _zeros(self, part: StoredPart, words: Tensor) -> Tensor:
-        """uint8 [N, groups]. Raises ValueError when they are not those of a symmetric checkpoint that is said to be one."""
+        """Return the zero points, uint8 [N, groups]. Raises ValueError when a checkpoint that is declared symmetric has
+        others.
+        """
         from core_quantization.declared.bits import unpack_stream
 
         crosses_words = WORD % self.bits != 0
         if self.minus_one and not crosses_words:
-            # Packers take one off each whole word, so that a zero point of 0 borrows from its neighbour.
+            # Packers subtract one from each whole word, so that a zero point of 0 borrows from its neighbour.
             words = words + sum(1 << place for place in range(0, WORD, self.bits))
         zeros = unpack_stream(words, self.bits, part.shape[0])
         if self.minus_one and crosses_words:
@@ -111,7 +113,7 @@ class GPTQLayout:
 
 
 def _check_in_order(groups: Tensor, group_size: int) -> None:
-    """Raises ValueError for groups that the declaration does not speak of."""
+    """Raise ValueError for groups that contradict the declaration."""
     import torch
 
     if not torch.equal(groups.long(), torch.arange(len(groups)) // group_size):

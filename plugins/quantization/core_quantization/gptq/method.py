@@ -1,4 +1,4 @@
-"""The method of GPTQ checkpoints: which module has which layout.
+"""The method of GPTQ checkpoints: the choice of a layout for each module.
 
 Owns: this choice. Never does: unpack. Called by: the manifest.
 """
@@ -13,11 +13,11 @@ from core_quantization.gptq.declaration import Declaration
 from core_quantization.gptq.layout import GPTQLayout
 
 PACKED = "qweight"
-"""A module that has this tensor is packed, whatever lists of modules say."""
+"""A module with this tensor is packed, regardless of the declaration's lists of modules."""
 
 
 def gptq_layouts(declaration: Declaration, run: Run) -> Choose:
-    """Choose by the declaration. run: what the user wants."""
+    """Return the choice of layouts by the declaration. run: settings of all packed layers."""
 
     def choose(part: StoredPart) -> GPTQLayout | Unsupported | None:
         if PACKED not in part.tensors:

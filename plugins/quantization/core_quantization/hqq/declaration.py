@@ -1,7 +1,7 @@
-"""What an HQQ checkpoint declares. Torch-free.
+"""The declaration of an HQQ checkpoint. Torch-free.
 
-Owns: which keys are used, which are neutral and why. Never does: look at a tensor. Called by: the manifest.
-Sources: hqq's `BaseQuantizeConfig`, transformers' `HqqConfig`.
+Owns: the lists of used and neutral keys, with reasons. Never does: look at a tensor. Called by: the manifest. Sources:
+hqq's `BaseQuantizeConfig`, transformers' `HqqConfig`.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ NEUTRAL_OF_WEIGHTS: Final = {
 
 
 def check_declaration(found: Mapping[str, Any]) -> None:
-    """Raises Refusal for what is not served, by its key."""
+    """Check a declaration. Raises Refusal with the key that is not served."""
     known_keys("", found, USED, NEUTRAL)
     where = "quant_config"
     config = mapping_at(where, found.get(where) or {})
     if WEIGHTS in config:
         _check_one(where, config)
         return
-    for tag, own in config.items():  # of each kind of layer, such as self_attn.q_proj
+    for tag, own in config.items():  # one for each kind of layer, such as self_attn.q_proj
         if own is not None:
             _check_one(f"{where}.{tag}", mapping_at(f"{where}.{tag}", own))
 

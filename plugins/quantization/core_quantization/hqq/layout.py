@@ -2,14 +2,15 @@
 
 Never does: read a declaration. Called by: the method.
 
-The matrix [N, K] in row-major order is seen as [R, group] (axis 1, a group a row) or as [group, R] (axis 0, a group a column).
+The matrix [N, K] in row-major order is viewed as [R, group] (axis 1, a group a row) or
+[group, R] (axis 0, a group a column).
 W_q: these integers: the rows are cut into as many pieces as a word has integers; the first piece lies in the highest bits.
     uint8 for 8, 4, 2 and 1 bits, int32 with ten integers for 3 bits; or their bytes under the name of a float type.
 scale, zero: floats [R, 1] or [1, R]; W = (integer - zero) * scale.
 
-Groups of inputs are held as integers. The zero point is no whole number: its distance from the middle of all integers becomes
+Groups of inputs stay integers. The zero point is not a whole number: its distance from the middle of the range becomes
 a minimum of the group, rounded to the scales' type, so that memory is as large as the file. That rounds less than the tool
-does, which subtracts the zero point in the scales' type from every integer. All other groups are held plain.
+does, which subtracts the zero point in the scales' type from every integer. All other groups become plain.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 PACKED: Final = "W_q"
 PIECES: Final = {8: 1, 4: 2, 2: 4, 1: 8, 3: 10}
-"""Integers of a word, by bits."""
+"""Integers of a word, by their bits."""
 WORD_BYTES: Final = {8: 1, 4: 1, 2: 1, 1: 1, 3: 4}
 ITEM_BYTES: Final = {"U8": 1, "I32": 4, "F16": 2, "BF16": 2, "F32": 4}
 _OF_FLOATS: Final = (8, 4, 2, 1, 3)
@@ -51,17 +52,17 @@ NEUTRAL: Final = {
     "unpack_view_dtype": "type and size of W_q say it",
     "view_as_float": "type and size of W_q say it",
 }
-"""Tensors that change nothing, and why."""
+"""Tensors without effect → the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a matrix is cut and packed.
+    """The cut of a matrix into groups, and their packing.
 
     axis: 1 for groups of neighbours in a row, 0 for groups across rows.
     group_size: integers that share a scale.
-    count: of groups.
-    bits: of an integer.
+    count: number of groups.
+    bits: bits of an integer.
     """
 
     axis: int
@@ -71,33 +72,33 @@ class Cut:
 
     @property
     def rows(self) -> int:
-        """Of the integers before they are packed."""
+        """Return the rows of the integers before they are packed."""
         return self.count if self.axis == 1 else self.group_size
 
     @property
     def columns(self) -> int:
-        """Of the integers, packed or not."""
+        """Return the columns of the integers, packed or not."""
         return self.group_size if self.axis == 1 else self.count
 
     @property
     def packed_rows(self) -> int:
-        """Rows of words."""
+        """Return the rows of words."""
         return -(-self.rows // PIECES[self.bits])
 
     @property
     def nbytes(self) -> int:
-        """Of all words."""
+        """Return the bytes of all words."""
         return self.packed_rows * self.columns * WORD_BYTES[self.bits]
 
 
 @dataclass(frozen=True, slots=True)
 class HQQLayout:
-    """Kind `Layout`. run: what the user wants."""
+    """The layout of HQQ, of the kind `Layout`. run: settings of all packed layers."""
 
     run: Run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         for suffix, info in part.tensors.items():
             if suffix not in READ and suffix not in NEUTRAL:
                 return Unsupported(
@@ -118,7 +119,7 @@ class HQQLayout:
         return self.run.plan_plain(part, reads)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.bits import to_nibbles
@@ -143,7 +144,7 @@ class HQQLayout:
 
 
 def _cut(part: StoredPart) -> Cut | Unsupported:
-    """How a module is cut and packed, by types and shapes of its tensors."""
+    """Return the cut of a module, from types and shapes of its tensors."""
     scale = part.tensors.get("scale")
     if scale is None:
         return Unsupported(
@@ -184,7 +185,7 @@ def _how(part: StoredPart, cut: Cut) -> Integers:
 
 
 def _check_told(part: StoredPart, cut: Cut, tensors: Mapping[str, Tensor]) -> None:
-    """Raises ValueError when the numbers beside the integers contradict them."""
+    """Raise ValueError when the numbers stored next to the integers contradict them."""
     expected = {
         "nbits": [cut.bits],
         "axis": [cut.axis],
@@ -200,7 +201,7 @@ def _check_told(part: StoredPart, cut: Cut, tensors: Mapping[str, Tensor]) -> No
 
 
 def _unpack(packed: Tensor, cut: Cut) -> Tensor:
-    """The integers, uint8 [rows, columns]."""
+    """Return the integers, uint8 [rows, columns]."""
     import torch
 
     words = packed.contiguous().view(torch.int32 if cut.bits == 3 else torch.uint8)

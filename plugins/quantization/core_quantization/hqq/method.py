@@ -1,4 +1,4 @@
-"""The method of HQQ checkpoints: which module has the layout.
+"""The method of HQQ checkpoints: the choice of packed modules.
 
 Owns: this choice. Never does: unpack. Called by: the manifest.
 """
@@ -12,7 +12,7 @@ from core_quantization.hqq.layout import PACKED, HQQLayout
 
 
 def hqq_layouts(_: object, run: Run) -> Choose:
-    """Choose the one layout; nothing in a declaration changes it. run: what the user wants."""
+    """Return a choice of the one layout. Nothing in a declaration changes it. run: settings of all packed layers."""
     layout = HQQLayout(run)
 
     def choose(part: StoredPart) -> HQQLayout | None:

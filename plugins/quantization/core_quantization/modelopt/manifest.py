@@ -12,12 +12,12 @@ from core_runtime.specs.checkpoint import CheckpointFacts
 
 CONTRACT = 1
 DECLARED = frozenset({"modelopt", "modelopt_fp4", "modelopt_mixed"})
-"""The words for this method in checkpoints' declarations."""
+"""Names of this method in checkpoints' declarations."""
 
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="modelopt",
         summary="checkpoints of NVIDIA ModelOpt: 8-bit floats (tensor, row, block), nvfp4, mxfp4, mxfp8, int8",
@@ -27,7 +27,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
-    """Only checkpoints that declare it."""
+    """Support only checkpoints that declare the method."""
     if query.quantization is not None and normalize(query.quantization) in DECLARED:
         return []
     return [Reason("checkpoint", "a declaration of modelopt", str(query.quantization), "leave --quantization out")]

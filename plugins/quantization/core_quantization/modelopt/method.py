@@ -1,8 +1,9 @@
 """The method of ModelOpt's checkpoints.
 
-Owns: its algorithms and the keys of its declarations. Never does: know a layout (`scaled` does). Called by: the manifest.
+Owns: its algorithms and the keys of its declarations. Never does: know a layout (`scaled` does). Called by: the
+manifest.
 
-A declaration stands in `hf_quant_config.json`, below `quantization`, or in the configuration without that level.
+A declaration is in `hf_quant_config.json`, below `quantization`, or in the configuration without that level.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ ALGORITHMS: Final = (
     "W8A16",
     "W8A8_SQ_PER_CHANNEL",
 )
-"""Served: the tensors of each say the rest."""
+"""Algorithms that are served. The tensors determine everything else."""
 REFUSED: Final = {
     "INT4_AWQ": "its inputs are scaled before the product; export it for AWQ instead",
     "W4A16_AWQ": "its inputs are scaled before the product; export it for AWQ instead",
@@ -40,11 +41,11 @@ REFUSED: Final = {
     "NVFP4_AWQ": "its inputs are scaled before the product; export it as NVFP4 instead",
     "W4A8_MXFP4_FP8": "its inputs are rounded to 8-bit floats in blocks; export it as MXFP4 instead",
 }
-"""Algorithms that are not served, and what to do."""
+"""Algorithms that are not served → what to do instead."""
 BLOCK: Final = (128, 128)
 """Rows and columns that share a scale in FP8_PB_WO."""
 SMOOTHED: Final = "pre_quant_scale"
-"""What inputs of a module are multiplied with, where neighbours could not take it over."""
+"""Suffix of the factors of a module's inputs, which exist where they could not be merged into neighbouring layers."""
 NEUTRAL: Final = {
     "quant_method": "it chose the method",
     "producer": "it says who made the checkpoint",
@@ -60,11 +61,11 @@ NEUTRAL: Final = {
     "is_checkpoint_nvfp4_serialized": BY_TENSORS,
     "is_checkpoint_fp8_serialized": BY_TENSORS,
 }
-"""Keys that change nothing here, and why."""
+"""Keys without effect here → the reason."""
 
 
 def modelopt_method(context: LoadContext, asked: str) -> DeclaredMethod:
-    """The method of a checkpoint. asked: precision of the inputs. Raises UserError for what is not served."""
+    """Return the method of a checkpoint. asked: precision of the inputs. Raises UserError for what is not served."""
     assert context.facts is not None and context.manifest is not None, "a declaration belongs to a checkpoint"
     outer = context.facts.declaration
     inner = outer.get("quantization")

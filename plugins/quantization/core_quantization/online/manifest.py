@@ -1,4 +1,4 @@
-"""Manifests of the methods that round plain checkpoints and open those that declare them. Torch-free.
+"""Manifests of the methods that quantize plain checkpoints and open checkpoints that declare them. Torch-free.
 
 One entry point a scheme, all of one class.
 """
@@ -19,7 +19,7 @@ from core_runtime.specs.checkpoint import CheckpointFacts
 
 
 class OnlineArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The method's own arguments."""
+    """The user's arguments of a method."""
 
     activation: Annotated[
         Literal["auto", "none", "bf16", "int8", "int8_row"],
@@ -52,13 +52,13 @@ class OnlineManifest:
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say what the plugin is."""
+        """Describe the plugin: its name, summary and arguments."""
         summary = f"rounds a plain checkpoint while it loads, or opens one that declares it: {self.scheme.summary}"
         return PluginSpec(name=self.scheme.name, summary=summary, arguments=OnlineArguments)
 
     @hookimpl
     def core_supports(self, query: CheckpointFacts) -> list[Reason]:
-        """Plain checkpoints can be rounded, and those opened that declare the method."""
+        """Support plain checkpoints, which are rounded, and checkpoints that declare the method."""
         held = "GGUF file" if query.format == "gguf" else query.quantization
         if held is None or self._is_declared(query):
             return []
@@ -81,12 +81,12 @@ class OnlineManifest:
         return OnlineMethod(context.manifest, self.scheme, head, activations, arguments.ignore)
 
     def _is_declared(self, facts: CheckpointFacts) -> bool:
-        """Whether the checkpoint says that it is packed so."""
+        """Whether the checkpoint declares this scheme, under any of its names."""
         words = (self.scheme.name, *self.scheme.declared_as)
         return facts.quantization is not None and normalize(facts.quantization) in words
 
     def refuse_online(self, arguments: OnlineArguments) -> None:
-        """Raises UserError for arguments about rounding, given for a checkpoint that is rounded already."""
+        """Raise UserError for arguments about rounding, given for a checkpoint that is packed already."""
         for name, value, usual in (("head", arguments.head, "auto"), ("ignore", arguments.ignore, [])):
             if value != usual:
                 raise UserError(
@@ -95,7 +95,7 @@ class OnlineManifest:
                 )
 
     def _head(self, asked: str) -> Scheme | None:
-        """The scheme of the embedding and the output head; None: they stay plain."""
+        """Return the scheme of the embedding and the output head; None: they stay plain."""
         if asked == "none":
             return None
         names = {"auto": self.scheme.head, "same": self.scheme.name}
@@ -114,7 +114,9 @@ class OnlineManifest:
 
 
 def _default(scheme: Scheme, context: LoadContext) -> Activation:
-    """The scheme's own, which decides on the form of the weights as well, where the device gains by it."""
+    """Return the scheme's own activation where the device is faster with it, else `none`. It also decides on the form
+    of the weights.
+    """
     own = scheme.activations[0]
     return own if context.dtype == "bfloat16" and own in context.roundings else "none"
 

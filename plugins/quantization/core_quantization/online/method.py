@@ -1,6 +1,6 @@
-"""The method: plain tensors of a checkpoint become canonical weights of one scheme while they load.
+"""The method of online quantization: plain tensors become canonical weights of one scheme while they load.
 
-Owns: which part takes which scheme. Never does: read a file, or hold a matrix twice. Called by: the memory plan (`plan`),
+Owns: the scheme of each part. Never does: read a file, or keep a matrix twice. Called by: the memory plan (`plan`),
 loading (`pack`).
 """
 
@@ -23,7 +23,7 @@ PLAIN = ("F32", "F16", "BF16", "F64")
 
 
 class OnlineMethod:
-    """Kind `quantization`.
+    """The quantization method for plain checkpoints, of the kind `quantization`.
 
     manifest: the checkpoint's tensors.
     linear: the scheme of the layers.
@@ -47,7 +47,7 @@ class OnlineMethod:
         self.ignore = tuple(ignore)
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
-        """Matrices take their role's scheme."""
+        """Plan a part. Matrices have the scheme of their role."""
         name = f"{spec.name}.weight"
         info = self.manifest.tensors.get(name) if self.manifest is not None else None
         if info is not None and info.dtype not in PLAIN:
@@ -85,7 +85,7 @@ class OnlineMethod:
             raise CheckpointError(f"Tensor '{name}' {error}; it cannot be quantized.") from error
 
     def _scheme(self, spec: LayerSpec) -> Scheme | None:
-        """The form that a part takes; None: it stays plain."""
+        """Return the scheme of a part; None: it stays plain."""
         if any(word in spec.name for word in self.ignore):
             return None
         if len(spec.shape) != 2:

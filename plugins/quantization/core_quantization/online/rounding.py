@@ -1,9 +1,9 @@
-"""From float matrices to canonical formats: nearest values, scales from the largest magnitudes.
+"""Rounding of float matrices to canonical formats: nearest values, scales from the largest magnitudes.
 
 Never does: look at data (no calibration) or keep a float32 copy of more than some rows. Called by: the method.
 
 The scale of a block maps its largest magnitude to the largest number of the format. The inverse of the scale is rounded
-once and multiplied with, and an operation a line keeps that order: another one gives other bits.
+once, then multiplied. One operation a line keeps that order, because another order gives other bits.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from torch import Tensor
 from core_runtime.weights.codebook import CODES
 from core_runtime.weights.formats import FP8, CanonicalWeight, Codebook, Int8Channel, IntGroups, fuse
 
-ELEMENTS = 1 << 18  # rounded at a time: what stays in a cache
+ELEMENTS = 1 << 18  # elements rounded at a time, few enough to stay in a cache
 E4M3_LARGEST = 448.0
 E2M1_LARGEST = 6.0
 E8M0_BIAS = 127
-"""A scale byte of mxfp4 stands for 2^(byte - 127)."""
+"""Exponent bias: a scale byte of mxfp4 stands for 2^(byte - 127)."""
 BLOCKS = {"int8_groups": 32, "nf4": 64, "fp4": 64, "mxfp4": 32, "nvfp4": 16}
 
 
 def quantize(weight: Tensor, form: str) -> CanonicalWeight:
-    """weight [N, K] of any float type in the canonical format `form`. Raises ValueError when a value is not finite."""
+    """Convert weight [N, K] of any float type to the canonical format `form`. Raises ValueError when a value is not
+    finite.
+    """
     num_rows, num_columns = weight.shape
     step = max(1, ELEMENTS // max(num_columns, 1))
     round_rows = _ROUND[form]
@@ -37,12 +39,12 @@ def quantize(weight: Tensor, form: str) -> CanonicalWeight:
 
 
 def _inverse(scale: Tensor) -> Tensor:
-    """1 / scale, and 0 where all values are 0."""
+    """Return 1 / scale, and 0 where all values are 0."""
     return torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
 
 
 def _row_maxima(w: Tensor) -> Tensor:
-    """[N, 1]: the largest magnitude of each row."""
+    """Return the largest magnitude of each row, [N, 1]."""
     return w.abs().amax(-1, keepdim=True)
 
 
@@ -56,7 +58,7 @@ def _int8_channel(w: Tensor) -> Int8Channel:
 def _int8_groups(w: Tensor) -> IntGroups:
     blocks = _in_blocks(w, "int8_groups")
     largest = blocks.abs().amax(-1)
-    scale = (largest / 127.0).bfloat16()  # of any size; the values are rounded to it as it is stored
+    scale = (largest / 127.0).bfloat16()  # bfloat16 has the range of float32; values are rounded to the stored scale
     steps = blocks * _inverse(scale.float()).unsqueeze(-1)
     steps.round_().clamp_(-127, 127)
     values = steps.add_(128).to(torch.uint8)
@@ -72,7 +74,7 @@ def _fp8(w: Tensor) -> FP8:
 
 
 def _nearest(blocks: Tensor, kind: str) -> Tensor:
-    """Index of the nearest code of each value, uint8: the number of midpoints below it."""
+    """Return the index of the nearest code of each value, uint8: the number of midpoints below it."""
     table = torch.tensor(CODES[kind], dtype=torch.float32)
     codes, order = table.sort(stable=True)
     midpoints = (codes[1:] + codes[:-1]) / 2
@@ -84,11 +86,12 @@ def _nearest(blocks: Tensor, kind: str) -> Tensor:
 
 
 def _nearest_e2m1(blocks: Tensor) -> Tensor:
-    """The same for e2m1: ties go to the even code, everything above 6 becomes 6.
+    """Return the index of the nearest e2m1 code of each value: ties go to the even code, everything above 6 becomes 6.
 
-    Bit 3 is the sign, bits 0-2 count the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. These lie 1/2 apart below 2, 1 apart from 2
-    to 4, and 2 apart above. Codes 0, 4 and 6 begin these stretches, so within each the code is the number of steps from 0
-    plus an even number, and `round`, which takes ties to the even number of steps, takes them to the even code.
+    Bit 3 is the sign, bits 0-2 count the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4, 6. These lie 1/2 apart below 2, 1 apart
+    from 2 to 4, and 2 apart above. Codes 0, 4 and 6 begin these stretches, so within each the code is the number of
+    steps from 0 plus an even number, and `round`, which takes ties to the even number of steps, takes them to the even
+    code.
     """
     size = blocks.abs()
     small = (size * 2).round()
@@ -102,12 +105,12 @@ def _nearest_e2m1(blocks: Tensor) -> Tensor:
 
 
 def _in_blocks(w: Tensor, kind: str) -> Tensor:
-    """w [N, K] as [N, blocks, values a block]."""
+    """Return w [N, K] as [N, blocks, values a block]."""
     return w.view(w.shape[0], -1, BLOCKS[kind])
 
 
 def _paired(index: Tensor) -> Tensor:
-    """Codes [N, blocks, values a block] to canonical pairs [N, K / 2]: the even one low."""
+    """Convert codes [N, blocks, values a block] to canonical pairs [N, K / 2]: the even one low."""
     flat = index.flatten(1)
     even = flat[:, ::2]
     odd = flat[:, 1::2]
@@ -123,10 +126,10 @@ def _table(w: Tensor, kind: str) -> Codebook:
 
 
 def _mxfp4(w: Tensor) -> Codebook:
-    """Of two powers of two as a block's scale, the one with the smaller squared error.
+    """Round blocks with one of two powers of two as scale, whichever gives the smaller squared error.
 
-    One is the specification's, which brings the largest magnitude into [4, 8) and cuts off everything above 6; the other is
-    the next higher one, which cuts nothing.
+    The first is the specification's, which brings the largest magnitude into [4, 8) and cuts off everything above 6.
+    The second is the next higher one, which cuts nothing.
     """
     blocks = _in_blocks(w, "mxfp4")
     # frexp's mantissa lies in [1/2, 1), so 3 less than its exponent leaves a magnitude in [4, 8).
@@ -143,7 +146,9 @@ def _mxfp4(w: Tensor) -> Codebook:
 
 
 def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
-    """e2m1 codes of blocks [N, B, 32] with the scale 2^exponent [N, B], and the squared error of each block [N, B]."""
+    """Return e2m1 codes of blocks [N, B, 32] with the scale 2^exponent [N, B], and the squared error of each block [N,
+    B].
+    """
     scaled = torch.ldexp(blocks, -exponent.unsqueeze(-1))
     index = _nearest_e2m1(scaled)
     codes = torch.tensor(CODES["mxfp4"])
@@ -154,12 +159,12 @@ def _at_power(blocks: Tensor, exponent: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nvfp4(w: Tensor) -> Codebook:
-    """A row's scale maps its largest magnitude to the largest block scale times the largest code."""
+    """Round to nvfp4. A row's scale maps its largest magnitude to the largest block scale times the largest code."""
     blocks = _in_blocks(w, "nvfp4")
     largest = blocks.abs().amax(-1)
     row_scale = largest.amax(-1, keepdim=True) / (E2M1_LARGEST * E4M3_LARGEST)
     scale = (largest * _inverse(row_scale) / E2M1_LARGEST).to(torch.float8_e4m3fn)
-    # Divide by the scale as it is stored, not as it was wanted: rounding it to e4m3 moved it.
+    # Divide by the stored scale, not the exact one: rounding it to e4m3 has changed it.
     real = scale.float() * row_scale
     scaled = blocks * _inverse(real).unsqueeze(-1)
     values = _paired(_nearest_e2m1(scaled))

@@ -1,4 +1,5 @@
-"""The schemes: the form that a weight takes, and the precision to which its inputs are rounded. Torch-free.
+"""The schemes of online quantization: the format of a weight, and the precision to which its inputs are rounded.
+Torch-free.
 
 Owns: one row a scheme. Never does: quantize (`rounding` does). Called by: the manifests, the method.
 """
@@ -12,20 +13,20 @@ from core.api.specs import Activation
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """One way to hold a matrix.
+    """One way to store a matrix.
 
-    name: as in `--quantization`.
-    summary: for people.
+    name: name in `--quantization`.
+    summary: one line for display.
     format: name of the canonical format.
-    bits: of one weight.
-    scale_bytes: of a block's scale.
-    activations: precisions of the inputs; the first is the default with dtype bfloat16, users may ask for the others.
-    block: inputs that share a scale; 0: all of a row.
-    row_bytes: of everything else that belongs to a row.
-    head: name of the scheme for the embedding and the output head, which decide most about quality.
-    by_row: the form with one scale a row, for inputs that the block does not divide and for activations with one scale a
-        row; None: the scheme has no other form.
-    declared_as: further words for the scheme in checkpoints' declarations.
+    bits: bits of one weight.
+    scale_bytes: bytes of a block's scale.
+    activations: precisions of the inputs. The first is the default with dtype bfloat16; users may choose the others.
+    block: inputs that share a scale; 0: a whole row.
+    row_bytes: bytes of everything else that belongs to a row.
+    head: name of the scheme for the embedding and the output head, which matter most for quality.
+    by_row: the form with one scale a row, for inputs that the block does not divide and for activations with one scale
+        a row; None: the scheme has no other form.
+    declared_as: further names of the scheme in checkpoints' declarations.
     """
 
     name: str
@@ -41,14 +42,14 @@ class Scheme:
     declared_as: tuple[str, ...] = ()
 
     def form(self, inputs: int, activation: Activation) -> Scheme:
-        """The scheme for a matrix of so many inputs: itself, or its form with one scale a row."""
+        """Return the scheme for a matrix with `inputs` inputs: itself, or its form with one scale a row."""
         if self.by_row is None:
             return self
         by_block = inputs % self.block == 0 and activation != "int8_row"
         return self if by_block else self.by_row
 
     def nbytes(self, n: int, k: int) -> int:
-        """Bytes of a canonical weight [n, k]."""
+        """Return the bytes of a canonical weight [n, k]."""
         value_bytes = k * self.bits // 8
         num_scales = k // self.block if self.block else 1
         return n * (value_bytes + num_scales * self.scale_bytes + self.row_bytes)

@@ -1,7 +1,7 @@
-"""What a declaration of Quark says about matrices.
+"""The declaration of a Quark checkpoint about its matrices.
 
-Owns: its keys: which are read, which say nothing about weights, which cannot be served. Never does: look at a tensor.
-Torch-free. Called by: the manifest, the choice of layouts.
+Owns: its keys: those that are read, those without effect on weights, and those that are not served. Never does: look at
+a tensor. Torch-free. Called by: the manifest, the choice of layouts.
 """
 
 from __future__ import annotations
@@ -77,21 +77,23 @@ EXPORT_NEUTRAL: Final[Mapping[str, str]] = MappingProxyType(
 INTEGERS: Final = {"int4": 4, "uint4": 4, "int8": 8, "uint8": 8}
 """Bits of integers by type."""
 FLOATS8: Final = ("fp8_e4m3", "fp8_e5m2")
-"""Told apart by the type of the tensor."""
+"""Types of 8-bit floats, which the tensor's own type distinguishes."""
 FLOAT4: Final = "fp4"
 SCHEMES: Final = ("per_tensor", "per_channel", "per_group", "per_block")
 PACK_METHODS: Final = ("reorder", "order")
 REAL: Final = "real_quantized"
 LAST_AXIS: Final = (-1, 1)
 ONLINE: Final = ("r4", "online_r1_rotation")
-"""Rotations of inputs while a model runs. `r3`, of queries and keys alike, leaves their products as they are."""
+"""Rotations of inputs while a model runs, which are not served. `r3` rotates queries and keys alike, so their products
+stay the same.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How the numbers of a matrix are rounded.
+    """The rounding of a matrix's numbers.
 
-    dtype: as Quark says it.
+    dtype: type in Quark's notation.
     shares: what shares a scale.
     zeros: whether there are zero points.
     """
@@ -105,8 +107,8 @@ class Numbers:
 class Declaration:
     """A whole declaration.
 
-    layers: by pattern of modules' names, first that means it; None: plain.
-    linear: of all other modules.
+    layers: patterns of modules' names with their rounding; the first match counts; None: plain.
+    linear: rounding of all other modules.
     reordered: whether 4-bit integers of a word are interleaved.
     """
 
@@ -115,7 +117,7 @@ class Declaration:
     reordered: bool
 
     def numbers_of(self, module: str) -> Numbers | None:
-        """Of a module, by its name in the checkpoint; None: its weights are plain."""
+        """Return the rounding of a module, by its name in the checkpoint; None: its weights are plain."""
         for pattern, numbers in self.layers:
             if any_means(module, [pattern]):
                 return numbers
@@ -123,7 +125,7 @@ class Declaration:
 
 
 def read_declaration(declaration: Mapping[str, Any]) -> Declaration:
-    """Raises Refusal for what cannot be served."""
+    """Return the checked declaration. Raises Refusal with the key that is not served."""
     known_keys("", declaration, USED, NEUTRAL)
     _check_algorithms(declaration.get("algo_config"))
     layers = []
@@ -151,7 +153,9 @@ def _reordered(found: object) -> bool:
 
 
 def _check_algorithms(found: object) -> None:
-    """Algorithms that only change weights are done; rotations of inputs would be missing at run time."""
+    """Check algorithms. Those that change weights only are done already; rotations of inputs would be missing at run
+    time, and raise Refusal.
+    """
     if found is None:
         return
     for number, algorithm in enumerate(found if isinstance(found, list) else [found]):

@@ -1,8 +1,8 @@
-"""How Quark stores matrices.
+"""The layouts of Quark.
 
-Owns: names and shapes of its tensors, and how they are unpacked. Never does: round. Called by: the method.
+Owns: names and shapes of its tensors, and their unpacking. Never does: round. Called by: the method.
 
-Integers in groups lie turned, [K, N]; those of 4 bits fill words along the last axis.
+Integers in groups are transposed, [K, N]; those of 4 bits fill words along the last axis.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
     from core_runtime.weights.formats import CanonicalWeight
 
 WORD: Final = 8
-"""Integers of 4 bits in a word."""
+"""Number of 4-bit integers in a word."""
 INTERLEAVED: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 UNREAD: Final = ("input_scale", "input_zero_point")
-"""Inputs are rounded by their own size."""
+"""Tensors that are not used: inputs are rounded by their own maximum."""
 
 
 class Choice:
     """The layouts of one checkpoint.
 
-    declaration: what it says. run: what the user wants.
+    declaration: the checkpoint's declaration.
+    run: settings of all packed layers.
     """
 
     def __init__(self, declaration: Declaration, run: Run) -> None:
@@ -42,7 +43,7 @@ class Choice:
         self._run = run
 
     def __call__(self, part: StoredPart) -> Layout | Unsupported | None:
-        """See `Choose` of the method."""
+        """Choose a layout, see `Choose` of the method."""
         weight = part.tensors.get("weight")
         has_scale = "weight_scale" in part.tensors
         if weight is None or (weight.dtype in PLAIN and not has_scale):
@@ -65,7 +66,7 @@ class Choice:
 class IntegerLayout:
     """Integers of 4 or 8 bits.
 
-    numbers: the scheme. run: what the user wants. reordered: whether those of a word are interleaved.
+    numbers: the scheme. run: settings of all packed layers. reordered: whether those of a word are interleaved.
     """
 
     def __init__(self, numbers: Numbers, run: Run, reordered: bool) -> None:
@@ -77,7 +78,7 @@ class IntegerLayout:
         self._sign = 0 if numbers.dtype.startswith("u") else 1 << (self._bits - 1)
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         stored = (inputs, rows) if self._turned else (rows, inputs)
         own = [self._wanted("weight", stored), Wanted("weight_scale", FLOATS, self._scales(part))]
@@ -86,7 +87,7 @@ class IntegerLayout:
         return planned(part, own, self._how, self._run, ("weight_zero_point", *UNREAD))
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.bits import to_nibbles
         from core_quantization.declared.canonical import integer_weight
 
@@ -117,26 +118,28 @@ class IntegerLayout:
         )
 
     def _scales(self, part: StoredPart) -> list[tuple[int, ...]]:
-        """Shapes that the scales may have; those of groups lie turned, too."""
+        """Return the shapes that the scales may have. Scales of groups are transposed, too."""
         shapes = self._numbers.shares.shapes(part.shape)
         return [shape[::-1] for shape in shapes] if self._turned else shapes
 
     def _wanted(self, suffix: str, *shapes: tuple[int, ...]) -> Wanted:
-        """A tensor of so many integers, as it is stored."""
+        """Return a tensor of integers of these shapes, as it is stored."""
         if self._bits == 8:
             return Wanted(suffix, ("U8",) if self._sign == 0 else ("I8",), shapes)
         packed = [(*shape[:-1], -(-shape[-1] // WORD)) if shape else shape for shape in shapes]
         return Wanted(suffix, ("I32",), packed)
 
     def _unsigned(self, stored: Tensor, width: int) -> Tensor:
-        """Integers [..., width], or one of them, as unsigned ones, larger by half of their range where they have a sign."""
+        """Return integers [..., width], or one of them, as unsigned ones, offset by half of their range where they are
+        signed.
+        """
         import torch
 
         from core_quantization.declared.bits import unpack_words
 
         if self._bits == 8:
             return stored.view(torch.uint8) ^ self._sign
-        if stored.numel() == 1:  # the zero point of a whole matrix
+        if stored.numel() == 1:  # one zero point for the whole matrix
             return (stored & 15).to(torch.uint8) ^ self._sign
         words = stored if stored.dim() == 2 else stored.reshape(1, -1)
         values = unpack_words(words, self._bits, self._order)[:, :width] ^ self._sign

@@ -1,4 +1,5 @@
 """Matrices that checkpoints store as narrow numbers with scales of their own.
 
-`layouts` has one class a kind of number, `method` the choice by the tensors that are there and the keys of declarations.
+`layouts` has one class for each kind of number. `method` chooses a layout by the tensors of a part, and reads the keys
+of declarations.
 """

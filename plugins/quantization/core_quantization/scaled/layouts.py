@@ -1,6 +1,6 @@
-"""The layouts: 8-bit floats and integers with a scale of the tensor, a row or a block, and 4-bit floats in blocks.
+"""Layouts of 8-bit floats and integers with a scale of the tensor, a row or a block, and of 4-bit floats in blocks.
 
-Never does: read a declaration. Called by: methods whose checkpoints store matrices so.
+Never does: read a declaration. Called by: methods whose checkpoints store matrices this way.
 
 fp8:   `weight` float8 [N, K] and `weight_scale` (one, one a row, or one a block of rows and columns, [R, C] or [R, 1, C, 1]),
        or its other name `weight_scale_inv`, which multiplies as well; floats, or powers of two as bytes.
@@ -10,7 +10,7 @@ mxfp4: `weight_blocks` uint8 [N, K / 32, 16] and `weight_scales` uint8 [N, K / 3
 nvfp4: `weight` or `weight_packed` uint8 [N, K / 2], `weight_scale` float8 [N, K / 16] or [N, K / 32], and a scale of the
        tensor: one that multiplies, `weight_scale_2`, or one that divides, `weight_global_scale`.
 
-`input_scale`, the size of inputs that somebody measured, is planned as read and not used: inputs are rounded by their own.
+`input_scale`, a calibrated scale of inputs, is planned as read but not used: inputs are rounded by their own maximum.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ UNREAD: Final = ("input_scale", "input_global_scale", "activation_scale", "activ
 MX_BLOCK: Final = 32
 NV_BLOCK: Final = 16
 WIDE_NV_BLOCK: Final = 32
-"""Of nvfp4 for inputs of 8 bits."""
+"""Block size of nvfp4 for 8-bit inputs."""
 
 
 class Float8:
-    """8-bit floats.
+    """The layout of 8-bit floats.
 
-    block: (rows, columns) that share a scale where scales are neither one nor one a row.
-    run: what the user wants.
+    block: (rows, columns) that share a scale, where there is neither one scale nor one a row.
+    run: settings of all packed layers.
     """
 
     def __init__(self, block: tuple[int, int] | None, run: Run) -> None:
@@ -49,7 +49,7 @@ class Float8:
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         n, k = part.shape
         shapes = [*one_number(), *a_row(n)]
         if self._block is not None:
@@ -63,7 +63,7 @@ class Float8:
         return planned(part, wanted, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import float8_weight, from_exponents
@@ -88,20 +88,20 @@ class Float8:
 
 
 class Int8:
-    """Signed bytes with a scale of the tensor or of each row. run: what the user wants."""
+    """The layout of signed bytes with a scale of the tensor or of each row. run: settings of all packed layers."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         shapes = [*one_number(), *a_row(part.shape[0])]
         scale = _scale_of(part)
         wanted = [Wanted("weight", ("I8",), [part.shape]), Wanted(scale, FLOATS, shapes)]
         return planned(part, wanted, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import SIGN, integer_weight
@@ -116,14 +116,14 @@ class Int8:
 
 
 class Float4:
-    """4-bit floats in blocks. form: `mxfp4` or `nvfp4`. run: what the user wants."""
+    """The layout of 4-bit floats in blocks. form: `mxfp4` or `nvfp4`. run: settings of all packed layers."""
 
     def __init__(self, form: str, run: Run) -> None:
         self._form = form
         self._run = run
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         n, k = part.shape
         how = self._how(part)
         size = how.block_size
@@ -137,7 +137,7 @@ class Float4:
         return planned(part, wanted, self._how, self._run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import float4_weight
@@ -165,7 +165,7 @@ class Float4:
 
 
 def _scale_of(part: StoredPart) -> str:
-    """The suffix of its scales: the one that is there, or the usual one."""
+    """Return the suffix of the part's scales, or the usual one where it has none."""
     for name in SCALES:
         if name in part.tensors:
             return name
@@ -173,7 +173,7 @@ def _scale_of(part: StoredPart) -> str:
 
 
 def _names(part: StoredPart) -> tuple[str, str]:
-    """The suffixes of its pairs and of their scales."""
+    """Return the suffixes of the part's pairs and of their scales."""
     if "weight_blocks" in part.tensors:
         return "weight_blocks", "weight_scales"
     packed = "weight_packed" if "weight_packed" in part.tensors else "weight"

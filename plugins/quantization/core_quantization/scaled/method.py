@@ -1,6 +1,7 @@
-"""Methods whose checkpoints store matrices with scales: the layout of each part, by the tensors that are there.
+"""Methods whose checkpoints store matrices with scales: the choice of each part's layout, by its tensors.
 
-Owns: the keys of these declarations. Never does: trust a list of names where a tensor's own type says how it is stored.
+Owns: the keys of these declarations. Never does: trust a list of names where a tensor's own type shows how it is
+stored.
 Called by: the manifests of `fp8`, `int8`, `mxfp4`, `nvfp4` and `modelopt`.
 """
 
@@ -37,7 +38,7 @@ NEUTRAL: Final = {
     "_load_in_4bit": "it tells other programs to pack",
     "_load_in_8bit": "it tells other programs to pack",
 }
-"""Keys of a declaration that change nothing here, and why."""
+"""Keys of a declaration without effect here → the reason."""
 FLOATS: Final = ("e4m3", "e5m2", "float8_e4m3fn", "float8_e5m2")
 ONE_OF: Final = {
     "expert_dtype": ("fp8",),
@@ -45,11 +46,11 @@ ONE_OF: Final = {
     "format": FLOATS,
     "quantization_type": FLOATS,
 }
-"""Keys that have one of these values."""
+"""Keys → the values that are served."""
 
 
 def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
-    """The method of a checkpoint that declares one of these kinds. asked: precision of the inputs.
+    """Return the method of a checkpoint that declares one of these kinds. asked: precision of the inputs.
 
     Raises UserError for a key or a value that is not served.
     """
@@ -62,7 +63,7 @@ def scaled_method(context: LoadContext, asked: str) -> DeclaredMethod:
 
 
 def scaled_layouts(run: Run, block: tuple[int, int] | None) -> dict[str, Layout]:
-    """By kind of number. block: of 8-bit floats."""
+    """Return layouts by kind of number. block: block of 8-bit floats."""
     return {
         "fp8": Float8(block, run),
         "mxfp8": DeclaredFloat8(Shares("group", MX_BLOCK), run),
@@ -73,7 +74,7 @@ def scaled_layouts(run: Run, block: tuple[int, int] | None) -> dict[str, Layout]
 
 
 def choose(part: StoredPart, layouts: Mapping[str, Layout]) -> Layout | Unsupported | None:
-    """The layout that a part's tensors show; None: it is plain."""
+    """Return the layout that a part's tensors imply; None: it is plain."""
     if "weight_blocks" in part.tensors:
         return layouts["mxfp4"]
     info = part.tensors.get("weight_packed") or part.tensors.get("weight")
@@ -90,7 +91,7 @@ def choose(part: StoredPart, layouts: Mapping[str, Layout]) -> Layout | Unsuppor
 
 
 def _read_keys(declaration: Mapping[str, Any], method: str) -> tuple[int, int] | None:
-    """The block of 8-bit floats. Raises UserError for keys and values that are not served."""
+    """Return the block of 8-bit floats. Raises UserError for keys and values that are not served."""
     block = None
     for key, value in declaration.items():
         if value is None:

@@ -1,5 +1,5 @@
 """Checkpoints of torchao: integers and narrow floats, described in the headers of safetensors files.
 
-`described` is what a header says about one matrix, `integers` and `floats` are the layouts, `method` the choice of these,
-`declaration` the keys of the configuration.
+`described` is a header's description of one matrix, `integers` and `floats` are the layouts, `method` chooses among
+them, and `declaration` has the keys of the configuration.
 """

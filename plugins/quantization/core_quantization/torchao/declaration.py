@@ -1,7 +1,7 @@
-"""What a torchao checkpoint declares. Torch-free.
+"""The declaration of a torchao checkpoint. Torch-free.
 
-Owns: which keys are used, which are neutral and why. Never does: look at a tensor. Called by: the manifest.
-Source: transformers' `TorchAoConfig`.
+Owns: the lists of used and neutral keys, with reasons. Never does: look at a tensor. Called by: the manifest. Source:
+transformers' `TorchAoConfig`.
 """
 
 from __future__ import annotations
@@ -23,5 +23,5 @@ NEUTRAL: Final = {
 
 
 def check_declaration(found: Mapping[str, Any]) -> None:
-    """Raises Refusal for a key that is not known."""
+    """Check a declaration. Raises Refusal for an unknown key."""
     known_keys("", found, USED, NEUTRAL)

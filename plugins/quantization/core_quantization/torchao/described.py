@@ -1,9 +1,9 @@
-"""What the headers of a torchao checkpoint say about one matrix. Torch-free.
+"""The description of one matrix in the headers of a torchao checkpoint. Torch-free.
 
 Owns: this description and its checks. Never does: know a layout. Called by: the method.
 
-A header's metadata has, by the name of a matrix, JSON with `_type`, the name of torchao's class, `_data`, its attributes, and
-`_tensor_data_names`, its tensors. These lie in the file as `MODULE._weight_NAME`.
+A header's metadata has, by the name of a matrix, JSON with `_type`, the name of torchao's class, `_data`, its
+attributes, and `_tensor_data_names`, its tensors. These lie in the file as `MODULE._weight_NAME`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from core_quantization.declared.part import StoredPart
 from core_quantization.declared.shares import Shares
 
 PREFIX: Final = "_weight_"
-"""Of the tensors of a packed matrix, behind the name of its module."""
+"""Prefix of the names of a packed matrix's tensors, after the name of its module."""
 PLAIN: Final = "Tensor"
-"""The type of matrices that are not packed."""
+"""Type of matrices that are not packed."""
 AGAIN: Final = "save the checkpoint again with safe_serialization=True and torchao 0.15 or later"
 
 
@@ -29,8 +29,8 @@ class Described:
     """A packed matrix.
 
     kind: the name of torchao's class.
-    attributes: of it, by name; types are words such as `int4`.
-    tensors: names of what it is made of, without the prefix.
+    attributes: its attributes, by name; types are words such as `int4`.
+    tensors: names of its tensors, without the prefix.
     """
 
     kind: str
@@ -38,7 +38,7 @@ class Described:
     tensors: tuple[str, ...]
 
     def shares(self, shape: tuple[int, int]) -> Shares | None:
-        """What shares a scale, by `block_size`; None when that is no pair of numbers. shape: (N, K)."""
+        """Return what shares a scale, by `block_size`; None when that is not a pair of numbers. shape: (N, K)."""
         found = self.attributes.get("block_size")
         if found == []:
             return Shares("matrix")
@@ -53,7 +53,7 @@ class Described:
 
 
 def described(part: StoredPart, metadata: Mapping[str, str]) -> Described | Unsupported | None:
-    """What the headers say about a part; None: it is plain. metadata: of all files."""
+    """Return the headers' description of a part; None: it is plain. metadata: metadata of all files."""
     name = f"{part.own_name}.weight"
     written = metadata.get(name)
     if written is None:
@@ -78,7 +78,7 @@ def described(part: StoredPart, metadata: Mapping[str, str]) -> Described | Unsu
 
 
 def _simple(value: Any) -> Any:
-    """The word of a type or an enumeration; everything else as it is."""
+    """Return the word of a type or an enumeration; any other value unchanged."""
     if isinstance(value, dict) and isinstance(value.get("_data"), str):
         return value["_data"]
     return value

@@ -1,4 +1,4 @@
-"""Narrow floats of torchao.
+"""Layouts of torchao's narrow floats.
 
 Never does: read a header. Called by: the method.
 
@@ -6,8 +6,8 @@ Float8Tensor: qdata float8 [N, K]; scale floats, one, one a row, a group or a bl
 MXTensor: qdata float8 [N, K], or uint8 [N, K / 2] of 4-bit floats, the even input low; scale float8_e8m0fnu [N, K / 32].
 NVFP4Tensor: qdata uint8 [N, K / 2]; scale float8_e4m3fn [N, K / 16]; per_tensor_scale, one float, optional.
 
-Scales of the last two may be swizzled: cut into tiles of 128 rows and 4 columns, the tiles lie one behind another, in each
-of them rows r, r + 32, r + 64 and r + 96 side by side.
+Scales of the last two may be swizzled: they are cut into tiles of 128 rows and 4 columns, which are stored one after
+another. In a tile rows r, r + 32, r + 64 and r + 96 lie side by side.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ WHOLE: Final = f"{PREFIX}per_tensor_scale"
 UNREAD: Final = (f"{PREFIX}act_per_tensor_scale",)
 FORMS: Final = {"F8_E4M3": "fp8_e4m3", "F8_E5M2": "fp8_e5m2"}
 WORDS: Final = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "U8": "float4_e2m1fn_x2"}
-"""torchao's words for elements, by the type of the tensor that holds them."""
+"""Type of the tensor → torchao's name for its elements."""
 TILE_ROWS: Final = 128
 TILE_COLUMNS: Final = 4
 TILE_STEP: Final = 32
 
 
 def scaled_floats(found: Described, part: StoredPart, run: Run) -> ScaledFloats | Unsupported:
-    """The layout of Float8Tensor."""
+    """Return the layout of Float8Tensor."""
     shares = found.shares(part.shape)
     if shares is None:
         return Unsupported(
@@ -51,7 +51,7 @@ def scaled_floats(found: Described, part: StoredPart, run: Run) -> ScaledFloats 
 
 
 def block_floats(found: Described, part: StoredPart, run: Run) -> BlockFloats | Unsupported:
-    """The layout of MXTensor and NVFP4Tensor."""
+    """Return the layout of MXTensor and NVFP4Tensor."""
     size = found.attributes.get("block_size")
     if type(size) is not int or size < 1:
         return Unsupported(f"'{part.own_name}' has block_size {size}; expected a number of inputs")
@@ -67,19 +67,21 @@ def block_floats(found: Described, part: StoredPart, run: Run) -> BlockFloats | 
 
 @dataclass(frozen=True, slots=True)
 class ScaledFloats:
-    """Kind `Layout`. run: what the user wants. shares: what shares a scale."""
+    """The layout of 8-bit floats, of the kind `Layout`. run: settings of all packed layers. shares: what shares a
+    scale.
+    """
 
     run: Run
     shares: Shares
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         scales = self.shares.shapes(part.shape)
         wanted = [Wanted(QDATA, tuple(FORMS), [part.shape]), Wanted(SCALE, FLOATS, scales)]
         return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.canonical import float8_weight
 
         return float8_weight(self._how(part), tensors[QDATA], tensors[SCALE], self.shares.block)
@@ -90,11 +92,11 @@ class ScaledFloats:
 
 @dataclass(frozen=True, slots=True)
 class BlockFloats:
-    """Kind `Layout`: floats of 8 or 4 bits with a narrow scale for a block of inputs.
+    """The layout of 8-bit or 4-bit floats with a narrow scale for a block of inputs, of the kind `Layout`.
 
-    run: what the user wants.
+    run: settings of all packed layers.
     block_size: inputs that share a scale.
-    swizzled: whether the scales lie in tiles.
+    swizzled: whether the scales are stored in tiles.
     nv: whether scales are 8-bit floats (nvfp4) rather than powers of two.
     """
 
@@ -104,7 +106,7 @@ class BlockFloats:
     nv: bool
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         values = Wanted(QDATA, ("U8",), [(rows, inputs // 2)])
         if QDATA in part.tensors and part.tensors[QDATA].dtype in FORMS:
@@ -116,7 +118,7 @@ class BlockFloats:
         return planned(part, wanted, self._how, self.run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import float4_weight, float8_weight, from_exponents
@@ -140,7 +142,7 @@ class BlockFloats:
         return Floats4("nvfp4" if self.nv else "mxfp4", self.block_size)
 
     def _scales(self, part: StoredPart) -> tuple[int, int]:
-        """The shape of the scales."""
+        """Return the shape of the scales."""
         rows, inputs = part.shape
         columns = -(-inputs // self.block_size)
         if not self.swizzled:
@@ -149,7 +151,9 @@ class BlockFloats:
 
 
 def unswizzled(scale: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Scales in rows. scale: in tiles. shape: of the scales, without what fills the last tiles."""
+    """Return scales in rows. scale: scales in tiles. shape: shape of the scales, without the padding of the last
+    tiles.
+    """
     rows, columns = shape
     down = -(-rows // TILE_ROWS)
     across = -(-columns // TILE_COLUMNS)

@@ -1,4 +1,4 @@
-"""Integers of torchao.
+"""Layouts of torchao's integers.
 
 Never does: read a header. Called by: the method.
 
@@ -32,12 +32,12 @@ SCALE: Final = f"{PREFIX}scale"
 ZERO: Final = f"{PREFIX}zero_point"
 UNREAD: Final = (f"{PREFIX}act_quant_scale", f"{PREFIX}act_quant_zero_point")
 SIGNED_NIBBLES: Final = 0x88
-"""What turns two signed nibbles into unsigned ones that are 8 larger."""
+"""Mask that converts two signed nibbles to unsigned ones, offset by 8."""
 LARGEST_BITS: Final = 8
 
 
 def signed_bytes(found: Described, part: StoredPart, run: Run) -> UnpackedIntegers | Unsupported:
-    """The layout of Int8Tensor."""
+    """Return the layout of Int8Tensor."""
     shares = found.shares(part.shape)
     if shares is None or shares.by == "block":
         return _wrong_block(found, part)
@@ -45,7 +45,7 @@ def signed_bytes(found: Described, part: StoredPart, run: Run) -> UnpackedIntege
 
 
 def small_integers(found: Described, part: StoredPart, run: Run) -> UnpackedIntegers | Unsupported:
-    """The layout of IntxUnpackedToInt8Tensor."""
+    """Return the layout of IntxUnpackedToInt8Tensor."""
     shares = found.shares(part.shape)
     if shares is None or shares.by == "block":
         return _wrong_block(found, part)
@@ -57,7 +57,7 @@ def small_integers(found: Described, part: StoredPart, run: Run) -> UnpackedInte
 
 
 def nibbles(found: Described, part: StoredPart, run: Run) -> PackedNibbles | Unsupported:
-    """The layout of Int4Tensor."""
+    """Return the layout of Int4Tensor."""
     shares = found.shares(part.shape)
     if shares is None or shares.by not in ("row", "group"):
         return _wrong_block(found, part)
@@ -74,10 +74,10 @@ def _wrong_block(found: Described, part: StoredPart) -> Unsupported:
 
 @dataclass(frozen=True, slots=True)
 class UnpackedIntegers:
-    """Kind `Layout`: a byte for each integer.
+    """The layout with a byte for each integer, of the kind `Layout`.
 
-    run: what the user wants.
-    bits: of an integer.
+    run: settings of all packed layers.
+    bits: bits of an integer.
     shares: what shares a scale.
     symmetric: whether all zero points are 0, which is checked.
     """
@@ -88,7 +88,7 @@ class UnpackedIntegers:
     symmetric: bool
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         shapes = self.shares.shapes(part.shape)
         wanted = [Wanted(QDATA, ("I8",), [part.shape]), Wanted(SCALE, FLOATS, shapes)]
         if ZERO in part.tensors or not self.symmetric:
@@ -96,7 +96,7 @@ class UnpackedIntegers:
         return planned(part, wanted, self._how, self.run, UNREAD)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         from core_quantization.declared.bits import to_nibbles
         from core_quantization.declared.canonical import integer_weight
 
@@ -132,13 +132,15 @@ class UnpackedIntegers:
 
 @dataclass(frozen=True, slots=True)
 class PackedNibbles:
-    """Kind `Layout`: two integers a byte. run: what the user wants. group_size: inputs that share a scale."""
+    """The layout with two integers a byte, of the kind `Layout`. run: settings of all packed layers. group_size: inputs
+    that share a scale.
+    """
 
     run: Run
     group_size: int
 
     def plan(self, part: StoredPart) -> PartPlan | Unsupported:
-        """See `Layout`."""
+        """Plan the part from names and shapes, see `Layout`."""
         rows, inputs = part.shape
         shape = (-(-inputs // self.group_size), rows)
         wanted = [
@@ -149,7 +151,7 @@ class PackedNibbles:
         return planned(part, wanted, self._how, self.run)
 
     def pack(self, part: StoredPart, tensors: Mapping[str, Tensor]) -> CanonicalWeight:
-        """See `Layout`."""
+        """Return the part as a canonical weight, see `Layout`."""
         import torch
 
         from core_quantization.declared.canonical import integer_weight
@@ -170,7 +172,7 @@ class PackedNibbles:
 
 
 def _unsigned(signed: Tensor, bits: int) -> Tensor:
-    """int8 to uint8, larger by half the range. Raises ValueError for integers outside of it."""
+    """Convert int8 to uint8, offset by half of the range. Raises ValueError for integers outside of it."""
     import torch
 
     middle = 1 << (bits - 1)

@@ -16,7 +16,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="torchao",
         summary="checkpoints of torchao in safetensors files: integers of 1 to 8 bits, 8-bit floats, mxfp8, mxfp4, nvfp4",
@@ -26,7 +26,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_supports(query: CheckpointFacts) -> list[Reason]:
-    """Only checkpoints that declare it, in files that hold no code."""
+    """Support only checkpoints that declare the method, in files without code."""
     if not query.declaration:
         return undeclared("torchao")
     if query.format != "safetensors":

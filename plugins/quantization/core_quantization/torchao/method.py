@@ -1,6 +1,6 @@
-"""The method of torchao checkpoints: which module has which layout.
+"""The method of torchao checkpoints: the choice of a layout for each module.
 
-Owns: this choice, and what of torchao's classes is not served. Never does: unpack. Called by: the manifest.
+Owns: this choice, and the list of torchao's classes that are not served. Never does: unpack. Called by: the manifest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAKE: Final[Mapping[str, Callable[[Described, StoredPart, Run], Layout | Unsuppo
     "MXTensor": block_floats,
     "NVFP4Tensor": block_floats,
 }
-"""By torchao's class, the layout of a module."""
+"""Name of torchao's class → function that returns the layout of a module."""
 _TILES: Final = (
     "its integers lie in tiles of one kind of chip; quantize the model again with int4_packing_format 'plain'"
 )
@@ -44,7 +44,7 @@ NEUTRAL_TENSORS: Final = {
     "act_quant_scale": _OWN_SIZE,
     "act_quant_zero_point": _OWN_SIZE,
 }
-"""Tensors that change nothing, and why."""
+"""Tensors without effect → the reason."""
 TENSORS: Final = ("qdata", "scale", "zero_point", "per_tensor_scale", *NEUTRAL_TENSORS)
 _RUN: Final = "the engine's dtype is that of the run"
 _KERNELS: Final = "it chooses kernels of another engine"
@@ -60,12 +60,12 @@ NEUTRAL_ATTRIBUTES: Final = {
     "shape": "the model knows it",
     "use_triton_kernel": _KERNELS,
 }
-"""Attributes that change nothing, and why."""
+"""Attributes without effect → the reason."""
 ATTRIBUTES: Final = ("block_size", "elem_dtype", "is_swizzled_scales", "target_dtype", *NEUTRAL_ATTRIBUTES)
 
 
 def torchao_method(context: LoadContext) -> DeclaredMethod:
-    """Raises UserError for a declaration or arguments that are not served."""
+    """Return the method of a checkpoint. Raises UserError for a declaration or arguments that are not served."""
     manifest = declaring(context, "torchao")
     check_declaration(manifest.facts().declaration)
     arguments = context.arguments or DeclaredArguments()
@@ -81,7 +81,7 @@ def torchao_method(context: LoadContext) -> DeclaredMethod:
 
 
 def _refused(found: Described, part: StoredPart) -> Unsupported | None:
-    """What is not known of a description."""
+    """Return the part of a description that is not supported, None without one."""
     subject = f"'{part.own_name}' is a {found.kind} of torchao"
     if found.kind in REFUSED:
         return Unsupported(f"{subject}: {REFUSED[found.kind]}")

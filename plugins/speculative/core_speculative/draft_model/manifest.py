@@ -14,7 +14,7 @@ CONTRACT = 1
 
 
 class DraftModelArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--speculative-config`."""
+    """The arguments of `draft_model` under `--speculative-config`."""
 
     parallel_drafting: Annotated[
         bool, msgspec.Meta(description="All drafts come from one pass, as of the method `parallel`.")
@@ -23,7 +23,7 @@ class DraftModelArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="draft_model",
         summary="drafts of a smaller model with the same vocabulary (--speculative-config.model)",
@@ -33,6 +33,6 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_draft_spec(context: DraftContext) -> DraftSpec:
-    """The whole model, as its family describes it."""
+    """Describe the draft: the whole model, in its family's shape."""
     arguments = context.arguments or DraftModelArguments()
     return model_draft(context, parallel=arguments.parallel_drafting)

@@ -1,7 +1,7 @@
-"""A whole model as a draft.
+"""The shape of a draft that is a whole model.
 
-Owns: the token that stands for drafts which are not known yet. Never does: read tensors. Called by: the manifests of
-`draft_model` and `parallel`.
+Owns: the mask token, which stands for drafts that are not known yet. Never does: read tensors. Called by: the manifests
+of `draft_model` and `parallel`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from core.plugin.hookspecs import DraftContext
 from core_runtime.specs.draft_spec import DraftSpec
 
 MASK_KEYS: Final = ("pard_token", "ptd_token_id", "mask_token_id")
-"""Keys of a configuration, the first of which that is there names this token."""
+"""Keys of a configuration that name the mask token, in order of precedence."""
 
 
 def model_draft(context: DraftContext, *, parallel: bool) -> DraftSpec:
-    """The draft. parallel: all its tokens come from one pass. Raises UserError where the checkpoint cannot draft so."""
+    """Return the draft. parallel: all its tokens come from one pass. Raises UserError for a checkpoint that does not
+    support this.
+    """
     if not context.has_checkpoint:
         raise UserError("--speculative-config.model: missing; give the path or hub name of the draft model.")
     decoder = context.decoder
@@ -31,7 +33,9 @@ def model_draft(context: DraftContext, *, parallel: bool) -> DraftSpec:
 
 
 def mask_token(hf_config: Mapping[str, Any], vocab_size: int) -> int:
-    """The token that stands for drafts which are not known yet. Raises UserError where the checkpoint names none."""
+    """Return the mask token, which stands for drafts that are not known yet. Raises UserError where the checkpoint
+    names none.
+    """
     mask = next((hf_config[key] for key in MASK_KEYS if key in hf_config), None)
     if isinstance(mask, int) and not isinstance(mask, bool) and 0 <= mask < vocab_size:
         return mask

@@ -1,1 +1,1 @@
-"""The speculative plugin `eagle`: one block that guesses the target's next hidden state."""
+"""The speculative plugin `eagle`: one block that predicts the target's next hidden state."""

@@ -1,6 +1,8 @@
-"""EAGLE's drafts (arXiv 2401.15077, 2406.16858) as they are published, by its authors and in the speculators format.
+"""The layout of EAGLE's drafts (arXiv 2401.15077, 2406.16858), as published by its authors and in the speculators
+format.
 
-Owns: their names and what their configurations say. Never does: compute, import torch. Called by: the manifest.
+Owns: their tensor names and the reading of their configurations. Never does: compute, import torch. Called by: the
+manifest.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ NAMES: Final = (
     ("transformer.*", "model.layers.0.*"),
     ("pre_lm_head_layernorm.*", "model.norm.*"),
 )
-"""The authors' names, and those of the speculators format."""
+"""Published names → canonical names, for the authors' format and the speculators format."""
 
 
 def eagle_spec(context: DraftContext) -> DraftSpec:
-    """The draft of a configuration. Raises UserError where it does not fit the target."""
+    """Return the draft of a configuration. Raises UserError where it does not fit the target."""
     target = drafts.target_decoder(context)
     decoder = drafts.drafting_decoder(context)
     drafts.check_hidden_size(context.hf_config, target, decoder.hidden_size)

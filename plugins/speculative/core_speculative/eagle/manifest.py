@@ -10,7 +10,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name and summary."""
     return PluginSpec(
         name="eagle", summary="a block that goes on with the model's last hidden state (EAGLE, EAGLE-2, HASS)"
     )
@@ -18,7 +18,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_draft_spec(context: DraftContext) -> DraftSpec | None:
-    """Describe the draft."""
+    """Describe the draft: one block on the target's last hidden state."""
     from core_speculative.eagle.layout import eagle_spec
 
     return eagle_spec(context)

@@ -1,6 +1,8 @@
-"""EAGLE-3's drafts (arXiv 2503.01840) and P-EAGLE's as they are published, by their authors and in the speculators format.
+"""The layout of drafts of EAGLE-3 (arXiv 2503.01840) and P-EAGLE, as published by their authors and in the speculators
+format.
 
-Owns: their names and what their configurations say. Never does: compute, import torch. Called by: the manifest.
+Owns: their tensor names and the reading of their configurations. Never does: compute, import torch. Called by: the
+manifest.
 """
 
 from __future__ import annotations
@@ -30,12 +32,14 @@ NAMES: Final = (
     ("verifier_norm.*", ""),
     ("verifier_lm_head.*", ""),
 )
-"""The authors' names, and those of the speculators format."""
+"""Published names → canonical names, for the authors' format and the speculators format. Names without one are not
+read.
+"""
 LAYER_IDS: Final = "eagle_aux_hidden_state_layer_ids"
 
 
 def eagle3_spec(context: DraftContext) -> DraftSpec:
-    """The draft of a configuration. Raises UserError where it does not fit the target."""
+    """Return the draft of a configuration. Raises UserError where it does not fit the target."""
     hf_config = context.hf_config
     target = drafts.target_decoder(context)
     decoder = drafts.drafting_decoder(context)
@@ -75,7 +79,7 @@ def eagle3_spec(context: DraftContext) -> DraftSpec:
 
 
 def taps_of(hf_config: Mapping[str, Any], target: DecoderSpec) -> tuple[int, ...]:
-    """The blocks behind which the draft reads: published numbers count what enters a layer.
+    """Return the blocks after which the draft reads hidden states. Published numbers count the inputs of layers.
 
     Raises UserError for a layer that the target does not have.
     """
@@ -92,13 +96,15 @@ def taps_of(hf_config: Mapping[str, Any], target: DecoderSpec) -> tuple[int, ...
 
 
 def _input(hf_config: Mapping[str, Any], decoder: DecoderSpec, num_taps: int, *, masked: bool) -> DraftInput:
-    """How the draft takes hidden states in. Drafts of the speculators format norm the residual stream unless they say no."""
+    """Return the draft's input layer. Drafts of the speculators format normalize the residual stream unless they say
+    otherwise.
+    """
     tap_norms = 0
     if drafts.setting(hf_config, "norm_before_fc", False):
         tap_norms = 1
     if drafts.setting(hf_config, "fc_norm", False):
         tap_norms = num_taps
-    is_speculators = hf_config.get("speculators_model_type") == "eagle3"  # and not of P-EAGLE's
+    is_speculators = hf_config.get("speculators_model_type") == "eagle3"  # not P-EAGLE's
     return DraftInput(
         kind="paired",
         embed_norm=decoder.norm,
@@ -111,7 +117,9 @@ def _input(hf_config: Mapping[str, Any], decoder: DecoderSpec, num_taps: int, *,
 
 
 def _draft_vocab_size(hf_config: Mapping[str, Any], target: DecoderSpec) -> int | None:
-    """Tokens that the draft's head knows, None for all. Raises UserError for a number that cannot be."""
+    """Return the number of tokens in the draft's vocabulary, None for the target's. Raises UserError for an impossible
+    number.
+    """
     size = drafts.setting(hf_config, "draft_vocab_size", target.vocab_size)
     if not isinstance(size, int) or not 0 < size <= target.vocab_size:
         raise UserError(

@@ -13,7 +13,7 @@ CONTRACT = 1
 
 
 class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--speculative-config`."""
+    """The arguments of `eagle3` under `--speculative-config`."""
 
     parallel_drafting: Annotated[
         bool | None,
@@ -23,7 +23,7 @@ class Eagle3Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="eagle3",
         summary="a block that reads hidden states of several of the model's layers (EAGLE-3, P-EAGLE)",
@@ -33,7 +33,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_draft_spec(context: DraftContext) -> DraftSpec | None:
-    """Describe the draft."""
+    """Describe the draft: one block on hidden states of several layers."""
     from core_speculative.eagle3.layout import eagle3_spec
 
     return eagle3_spec(context)

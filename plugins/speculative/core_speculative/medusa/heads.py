@@ -1,4 +1,4 @@
-"""Medusa's heads at work.
+"""The computation of Medusa's heads.
 
 Owns: their matrices. Never does: draw tokens. Called by: the draft pass, through `core_runtime.contracts.DraftHeads`.
 """
@@ -33,11 +33,11 @@ class MedusaHeads:
 
     @property
     def num_drafts(self) -> int:
-        """The most tokens that it drafts in a step."""
+        """Return the maximum number of drafts in a step: one for each head."""
         return len(self._heads)
 
     def logits(self, view: DraftView, step: int) -> Tensor:
-        """The `DraftHeads` contract."""
+        """Return the logits of a draft, by the `DraftHeads` contract."""
         assert view.hidden is not None, "the specification asks for the last hidden state"
         names = self._heads[step]
         hidden = self._through_blocks(view.hidden, names)
@@ -56,7 +56,7 @@ class MedusaHeads:
         return hidden
 
     def _spread(self, logits: Tensor) -> Tensor:
-        """Logits of all tokens, from those of the tokens that the heads know."""
+        """Return logits of all tokens, from those of the heads' own vocabulary; -inf for all others."""
         if self._token_map is None or self._own_head is None:
             return logits
         spread = logits.new_full((len(logits), self._own_head.shape[0]), float("-inf"))
@@ -65,7 +65,7 @@ class MedusaHeads:
 
 
 def _tokens(context: LoadContext, shape: MedusaShape) -> int | None:
-    """Tokens that the heads know, None for all."""
+    """Return the number of tokens in the heads' own vocabulary, None for all."""
     manifest: CheckpointManifest | None = context.manifest
     if shape.token_map is None or manifest is None:
         return None

@@ -1,6 +1,7 @@
-"""Medusa's heads (arXiv 2401.10774) as they are published: by the authors, and as other programs convert them.
+"""The layout of Medusa's heads (arXiv 2401.10774), as published by the authors and as converted by other programs.
 
-Owns: names of their tensors and what must be there. Never does: compute, import torch. Called by: the manifest, the heads.
+Owns: names of their tensors, and which of them are required. Never does: compute, import torch. Called by: the
+manifest, the heads.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ NAMES: Final[tuple[tuple[str, Role], ...]] = (
     (r"(?:medusa_heads?\.)?blocks\.(?P<head>\d+)\.layers\.(?P<layer>\d+)\.bias", "bias"),
     (r"(?:medusa_heads?\.)?lm_heads\.(?P<head>\d+)\.weight", "head"),
 )
-"""The authors' names first, then those of vLLM's. A block is x + silu(W x + b); a head gives the logits."""
+"""Patterns of tensor names → role, first the authors', then vLLM's. A block is x + silu(W x + b); a head gives the
+logits.
+"""
 TOKEN_MAP: Final = "token_map"
 
 
@@ -38,14 +41,18 @@ class HeadNames(NamedTuple):
 
 
 class MedusaShape(NamedTuple):
-    """heads: of each draft position. token_map: the tensor with the ids of the rows of logits, or None for all tokens."""
+    """The heads of a checkpoint.
+
+    heads: head of each draft position.
+    token_map: the tensor with the token ids of the rows of logits, or None for all tokens.
+    """
 
     heads: tuple[HeadNames, ...]
     token_map: str | None
 
     @property
     def names(self) -> list[str]:
-        """Every tensor that is read."""
+        """Return every tensor that is read."""
         found = [] if self.token_map is None else [self.token_map]
         for blocks, head in self.heads:
             for weight, bias in blocks:
@@ -54,7 +61,9 @@ class MedusaShape(NamedTuple):
         return found
 
     def expected(self, vocab_size: int, hidden_size: int, num_tokens: int | None) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor but the map. num_tokens: that the heads know, None for all."""
+        """Return the shape of each tensor but the map. num_tokens: tokens in the heads' own vocabulary, None for
+        all.
+        """
         shapes: dict[str, tuple[int, ...]] = {}
         for blocks, head in self.heads:
             for weight, bias in blocks:
@@ -67,7 +76,7 @@ class MedusaShape(NamedTuple):
 
 
 def medusa_shape(context: DraftContext) -> MedusaShape:
-    """The heads of a draft's checkpoint. Raises UserError where it has none that fit the target."""
+    """Return the heads of a draft's checkpoint. Raises UserError where it has none that fit the target."""
     target = target_decoder(context)
     hf_config = context.hf_config
     check_hidden_size(hf_config, target, int(hf_config.get("hidden_size", target.hidden_size)))
@@ -75,7 +84,7 @@ def medusa_shape(context: DraftContext) -> MedusaShape:
 
 
 def shape_of(tensors: Collection[str], hf_config: Mapping[str, Any]) -> MedusaShape:
-    """The heads that tensors of these names are. Raises UserError where one lacks something."""
+    """Return the heads that consist of tensors of these names. Raises UserError for an incomplete one."""
     found: dict[int, dict[tuple[Role, int], str]] = {}
     for name in tensors:
         for pattern, role in NAMES:

@@ -13,7 +13,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="medusa",
         summary="a small network for each draft position, on the model's last hidden state (Medusa)",
@@ -34,7 +34,7 @@ def core_draft_spec(context: DraftContext) -> DraftSpec | None:
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
-    """Build the heads."""
+    """Build the heads, which reads their tensors. Raises UserError for wrong shapes."""
     from core_speculative.medusa.heads import MedusaHeads
 
     return MedusaHeads(context)

@@ -1,1 +1,3 @@
-"""The speculative plugin `mlp_speculator`: a state that goes from draft to draft, taking in each drawn token."""
+"""The speculative plugin `mlp_speculator`: a state that is passed from draft to draft and updated with each drawn
+token.
+"""

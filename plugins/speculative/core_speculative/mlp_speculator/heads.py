@@ -1,4 +1,4 @@
-"""An MLP speculator at work.
+"""The computation of an MLP speculator.
 
 Owns: its matrices, and the state of each sequence within a step. Never does: draw tokens.
 Called by: the draft pass, through `core_runtime.contracts.DraftHeads`.
@@ -19,7 +19,9 @@ from core_speculative.mlp_speculator.layout import EPS, StageNames, shape_of
 
 
 class MLPHeads:
-    """Implements `core_runtime.contracts.DraftHeads`: the state begins as the hidden state and takes in each drawn token."""
+    """Implements `core_runtime.contracts.DraftHeads`: the state starts as the hidden state and is updated with each
+    drawn token.
+    """
 
     def __init__(self, context: LoadContext) -> None:
         assert context.manifest is not None, "heads are built from a checkpoint"
@@ -31,11 +33,11 @@ class MLPHeads:
 
     @property
     def num_drafts(self) -> int:
-        """The most tokens that it drafts in a step."""
+        """Return the maximum number of drafts in a step: one for each stage."""
         return len(self._shape.stages)
 
     def logits(self, view: DraftView, step: int) -> Tensor:
-        """The `DraftHeads` contract."""
+        """Return the logits of a draft, by the `DraftHeads` contract."""
         stage = self._shape.stages[step]
         state = self._begin(view) if step == 0 else self._state_of(view)
         embedded = self._tensors[stage.embedding][view.tokens]
@@ -47,14 +49,14 @@ class MLPHeads:
         return product(state, self._tensors[stage.head]).float()
 
     def _begin(self, view: DraftView) -> Tensor:
-        """The state of each sequence before its first draft."""
+        """Return the state of each sequence before its first draft."""
         assert view.hidden is not None, "the specification asks for the last hidden state"
         if not self._shape.scales_input:
             return view.hidden
         return _unit(view.hidden) / math.sqrt(2)
 
     def _state_of(self, view: DraftView) -> Tensor:
-        """The state that the draft before left; sequences may have gone since."""
+        """Return the state after the previous draft. Sequences may have left the batch since."""
         rows = [self._rows[key] for key in view.keys]
         return self._state[torch.tensor(rows, device=self._state.device)]
 
@@ -63,7 +65,7 @@ class MLPHeads:
 
 
 def _unit(x: Tensor) -> Tensor:
-    """x [B, N] with a mean square of one, in its own dtype."""
+    """Scale x [B, N] to a mean square of one, in its own dtype."""
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)
     return (wide * scale).to(x.dtype)

@@ -1,6 +1,7 @@
-"""MLP speculators (arXiv 2404.19124) as they are published for IBM's accelerators.
+"""The layout of MLP speculators (arXiv 2404.19124), as published for IBM's accelerators.
 
-Owns: their names, sizes and what must be there. Never does: compute, import torch. Called by: the manifest, the heads.
+Owns: their tensor names and sizes, and which tensors are required. Never does: compute, import torch. Called by: the
+manifest, the heads.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from core_runtime.models.configuration import configuration
 from core_speculative.drafts import check_hidden_size, check_vocabulary, target_decoder
 
 PREFIX: Final = "speculator."
-"""What some checkpoints write in front of every name."""
+"""Prefix of every name in some checkpoints."""
 PARTS: Final = ("emb.{}.weight", "proj.{}.weight", "ln.{}.weight", "ln.{}.bias", "head.{}.weight")
 """Tensors of a draft position, in the order of `StageNames`."""
 EPS: Final = 1e-6
@@ -34,10 +35,10 @@ class StageNames(NamedTuple):
 class MLPShape(NamedTuple):
     """One speculator.
 
-    stages: of each draft position.
-    sizes: tokens, numbers of the target's hidden state, and of the speculator's.
-    scales_input: whether the hidden state is normed and divided by the root of 2.
-    state_weight, token_weight: of the state and the token in their sum, whose variance stays that of the state.
+    stages: tensors of each draft position.
+    sizes: vocabulary size, size of the target's hidden state, and of the speculator's state.
+    scales_input: whether the hidden state is normalized and divided by the root of 2.
+    state_weight, token_weight: weights of the state and the token in their sum, whose variance stays that of the state.
     """
 
     stages: tuple[StageNames, ...]
@@ -48,7 +49,7 @@ class MLPShape(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Every tensor that is read."""
+        """Return every tensor that is read."""
         found: list[str] = []
         for stage in self.stages:
             found += stage
@@ -56,7 +57,7 @@ class MLPShape(NamedTuple):
 
     @property
     def expected(self) -> dict[str, tuple[int, ...]]:
-        """The shape of each tensor."""
+        """Return the shape of each tensor."""
         vocab_size, taken, inner = self.sizes
         shapes: dict[str, tuple[int, ...]] = {}
         for index, stage in enumerate(self.stages):
@@ -69,7 +70,7 @@ class MLPShape(NamedTuple):
 
 
 def mlp_shape(context: DraftContext) -> MLPShape:
-    """The speculator of a checkpoint. Raises UserError where it does not fit the target."""
+    """Return the speculator of a checkpoint. Raises UserError where it does not fit the target."""
     target = target_decoder(context)
     config = configuration(context.hf_config)
     check_hidden_size(context.hf_config, target, config.positive("emb_dim"))
@@ -78,7 +79,7 @@ def mlp_shape(context: DraftContext) -> MLPShape:
 
 
 def shape_of(tensors: Collection[str], hf_config: Mapping[str, Any]) -> MLPShape:
-    """The speculator that tensors of these names are. Raises UserError where one is missing."""
+    """Return the speculator that consists of tensors of these names. Raises UserError for a missing one."""
     config = configuration(hf_config)
     count = config.positive("n_predict")
     inner = config.count("inner_dim", 0) or config.positive("emb_dim")
@@ -93,7 +94,8 @@ def shape_of(tensors: Collection[str], hf_config: Mapping[str, Any]) -> MLPShape
 
 
 def _name(tensors: Collection[str], part: str, index: int, *, tied: bool) -> str:
-    """The tensor of a draft position as the checkpoint names it; tied ones may be there but once, under a smaller number.
+    """Return a draft position's tensor under the checkpoint's name. Tied tensors may be stored only once, under a
+    smaller number.
 
     Raises UserError when there is none.
     """

@@ -13,7 +13,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="mlp_speculator",
         summary="an MLP whose state goes from draft to draft (speculators of IBM's accelerators)",
@@ -34,7 +34,7 @@ def core_draft_spec(context: DraftContext) -> DraftSpec | None:
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
-    """Build the heads."""
+    """Build the heads, which reads their tensors. Raises UserError for wrong shapes."""
     from core_speculative.mlp_speculator.heads import MLPHeads
 
     return MLPHeads(context)

@@ -1,1 +1,1 @@
-"""The speculative plugin `mtp`: the layers behind a model's last one that were trained to guess a token more."""
+"""The speculative plugin `mtp`: the layers after a model's last one that were trained to predict one more token."""

@@ -1,4 +1,4 @@
-"""Names of `mtp` by model, as other programs know them.
+"""Names of `mtp` by model, as used by other programs.
 
 Owns: these names. Never does: describe a draft. Called by: discovery, through entry points.
 """
@@ -20,7 +20,7 @@ class Alias:
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say whose name this is."""
+        """Describe the plugin: an alias of `mtp`."""
         return PluginSpec(name=self._name, summary="another name for mtp", alias_of="mtp")
 
 

@@ -1,9 +1,9 @@
-"""Layers for multi-token prediction (arXiv 2412.19437, section 2.2) as models of several families bring them.
+"""The layouts of layers for multi-token prediction (arXiv 2412.19437, section 2.2) in several model families.
 
-Owns: a row for each layout, and which families have it. Never does: compute, import torch. Called by: the manifest.
+Owns: a row for each layout, with its families. Never does: compute, import torch. Called by: the manifest.
 
-All of them norm embedding and hidden state, project both side by side, run one block of the model's kind and use the model's
-own embedding and head. `{layer}` in names is the number behind that of the model's last layer.
+All of them normalize embedding and hidden state, project the two side by side, run one block of the model's kind and
+use the model's own embedding and head. `{layer}` in names is the number after that of the model's last layer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class MTPRow(msgspec.Struct, frozen=True, kw_only=True):
     """One layout.
 
     families: names of rows in the table of model families.
-    count: key of the configuration with the number of these layers; absent ones count as 0.
-    module: where the layer lies.
-    joined: the projection of embedding and hidden state; what comes before its last dot is the module that tells whether the
-        checkpoint has the layer.
-    names: published names and canonical ones; an empty one is not read.
-    hidden_first: whether the hidden state is the left half of what is projected.
+    count: key of the configuration with the number of these layers; an absent key counts as 0.
+    module: module of the layer.
+    joined: the projection of embedding and hidden state. The checkpoint has the layer if it has this module.
+    names: published names → canonical names; an empty one is not read.
+    hidden_first: whether the hidden state is the left half of the projection's input.
     dense: whether the block has an MLP where others of the model have experts.
     """
 
@@ -95,7 +94,7 @@ ROWS: Final = (
         names=(
             ("model.mtp_emb_norm.0.*", "input.embed_norm.*"),
             ("model.mtp_hidden_norm.0.*", "input.hidden_norm.*"),
-            ("model.norm.*", "model.norm.*"),  # the model's own, before its head
+            ("model.norm.*", "model.norm.*"),  # the model's own norm before its head
         ),
         dense=True,
     ),
@@ -103,7 +102,7 @@ ROWS: Final = (
 
 
 def mtp_spec(context: DraftContext) -> DraftSpec:
-    """The draft of a model's own layer. Raises UserError where it has none."""
+    """Return the draft that is the model's own layer. Raises UserError where it has none."""
     if context.has_checkpoint:
         raise UserError(
             "--speculative-config.model: 'mtp' drafts with a layer of the model's own checkpoint; leave 'model' out."
@@ -146,7 +145,7 @@ def _row_of(family: str) -> MTPRow:
 
 
 def _check_there(row: MTPRow, hf_config: Mapping[str, Any], tensors: Collection[str], index: int) -> None:
-    """Raises UserError where the checkpoint has no such layer, or its configuration says so."""
+    """Raise UserError where the checkpoint has no such layer, or its configuration says so."""
     count = text_config(hf_config).get(row.count)
     module = row.joined.format(layer=index)
     if count and is_there(tensors, module):
@@ -159,7 +158,7 @@ def _check_there(row: MTPRow, hf_config: Mapping[str, Any], tensors: Collection[
 
 
 def _block_of(target: DecoderSpec, *, dense: bool) -> BlockSpec:
-    """A block like the model's last one that sees everything before it. Raises UserError where none does."""
+    """Return a block like the last full-attention block of the model. Raises UserError where there is none."""
     for block in reversed(target.blocks):
         mixer = block.mixer
         if mixer is None or isinstance(mixer, StateSpec) or mixer.window is not None or block.beside is not None:
@@ -169,6 +168,6 @@ def _block_of(target: DecoderSpec, *, dense: bool) -> BlockSpec:
 
 
 def _pattern(name: str, index: int) -> str:
-    """A name with the layer's number, for all tensors of the module where it names one."""
+    """Return a name with the layer's number, with `*` for all tensors of the module where it names a module."""
     numbered = name.format(layer=index)
     return numbered if not numbered or "*" in numbered else f"{numbered}.*"

@@ -1,1 +1,1 @@
-"""The speculative plugin `ngram`: drafts copied from what the sequence already said."""
+"""The speculative plugin `ngram`: drafts copied from the sequence's own earlier tokens."""

@@ -12,7 +12,7 @@ CONTRACT = 1
 
 
 class NgramArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--speculative-config`."""
+    """The arguments of `ngram` under `--speculative-config`."""
 
     prompt_lookup_max: Annotated[
         int, msgspec.Meta(ge=1, le=64, description="Longest suffix, in tokens, that is looked for in what came before.")
@@ -31,7 +31,7 @@ class NgramArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def shortest(self) -> int:
-        """`prompt_lookup_min`, or its default."""
+        """Return `prompt_lookup_min`, or half of `prompt_lookup_max`, at least 1."""
         if self.prompt_lookup_min is not None:
             return self.prompt_lookup_min
         return max(1, self.prompt_lookup_max // 2)
@@ -39,7 +39,7 @@ class NgramArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="ngram",
         summary="drafts copied from earlier text that followed the same words; needs no second model",
@@ -49,7 +49,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
-    """Build the proposer."""
+    """Build the proposer with the lengths of suffixes from the arguments."""
     from core_speculative.ngram.proposer import NgramProposer
 
     arguments = context.arguments or NgramArguments()
@@ -57,13 +57,13 @@ def core_load(context: LoadContext) -> Any:
 
 
 class NgramGpu:
-    """Manifest of `ngram_gpu`, another name for `ngram`: there is one form of it, whatever the device."""
+    """Manifest of `ngram_gpu`, another name for `ngram`: there is one form of it for every device."""
 
     CONTRACT = CONTRACT
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say whose name this is."""
+        """Describe the plugin: an alias of `ngram`."""
         return PluginSpec(name="ngram_gpu", summary="another name for ngram", alias_of="ngram")
 
 

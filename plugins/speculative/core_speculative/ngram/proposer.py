@@ -1,6 +1,6 @@
 """The `ngram` proposer: find the longest suffix that occurred before, and propose what followed it.
 
-Owns: one index for each running sequence. Never does: look at logits, verify, or decide how many drafts are wanted.
+Owns: one index for each running sequence. Never does: look at logits, verify, or decide the number of drafts.
 Called by: the worker, through `core_runtime.contracts.Proposer`.
 """
 
@@ -12,9 +12,9 @@ from core_runtime.contracts import ProposerInput
 
 
 class SuffixIndex:
-    """The tokens of one sequence, and where each of their n-grams was last followed by another token.
+    """The tokens of one sequence, with the place where each n-gram was last followed by another token.
 
-    Adding a token costs one table entry for each length, finding a suffix one look-up for each.
+    Adding a token costs one table entry for each length; finding a suffix costs one look-up for each.
     """
 
     __slots__ = ("_followed_at", "_lengths", "tokens")
@@ -25,7 +25,7 @@ class SuffixIndex:
         self.tokens: list[int] = []
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Append tokens; each is what followed the n-grams that end just before it."""
+        """Append tokens. Each one is recorded as the continuation of the n-grams that end just before it."""
         tokens = self.tokens
         for token in token_ids:
             end = len(tokens)
@@ -35,9 +35,10 @@ class SuffixIndex:
             tokens.append(token)
 
     def continuation(self, limit: int) -> list[int]:
-        """At most `limit` tokens that followed the latest earlier occurrence of the longest known suffix.
+        """Return at most `limit` tokens that followed the latest earlier occurrence of the longest known suffix.
 
-        Where the earlier text runs into the end, the copy goes on with its own first tokens: a loop is proposed whole.
+        If the earlier text reaches the end of the sequence, the copy continues with its own first tokens, so a loop is
+        proposed as a whole.
         """
         tokens = self.tokens
         end = len(tokens)
@@ -53,7 +54,7 @@ class SuffixIndex:
 
 
 class NgramProposer:
-    """Implements `core_runtime.contracts.Proposer`.
+    """The n-gram proposer of one worker; implements `core_runtime.contracts.Proposer`.
 
     shortest, longest: suffix lengths in tokens, 1 ≤ shortest ≤ longest.
     """
@@ -64,13 +65,13 @@ class NgramProposer:
         self._indexes: dict[tuple[str, int], SuffixIndex] = {}
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
-        """Index all known tokens; a sequence that comes back starts anew."""
+        """Index all known tokens. A sequence that returns after a preemption is indexed again."""
         index = SuffixIndex(self._shortest, self._longest)
         index.extend(token_ids)
         self._indexes[key] = index
 
     def propose(self, batch: ProposerInput) -> list[list[int]]:
-        """Take the accepted tokens in, and copy what followed the same words before."""
+        """Add the accepted tokens, and copy what followed the same n-gram before."""
         drafts: list[list[int]] = []
         for key, delta, budget in zip(batch.keys, batch.token_deltas, batch.budget, strict=True):
             index = self._indexes[key]
@@ -80,5 +81,5 @@ class NgramProposer:
         return drafts
 
     def on_finished(self, key: tuple[str, int]) -> None:
-        """Forget the sequence."""
+        """Drop the index of the sequence."""
         self._indexes.pop(key, None)

@@ -1,1 +1,1 @@
-"""The speculative plugin `parallel`: a smaller model that gives all its drafts in one pass."""
+"""The speculative plugin `parallel`: a smaller model that computes all its drafts in one pass."""

@@ -11,11 +11,11 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name and summary."""
     return PluginSpec(name="parallel", summary="drafts of a smaller model, all from one pass over mask tokens (PARD)")
 
 
 @hookimpl
 def core_draft_spec(context: DraftContext) -> DraftSpec:
-    """The whole model, and its mask token."""
+    """Describe the draft: the whole model, and its mask token."""
     return model_draft(context, parallel=True)

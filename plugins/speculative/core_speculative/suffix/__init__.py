@@ -1,1 +1,1 @@
-"""The speculative plugin `suffix`: drafts from what followed the same words, here and in earlier answers."""
+"""The speculative plugin `suffix`: drafts from what followed the same tokens in the sequence and in earlier answers."""

@@ -1,9 +1,9 @@
-"""What earlier requests were answered, each tenant's apart.
+"""Answers to earlier requests, separate for each tenant.
 
-Owns: how much of it is kept. Never does: draft. Called by: the proposer.
+Owns: the limit of what is kept. Never does: draft. Called by: the proposer.
 
-There are two generations. What is learned goes into the newer one; once that holds half of what may be kept, it becomes the
-older one, and what was the older one is forgotten. An answer that is given again and again is therefore always there.
+There are two generations. New answers go into the newer one. Once that has half of the limit, it becomes the older one,
+and the previous older one is dropped. An answer that is given repeatedly is therefore always present.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Owner = Hashable
 
 
 class Generation:
-    """Answers by owner. lengths: of contexts."""
+    """One generation of answers, by owner. lengths: lengths of contexts in tokens."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
@@ -26,11 +26,11 @@ class Generation:
         self.num_answers = 0
 
     def text(self, owner: Owner) -> TextIndex | None:
-        """What is known of an owner's answers."""
+        """Return the index of an owner's answers, or None."""
         return self._texts.get(owner)
 
     def extend(self, owner: Owner, token_ids: Sequence[int]) -> None:
-        """Add to an owner's answers."""
+        """Add tokens to an owner's answers."""
         text = self._texts.get(owner)
         if text is None:
             text = self._texts[owner] = TextIndex(self._lengths)
@@ -41,8 +41,8 @@ class Generation:
 class EarlierAnswers:
     """The newest answers of all owners.
 
-    lengths: of contexts in tokens, rising.
-    most_answers, most_tokens: that are kept.
+    lengths: lengths of contexts in tokens, ascending.
+    most_answers, most_tokens: limits of what is kept.
     """
 
     def __init__(self, lengths: Sequence[int], most_answers: int, most_tokens: int) -> None:
@@ -55,7 +55,7 @@ class EarlierAnswers:
         self._num_waiting = 0
 
     def add(self, owner: Owner, token_ids: list[int]) -> None:
-        """Keep an answer. It is found once `learn` came to it."""
+        """Queue an answer. It is searchable once `learn` has indexed it."""
         kept = token_ids[: self._most_tokens // 2]
         if not kept or not self._most_answers:
             return
@@ -67,7 +67,7 @@ class EarlierAnswers:
             self._num_waiting -= len(forgotten)
 
     def learn(self, most: int) -> None:
-        """Take in up to `most` tokens of the answers that wait for it."""
+        """Index up to `most` tokens of the queued answers."""
         while most > 0 and self._waiting:
             owner, token_ids = self._waiting.popleft()
             now = token_ids[:most]
@@ -80,14 +80,14 @@ class EarlierAnswers:
                 self._waiting.appendleft((owner, rest))
 
     def texts(self, owner: Owner) -> Iterator[TextIndex]:
-        """What is known of an owner's answers, the newer part first."""
+        """Yield the indexes of an owner's answers, the newer one first."""
         for generation in (self._newer, self._older):
             text = generation.text(owner)
             if text is not None:
                 yield text
 
     def _make_room(self, num_tokens: int, *, is_last: bool) -> None:
-        """Begin a new generation when the newer one is full; count an answer whose last tokens come now."""
+        """Start a new generation when the newer one is full. An answer counts when its last tokens are added."""
         newer = self._newer
         is_full = newer.num_tokens + num_tokens > self._most_tokens // 2
         if is_full or newer.num_answers >= max(self._most_answers // 2, 1):

@@ -1,6 +1,6 @@
 """The arguments of the `suffix` proposer.
 
-Owns: them. Never does: propose. Called by: the manifest, the proposer.
+Owns: their defaults and ranges. Never does: propose. Called by: the manifest, the proposer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class SuffixArguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments under `--speculative-config`."""
+    """The arguments of `suffix` under `--speculative-config`."""
 
     suffix_decoding_max_tree_depth: Annotated[
         int,

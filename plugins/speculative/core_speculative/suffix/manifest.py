@@ -12,7 +12,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin: its name, summary and arguments."""
     return PluginSpec(
         name="suffix",
         summary="drafts from what followed the same words in the request and in earlier answers; needs no second model",
@@ -23,7 +23,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
-    """Build the proposer."""
+    """Build the proposer, without any earlier answers."""
     from core_speculative.suffix.proposer import SuffixProposer
 
     return SuffixProposer(context.arguments or SuffixArguments())

@@ -1,10 +1,10 @@
-"""The `suffix` proposer: what followed the newest words, in the sequence's own text or in earlier answers.
+"""The `suffix` proposer: drafts what followed the newest tokens, in the sequence's own text or in earlier answers.
 
-Owns: the texts of running sequences, and which draft is taken. Never does: look at logits, verify, or draft for one tenant
-from another one's answers. Called by: the worker, through `core_runtime.contracts.Proposer`.
+Owns: the texts of running sequences, and the choice of a draft. Never does: look at logits, verify, or draft for one
+tenant from another one's answers. Called by: the worker, through `core_runtime.contracts.Proposer`.
 
-The drafts are as long as the words are that were found again (times a factor), and end where what followed them differs too
-much from place to place.
+A draft is as long as the matched context (times a factor). It ends where the continuations at different places differ
+too much.
 """
 
 from __future__ import annotations
@@ -23,18 +23,22 @@ Key = tuple[str, int]
 
 SHORTEST: Final = 2
 SHORTEST_SHARED: Final = 4
-"""Tokens of the shortest context, in the sequence itself and in earlier answers, where short words say little."""
+"""Tokens of the shortest context in the sequence itself, and in earlier answers, where short contexts predict
+little.
+"""
 LEARNED_FOR_NEW: Final = 2
-"""Tokens of ended answers that are taken in for each new token, so that no step takes many and all are taken in."""
+"""Tokens of finished answers that are indexed for each new token. This bounds the work of a step, and still indexes all
+answers.
+"""
 
 
 @dataclass(slots=True)
 class Running:
     """A sequence in the batch.
 
-    owner: whose earlier answers it may see.
+    owner: owner of the earlier answers that it may use.
     text: all known tokens.
-    num_learned: of these that are no new part of the answer: the prompt, and what was there before a preemption.
+    num_learned: number of tokens that are not a new part of the answer: the prompt, and everything before a preemption.
     """
 
     owner: tuple[str, str | None]
@@ -43,7 +47,7 @@ class Running:
 
 
 class SuffixProposer:
-    """Implements `core_runtime.contracts.Proposer` and `KnowsRequests`."""
+    """The suffix proposer of one worker; implements `core_runtime.contracts.Proposer` and `KnowsRequests`."""
 
     def __init__(self, arguments: SuffixArguments) -> None:
         self._least = arguments.suffix_decoding_min_token_prob
@@ -59,11 +63,11 @@ class SuffixProposer:
         self._running: dict[Key, Running] = {}
 
     def on_request(self, key: Key, facts: RequestFacts) -> None:
-        """Whose text comes next."""
+        """Store the facts of a request for `on_start`, which follows."""
         self._facts[key] = facts
 
     def on_start(self, key: Key, token_ids: list[int]) -> None:
-        """Index all known tokens; a sequence that comes back starts anew."""
+        """Index all known tokens. A sequence that returns after a preemption is indexed again."""
         facts = self._facts.pop(key, None) or RequestFacts("", None)
         text = TextIndex(self._lengths, loops=True)
         text.extend(token_ids)
@@ -71,7 +75,7 @@ class SuffixProposer:
         self._running[key] = Running(owner, text, len(token_ids))
 
     def propose(self, batch: ProposerInput) -> list[list[int]]:
-        """Take the accepted tokens in, and draft what is most likely to follow them."""
+        """Add the accepted tokens, and draft what is most likely to follow them."""
         drafts: list[list[int]] = []
         num_new = 0
         for key, delta, budget in zip(batch.keys, batch.token_deltas, batch.budget, strict=True):
@@ -84,7 +88,7 @@ class SuffixProposer:
         return drafts
 
     def on_finished(self, key: Key) -> None:
-        """Forget the sequence, but not its answer."""
+        """Drop the sequence, but queue its answer for later requests."""
         self._facts.pop(key, None)
         running = self._running.pop(key, None)
         if running is not None:
@@ -92,7 +96,7 @@ class SuffixProposer:
             self._answers.add(running.owner, answer)
 
     def _draft(self, running: Running, budget: int) -> list[int]:
-        """The draft of which most tokens are likely right; of equal ones the sequence's own."""
+        """Return the draft with the most tokens expected to be right; the sequence's own text wins a tie."""
         end = running.text.tokens[-self._longest :]
         best: list[int] = []
         most_expected = 0.0
@@ -109,7 +113,9 @@ class SuffixProposer:
 
 
 def context_lengths(arguments: SuffixArguments) -> Sequence[int]:
-    """Lengths of the contexts that are looked for, rising: each twice the one before, up to the one with most drafts."""
+    """Return the lengths of contexts that are searched, ascending: each twice the previous one, up to the one with most
+    drafts.
+    """
     depth = arguments.suffix_decoding_max_tree_depth
     longest = math.ceil(depth / (1 + arguments.suffix_decoding_max_spec_factor))
     lengths: list[int] = []
@@ -121,7 +127,9 @@ def context_lengths(arguments: SuffixArguments) -> Sequence[int]:
 
 
 def most_drafts(arguments: SuffixArguments) -> dict[int, int]:
-    """The most drafts behind a context of each length: words and drafts together are no longer than the depth."""
+    """Return the maximum number of drafts after a context of each length: context and drafts together do not exceed the
+    depth.
+    """
     depth = arguments.suffix_decoding_max_tree_depth
     factor = arguments.suffix_decoding_max_spec_factor
     most: dict[int, int] = {}

@@ -1,11 +1,11 @@
-"""Tokens, the places where their words were seen, and what followed them most often.
+"""An index of tokens: the places of their contexts, and what followed these most often.
 
-Owns: one text or several behind each other. Never does: know sequences, requests or tenants.
+Owns: one text, or several concatenated ones. Never does: know sequences, requests or tenants.
 Called by: the proposer (a text for each sequence), the earlier answers.
 
-A place is the index of a token; its context of length n are the n tokens before it. For a few lengths the index knows the
-newest place with each context, and for each place the one before it with the same context. Contexts are known by their
-hashes: two that share one cost a wrong draft, which is what drafts are verified for.
+A place is the index of a token; its context of length n are the n tokens before it. For a few lengths the index stores
+the newest place with each context, and for each place the previous one with the same context. Contexts are identified
+by their hashes. A collision costs a wrong draft, which verification rejects.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from typing import Final
 
 MOST_PLACES: Final = 16
-"""The newest places with a context say what follows it; more of them cost more and say the same."""
+"""Limit of the newest places with a context that are read. More of them cost more and predict the same."""
 NONE: Final = -1
 BORDER: Final = -1
-"""Stands between two texts; no token."""
+"""Separator between two texts, which is not a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where the newest words of a text were seen before.
+    """The result of a search: the places with the longest known context.
 
-    index: of the context's length.
-    length: of the context, 0: nowhere.
+    index: index of the context's length.
+    length: length of the context; 0: no match.
     newest: the newest place with it.
     """
 
@@ -41,10 +41,12 @@ NOTHING: Final = Found()
 
 
 class TextIndex:
-    """Adding a token costs a table entry for each context length, finding one or two look-ups where nothing is found.
+    """The index of one text. Owned by the proposer or the earlier answers.
 
-    lengths: of contexts in tokens, rising.
-    loops: whether what runs into the end goes on with its own first tokens, so that a loop is drafted whole.
+    Adding a token costs a table entry for each context length. A search without a match costs one or two look-ups.
+    lengths: lengths of contexts in tokens, ascending.
+    loops: whether a continuation that reaches the end continues with its own first tokens, so that a loop is drafted as
+        a whole.
     """
 
     __slots__ = ("_earlier", "_latest", "_lengths", "_loops", "tokens")
@@ -60,7 +62,7 @@ class TextIndex:
         return len(self.tokens)
 
     def extend(self, token_ids: Sequence[int]) -> None:
-        """Append tokens; each is what followed the contexts that end just before it."""
+        """Append tokens. Each one is recorded as the continuation of the contexts that end just before it."""
         tokens = self.tokens
         begin = len(tokens)
         tokens += token_ids
@@ -75,7 +77,7 @@ class TextIndex:
                 latest[context] = place
 
     def find(self, text: Sequence[int]) -> Found:
-        """The places with the longest known context that ends `text`."""
+        """Return the places with the longest known context that ends `text`."""
         best = 0
         newest = NONE
         for index, length in enumerate(self._lengths):
@@ -84,7 +86,7 @@ class TextIndex:
             context = hash(tuple(text[-length:]))
             place = self._latest[index].get(context)
             if place is None:
-                break  # a longer context would hold this one
+                break  # a longer context contains this one, so it cannot match either
             best = index
             newest = place
         if newest == NONE:
@@ -92,13 +94,15 @@ class TextIndex:
         return Found(best, self._lengths[best], newest)
 
     def follow(self, found: Found, most: int, least: float) -> tuple[list[int], float]:
-        """At most `most` tokens that followed at most places, one after the other, and how many of them are likely right.
+        """Return at most `most` tokens, each the most frequent continuation, and how many of them are expected to be
+        right.
 
-        least: the share of the places at which a token, and all before it, must have been.
+        least: minimum share of the places at which a token, and all before it, occurred.
         """
         rows = list(self._rows(found, most))
         num_places = len(rows)
         newest = rows[0]
+        # All places agree, so there are no votes to count.
         if rows.count(newest) == num_places and BORDER not in newest:
             return list(newest), float(most)
         draft: list[int] = []
@@ -107,7 +111,7 @@ class TextIndex:
             votes: dict[int, int] = {}
             for row in rows:
                 votes[row[nth]] = votes.get(row[nth], 0) + 1
-            token = max(votes, key=votes.__getitem__)  # of equal ones the newest place's
+            token = max(votes, key=votes.__getitem__)  # ties go to the newest place
             share = votes[token] / num_places
             if token == BORDER or share < least:
                 break
@@ -118,7 +122,7 @@ class TextIndex:
         return draft, expected
 
     def _rows(self, found: Found, most: int) -> Iterator[tuple[int, ...]]:
-        """The `most` tokens from each place on, newest first."""
+        """Yield the `most` tokens from each place on, newest place first."""
         tokens = self.tokens
         earlier = self._earlier[found.index]
         place = found.newest
@@ -133,7 +137,7 @@ class TextIndex:
             place = earlier[place]
 
     def _longer(self, row: tuple[int, ...], lacking: int) -> tuple[int, ...]:
-        """A row that ran into the end."""
+        """Return a row that reached the end, extended by `lacking` tokens."""
         if not self._loops:
             return row + (BORDER,) * lacking
         repeated = itertools.islice(itertools.cycle(row), lacking)

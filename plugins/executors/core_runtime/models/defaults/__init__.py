@@ -1,8 +1,8 @@
-"""What transformers' configuration classes fill in for absent keys, as data. Torch-free, and without transformers.
+"""Defaults of transformers' configuration classes for absent keys, as data. Needs neither torch nor transformers.
 
 Owns: reading that data. Never does: compute a default that depends on other keys (rows do).
 Called by: `core_runtime.models.configuration`. `python -m core_runtime.models.defaults` writes the data again, from the
-installed transformers; `transformers_version` of each file says which release it is from.
+installed transformers; `transformers_version` of each file names the release.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ DIRECTORY = Path(__file__).parent
 class Defaults(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults of one model type.
 
-    transformers_version: the release that they are from.
+    transformers_version: the release that the defaults come from.
     attribute_map: usual name → own name, e.g. `hidden_size` → `n_embd`.
-    defaults: the value of each key that the class has a value for by itself.
-    keys: every key that the class or its model asks for, older spellings included.
-    unused: those of them that neither does anything with.
-    theta: of rotary embeddings without one, by layer type where the class tells them apart; None: without rotary.
+    defaults: the value of each key for which the class itself has one.
+    keys: every key that the class or its model reads, older spellings included.
+    unused: keys among these that neither of them uses.
+    theta: default base of rotary embeddings, by layer type where the class distinguishes layer types; None: no rotary
+        embedding.
     """
 
     transformers_version: str
@@ -36,12 +37,12 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def readable(self) -> frozenset[str]:
-        """The keys that mean something to the family."""
+        """Return the keys that the family uses."""
         return frozenset(self.keys).difference(self.unused)
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of absent keys, the bases of rotary embeddings included."""
+        """Return the values of absent keys, the bases of rotary embeddings included."""
         found = dict(self.defaults)
         if isinstance(self.theta, dict):
             found["rope_theta"] = self.theta["global"]
@@ -53,7 +54,9 @@ class Defaults(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=64)
 def family_defaults(model_type: str) -> Defaults | None:
-    """The defaults of a model type; None: transformers had no such class."""
+    """Return the defaults of a model type; None: transformers has no such class. Reads one small file, then answers
+    from a cache.
+    """
     name = f"{model_type}.json"
     if not model_type or Path(name).name != name:
         return None

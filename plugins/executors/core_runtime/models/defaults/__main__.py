@@ -1,7 +1,7 @@
-"""Writes the defaults of transformers' configuration classes as data: `python -m core_runtime.models.defaults`.
+"""Write the defaults of transformers' configuration classes as data: `python -m core_runtime.models.defaults`.
 
-Owns: which classes, and what of each. Never does: run at serving time. Called by: a developer, after an update of
-transformers; `read_class` also by the test that compares data and classes.
+Owns: the choice of classes, and of the fields of each. Never does: run at serving time. Called by: a developer, after
+an update of transformers; `read_class` also by the test that compares data and classes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ELSEWHERE: Final = frozenset(
         *("rope_scaling", "rope_theta", "tie_word_embeddings", "num_hidden_layers", "layer_types"),
     )
 )
-"""Keys that the library reads for every model."""
+"""Keys that the transformers library reads for every model."""
 COMMON: Final = frozenset(field.name for field in dataclasses.fields(PreTrainedConfig))
 
 
 def config_classes() -> dict[str, type[PreTrainedConfig]]:
-    """Model type → class: of text models, of the text part of wrappers, and of encoders."""
+    """Return model type → class, for text models, the text part of wrappers, and encoders."""
     found: dict[str, type[PreTrainedConfig]] = {}
     for model_type in (*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *ENCODERS):
         if model_type in CONFIG_MAPPING:
@@ -52,7 +52,7 @@ def config_classes() -> dict[str, type[PreTrainedConfig]]:
 
 
 def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
-    """What a class says of its keys, without an instance: an instance has computed values besides."""
+    """Return the defaults of a class, read from the class itself. An instance would have computed values besides."""
     defaults: dict[str, Any] = {}
     attribute_map = dict(config_class.attribute_map)
     keys = {*attribute_map, *attribute_map.values()}
@@ -85,7 +85,7 @@ def read_class(config_class: type[PreTrainedConfig]) -> Defaults:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """The default of a field as JSON has it; None where there is none or it is another configuration."""
+    """Return the default of a field as a JSON value; None where there is none or it is another configuration."""
     value = field.default
     if field.default_factory is not dataclasses.MISSING:
         value = field.default_factory()
@@ -98,7 +98,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _own_source(config_class: type) -> str:
-    """The source of a class and of those that it extends, up to what all configurations share."""
+    """Return the source of a class and of its base classes, up to what all configurations share."""
     sources: list[str] = []
     for one in config_class.__mro__:
         if one is PreTrainedConfig:
@@ -108,7 +108,7 @@ def _own_source(config_class: type) -> str:
 
 
 def _model_source(config_class: type) -> str:
-    """The source of the models beside a configuration."""
+    """Return the source of the models that lie next to a configuration."""
     path = Path(inspect.getfile(config_class))
     models = sorted(path.parent.glob("modeling_*.py"))
     if not models:  # a configuration for another family's model
@@ -119,7 +119,7 @@ def _model_source(config_class: type) -> str:
 
 
 def _mentioned(source: str) -> set[str]:
-    """The names that a source may ask a configuration for: all attributes and quoted words."""
+    """Return the names that a source may read from a configuration: all attributes and quoted words."""
     found: set[str] = set()
     for attribute, quoted in MENTIONED.findall(source):
         found.add(attribute or quoted)
@@ -127,7 +127,7 @@ def _mentioned(source: str) -> set[str]:
 
 
 def main() -> None:
-    """Write one file a model type, and remove those of types that are gone."""
+    """Write one file a model type, and remove the files of types that no longer exist."""
     classes = config_classes()
     for path in DIRECTORY.glob("*.json"):
         if path.stem not in classes:

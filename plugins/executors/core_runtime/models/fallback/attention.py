@@ -1,9 +1,9 @@
-"""Transformers' attention interface, answered by attention backends.
+"""Transformers' attention interface, implemented by attention backends.
 
-Owns: the two functions that are registered there, and a layer's way to its backend. Never does: choose a backend, make a
-mask. Called by: attention modules of transformers, once a layer and step.
+Owns: the two functions that are registered there, and the dispatch of a layer to its backend. Never does: choose a
+backend, make a mask. Called by: attention modules of transformers, once a layer and step.
 
-Modules find the calls of their own model in an attribute, `core_calls`, so nothing here holds a state of a model.
+Modules reach the calls of their own model through an attribute, `core_calls`, so nothing here holds a state of a model.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ PAGED: Final = "core_paged"
 
 
 class Calls(Protocol):
-    """What an attention module of a model calls."""
+    """The attention implementation that the attention modules of a model call."""
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any]
     ) -> Tensor:
-        """[1, T, Hq, Dv] of query [1, Hq, T, D], key [1, Hkv, T, D] and value [1, Hkv, T, Dv]."""
+        """Return outputs [1, T, Hq, Dv] of query [1, Hq, T, D], key [1, Hkv, T, D] and value [1, Hkv, T, Dv]."""
         ...
 
 
 def register() -> str:
-    """Make both implementations known to transformers; returns the name of the one for trials.
+    """Register both implementations with transformers and return the name of the one for trials.
 
-    Only in a trial are masks made: an implementation without a mask function is given none.
+    Masks are made in a trial only: an implementation without a mask function receives none.
     """
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -53,7 +53,7 @@ def register() -> str:
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **given: Any
 ) -> tuple[Tensor, None]:
-    """The interface's function: (outputs of the heads, no attention weights)."""
+    """Implement the interface's function: return (outputs of the heads, no attention weights)."""
     calls: Calls = module.core_calls
     return calls.attend(module, query, key, value, attention_mask, given), None
 
@@ -61,7 +61,7 @@ def attend(
 class PagedLayer(KeyedMixer):
     """One call of attention in a forward pass.
 
-    sinks: of its heads, set by the loading; None without.
+    sinks: sinks of its heads, set by the loading; None without.
     """
 
     linears: Sequence[LinearKernel | HeadsKernel] = ()
@@ -72,13 +72,13 @@ class PagedLayer(KeyedMixer):
         self.sinks: Tensor | None = None
 
     def bind_cache(self, backend: Any, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None) -> None:
-        """Take the backend and this layer's blocks, see `KeyedMixer`."""
+        """Bind the backend and this layer's blocks, see `KeyedMixer`."""
         if self.sinks is not None:
             learned = replace(learned or AttentionParams(), sinks=self.sinks)
         super().bind_cache(backend, cache, raw, learned)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, metadata: Any) -> Tensor:
-        """See `Calls.attend`."""
+        """Run the backend on one call; shapes as in `Calls.attend`."""
         q = query[0].transpose(0, 1)
         k = key[0].transpose(0, 1)
         v = value[0].transpose(0, 1)
@@ -92,7 +92,7 @@ class PagedLayer(KeyedMixer):
 class PagedCalls:
     """The calls of one model, layer after layer.
 
-    layers: in the order of the calls.
+    layers: layers in the order of the calls.
     """
 
     def __init__(self, layers: list[PagedLayer]) -> None:
@@ -101,37 +101,37 @@ class PagedCalls:
         self._next = 0
 
     def begin(self, metadata: Sequence[Any]) -> None:
-        """A step begins. metadata: of each layer."""
+        """Begin a step. metadata: attention metadata of each layer."""
         self._metadata = metadata
         self._next = 0
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any]
     ) -> Tensor:
-        """See `Calls`."""
+        """Dispatch a call to the next layer, see `Calls`."""
         index = self._next
         self._next = index + 1
         return self.layers[index].attend(query, key, value, self._metadata[index])
 
 
 class StandIn:
-    """Attention of each token to itself alone: what is left when tokens do not see each other."""
+    """Attention of each token to itself alone, which leaves tokens independent of each other."""
 
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any]
     ) -> Tensor:
-        """See `Calls`."""
+        """Return the values, repeated for each query head; see `Calls`."""
         repeats = query.shape[1] // value.shape[1]
         return value.repeat_interleave(repeats, dim=1).transpose(1, 2).contiguous()
 
 
 def answer_with(model: nn.Module, calls: Calls, modules: Sequence[str]) -> None:
-    """Give these attention modules somebody who answers."""
+    """Bind these attention modules to `calls`."""
     for name in modules:
         model.get_submodule(name).core_calls = calls
 
 
 def _rows(x: Tensor) -> Tensor:
-    """x [T, H, D] as backends take it: the numbers of a head, and the heads of a token, side by side."""
+    """Return x [T, H, D] in the layout of backends: the numbers of a head and the heads of a token are contiguous."""
     _, head, item = x.stride()
     return x if item == 1 and head == x.shape[2] else x.contiguous()

@@ -1,4 +1,4 @@
-"""A model of transformers, ready to run.
+"""Building of a runnable model of transformers.
 
 Owns: the order in which it is built, filled and checked. Never does: bind a cache. Called by: the model's instance.
 """
@@ -27,7 +27,9 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.model_part import Part
 
 TOLERANCE: Final = 0.02
-"""Of the largest logit: what rounding to bfloat16 may move between batches, and another token or position never does."""
+"""Maximum deviation as a share of the largest logit. Rounding to bfloat16 stays below it between batches; another token
+or position never does.
+"""
 
 
 def build_modules(
@@ -44,11 +46,11 @@ def build_modules(
     *,
     progress: bool = False,
 ) -> ModuleModel:
-    """Read the weights and make the model.
+    """Read the weights and build the model.
 
-    manifest: its tensors under the names of the modules.
+    manifest: the checkpoint's tensors under the names of the modules.
     method, dtype, activation_dtype, store: see `Packing`.
-    limits: of one step.
+    limits: limits of one step.
     Raises UserError for a model whose tokens see each other outside attention.
     """
     spec = shaped.spec
@@ -66,9 +68,9 @@ def build_modules(
 
 
 def check_apart(shaped: Shaped, device: torch.device) -> None:
-    """Without attention, a token's row must be the same in any company, and hang on its own position alone.
+    """Check that without attention a token's row is the same in any batch and depends on its own position alone.
 
-    This is what lets all sequences of a step be one row of tokens. Raises UserError.
+    Only then can all sequences of a step be one row of tokens. Raises UserError.
     """
     model = shaped.model
     answer_with(model, StandIn(), shaped.trial.attention_modules)
@@ -95,7 +97,7 @@ def check_apart(shaped: Shaped, device: torch.device) -> None:
 
 
 def _logits(model: nn.Module, tokens: Tensor, positions: Tensor) -> Tensor:
-    """float32 [T, V] of a whole call."""
+    """Return float32 logits [T, V] of one whole call."""
     out = model(input_ids=tokens, position_ids=positions, use_cache=False)
     logits: Tensor = out.logits[0].float()
     return logits

@@ -1,6 +1,6 @@
-"""The shape of a model of transformers, asked of a process of its own. Torch-free.
+"""The shape of a model of transformers, computed in a helper process. Torch-free.
 
-Owns: the question and its answer. Never does: import torch or transformers where the question is asked; use the network.
+Owns: the question and its answer. Never does: import torch or transformers in the calling process; use the network.
 Called by: the configuration; the helper process runs this module.
 """
 
@@ -26,11 +26,11 @@ PATIENCE_S: Final = 600.0
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What the helper is told.
+    """The input of the helper process.
 
-    hf_config: of the model.
-    names: of the checkpoint's tensors.
-    directory: of the checkpoint when its own code may be run.
+    hf_config: the model's configuration.
+    names: names of the checkpoint's tensors.
+    directory: the checkpoint's directory when its own code may be run.
     """
 
     hf_config: dict[str, Any]
@@ -39,7 +39,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the helper says: a shape, or a sentence about what is wrong."""
+    """The output of the helper process: a shape, or a sentence about what is wrong."""
 
     spec: ModuleSpec | None = None
     refusal: str = ""
@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True):
 def builds(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
     """Whether transformers may have a causal language model for this configuration.
 
-    It is looked up in the text of transformers' table, which costs milliseconds where importing it costs seconds.
+    Searches the text of transformers' table. This costs milliseconds; importing it costs seconds.
     """
     if trust_remote_code and "auto_map" in hf_config:
         return True
@@ -68,15 +68,15 @@ def builds(hf_config: Mapping[str, Any], trust_remote_code: bool) -> bool:
 def describe(
     hf_config: Mapping[str, Any], names: Sequence[str], directory: str | None, kept: KeptSpecs | None = None
 ) -> ModuleSpec:
-    """The shape of a model.
+    """Return the shape of a model.
 
     names, directory: see `Question`.
-    kept: answers to earlier questions, which cost no process; None: those in the usual folder.
-    Raises UserError with the reason against it.
+    kept: cache of answers to earlier questions, which start no process; None: the cache in the usual folder.
+    Raises UserError with the reason why the model cannot be served.
     """
     question = Question(dict(hf_config), list(names), directory)
     text = msgspec.json.encode(question, order="deterministic")
-    if directory is not None:  # the checkpoint's own code answers, which may change at any time
+    if directory is not None:  # not cached: the checkpoint's own code, which answers, may change at any time
         return _ask(text)
     kept = kept or KeptSpecs(usual_folder())
     found = kept.find(text)
@@ -87,7 +87,7 @@ def describe(
 
 
 def _ask(question: bytes) -> ModuleSpec:
-    """The answer of the helper process. Raises UserError."""
+    """Run the helper process and return its answer. Raises UserError."""
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     try:
         done = subprocess.run(
@@ -110,7 +110,7 @@ def _ask(question: bytes) -> ModuleSpec:
 
 
 def main() -> None:
-    """Answer the question on standard input; all that libraries print goes to standard error."""
+    """Answer the question on standard input. All output of libraries goes to standard error."""
     reply = os.dup(1)
     os.dup2(2, 1)
     question = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)

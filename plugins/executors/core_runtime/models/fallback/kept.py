@@ -1,6 +1,6 @@
-"""Shapes of models that transformers has told before, on disk: a later start asks nobody. Torch-free.
+"""Disk cache of shapes that transformers has computed: a later start needs no helper process. Torch-free.
 
-Owns: the files of one folder, and what makes an answer another one. Never does: ask transformers; fail for want of a disk.
+Owns: the files of one folder, and the cache key. Never does: call transformers; fail for lack of a disk.
 Called by: the description.
 """
 
@@ -19,17 +19,17 @@ import msgspec
 from core_runtime.specs.module_spec import ModuleSpec
 
 MOST: Final = 64
-"""Files that are kept; those written first go first."""
+"""Limit of cached files; the oldest are removed first."""
 PACKAGES: Final = ("transformers", "torch")
 SOURCES: Final = (
     Path(__file__).parent,
     Path(__file__).parents[2] / "specs",
 )
-"""Folders of the code that makes an answer."""
+"""Folders of the code that computes an answer."""
 
 
 def usual_folder() -> Path | None:
-    """In the user's folder of caches; None where there is no such user."""
+    """Return the folder in the user's cache directory; None where the user has no home directory."""
     try:
         return Path.home() / ".cache" / "core" / "module_specs"
     except RuntimeError:
@@ -37,13 +37,15 @@ def usual_folder() -> Path | None:
 
 
 class KeptSpecs:
-    """Answers in a folder, which is made when the first one is kept. folder: None: nothing is kept."""
+    """Cached answers in a folder, which is created with the first answer. folder: None: nothing is cached."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def find(self, question: bytes) -> ModuleSpec | None:
-        """What was answered; None: nobody asked this under these releases, or the file is no answer."""
+        """Return the cached answer; None: these releases have no answer to this question yet, or the file is not
+        valid.
+        """
         if self._folder is None:
             return None
         try:
@@ -53,16 +55,16 @@ class KeptSpecs:
             return None
 
     def keep(self, question: bytes, spec: ModuleSpec) -> None:
-        """Write an answer, and forget the oldest. Without a place to write to, nothing is kept."""
+        """Write an answer, and remove the oldest ones. Without a place to write to, nothing is cached."""
         if self._folder is None:
             return
-        with contextlib.suppress(OSError):  # the next start asks again
+        with contextlib.suppress(OSError):  # the next start computes it again
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self._folder, question, spec)
             _forget_oldest(self._folder)
 
     def _write(self, folder: Path, question: bytes, spec: ModuleSpec) -> None:
-        """Whole or not at all, whoever else writes the same."""
+        """Write the whole file or none of it, even if another process writes the same file."""
         descriptor, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
         try:
             with os.fdopen(descriptor, "wb") as file:
@@ -79,7 +81,7 @@ class KeptSpecs:
 
 
 def _makers() -> bytes:
-    """Of the code that makes answers: other code may give another one."""
+    """Return a digest of the code that computes answers. Other code may give another answer."""
     digest = sha256()
     for package in PACKAGES:
         try:
@@ -94,7 +96,7 @@ def _makers() -> bytes:
 
 
 def _forget_oldest(folder: Path) -> None:
-    """Also what a crash left half written, once it is that old."""
+    """Remove the oldest files, incomplete files of a crashed process included."""
     files = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in files[MOST:]:
         if path.suffix in (".json", ".tmp"):

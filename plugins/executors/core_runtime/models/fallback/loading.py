@@ -1,7 +1,7 @@
-"""From a checkpoint to a model of transformers with native kernels.
+"""Loading of a checkpoint into a model of transformers with native kernels.
 
-Owns: which tensor goes where, and that none is left over or missing. Never does: know a file format (loaders) or a packing
-(quantization methods). Called by: the model's instance, once.
+Owns: the destination of each tensor, and the check that none is left over or missing. Never does: know a file format
+(loaders) or a packing (quantization methods). Called by: the model's instance, once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from core_runtime.models.progress import loading_bar
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 UNREAD = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias")
-"""Ends of names of buffers that old checkpoints have beside their weights; their values follow from the configuration."""
+"""Name endings of buffers that old checkpoints store next to their weights. Their values follow from the
+configuration.
+"""
 
 
 class ModuleLoading:
-    """Fills a model.
+    """One loading of weights into a model.
 
-    shaped: the model; the names of `manifest` are those of its modules already, but for gathered tensors.
+    shaped: the model. The names of `manifest` are already the names of its modules, except for gathered tensors.
     packing: makes kernels.
-    dtype: of tensors between layers.
+    dtype: dtype of tensors between layers.
     """
 
     def __init__(
@@ -51,9 +53,9 @@ class ModuleLoading:
             self._left[target] = self._left.get(target, 0) + 1
 
     def run(self, loader: Loader, *, progress: bool = False) -> list[LinearKernel]:
-        """Read every tensor once; returns all kernels, the embedding first and the head last, where they are native.
+        """Read every tensor once and return all kernels, the embedding first and the head last, where these are native.
 
-        Raises CheckpointError when a tensor is missing, is of no use, or has another shape.
+        Raises CheckpointError when a tensor is missing, is unused, or has another shape.
         """
         spec = self._spec
         matrices: dict[str, Pending[LinearKernel]] = {}
@@ -79,7 +81,7 @@ class ModuleLoading:
             put_linear(module, kernel, self._empty)
 
     def _check_names(self, owners: Mapping[str, Any]) -> None:
-        """Every tensor is used, and every one that is needed is there or made of others."""
+        """Check that every tensor is used, and that every tensor needed is present or made of others."""
         present = set(self._manifest.tensors)
         made = self._names.targets()
         needed = set(owners) | set(self._spec.tensors)
@@ -114,7 +116,7 @@ class ModuleLoading:
                 bar.update(tensor.nbytes)
 
     def _check_filled(self) -> None:
-        """No tensor was forgotten."""
+        """Check that every tensor of the model has values."""
         for name, tensor in self._model.state_dict(keep_vars=True).items():
             if tensor.is_meta:
                 raise CheckpointError(
@@ -122,7 +124,7 @@ class ModuleLoading:
                 )
 
     def _gather(self, name: str, tensor: Tensor, owners: Mapping[str, Pending[LinearKernel]]) -> None:
-        """Keep one of several tensors; the last one makes what they become."""
+        """Keep one of several gathered tensors. The last one to arrive triggers their conversion."""
         target = self._names.gathered[name]
         parts = self._gathered.setdefault(target, {})
         parts[name] = tensor.to(self._dtype, copy=True)
@@ -133,7 +135,7 @@ class ModuleLoading:
             self._take(own, made, owners)
 
     def _take(self, name: str, tensor: Tensor, owners: Mapping[str, Pending[LinearKernel]]) -> None:
-        """A tensor of the model goes to the kernel that waits for it, or into its module."""
+        """Pass a tensor of the model to the kernel that waits for it, or store it in its module."""
         waiting = owners.get(name)
         if waiting is not None:
             waiting.arrive(name, tensor)
@@ -158,7 +160,7 @@ class ModuleLoading:
 
 
 def _loaded(value: Tensor) -> nn.Parameter:
-    """A parameter that transformers' initialization leaves as it is."""
+    """Return a parameter that transformers' initialization leaves unchanged."""
     parameter = nn.Parameter(value, requires_grad=False)
     parameter._is_hf_initialized = True
     return parameter

@@ -1,6 +1,6 @@
-"""What a mask of transformers lets a query see, in words of an `AttentionSpec`.
+"""Translation of a mask of transformers to the terms of an `AttentionSpec`: which keys a query sees.
 
-Owns: the mask function of a trial, which makes no mask but a description. Never does: mask anything.
+Owns: the mask function of a trial, which returns a description in place of a mask. Never does: mask anything.
 Called by: transformers' mask creation (in a trial), the trial.
 """
 
@@ -13,31 +13,32 @@ import torch
 from torch import Tensor
 
 FAR: Final = 1 << 18
-"""A position behind every window that a model may have."""
+"""A position beyond every window that a model may have."""
 
 
 class NotCausal(Exception):
-    """A mask is neither causal nor a causal window."""
+    """A mask that is neither causal nor a causal window."""
 
 
 def described_mask(
     batch_size: int, q_length: int, kv_length: int, mask_function: Callable[..., Any], **options: Any
 ) -> Tensor:
-    """A tensor without values that says in `core_window` what the mask lets see: None everything, or a window.
+    """Return a tensor without values. Its attribute `core_window` is the window of the mask, None where a query sees
+    everything before it.
 
-    -1: something that is neither.
+    -1: neither of the two.
     """
     described = torch.empty(batch_size, 1, q_length, kv_length, dtype=torch.bool, device="meta")
     try:
         window = window_of(mask_function)
-    except Exception:  # whatever a mask function of a model does with plain indices: it is no causal window
+    except Exception:  # a mask function that fails on plain indices is no causal window
         window = -1
     described.core_window = window
     return described
 
 
 def window_of(mask_function: Callable[..., Any]) -> int | None:
-    """Keys that a query sees, itself included; None: all before it. Raises NotCausal."""
+    """Return the number of keys that a query sees, itself included; None: all before it. Raises NotCausal."""
     with torch.device("cpu"):
         first = int(_visible(mask_function, FAR)[0])
         window = None if first == 0 else FAR - first + 1
@@ -56,7 +57,7 @@ def _check(mask_function: Callable[..., Any], query: int, window: int | None) ->
 
 
 def _visible(mask_function: Callable[..., Any], query: int) -> Tensor:
-    """Positions of the keys that a query sees, in order."""
+    """Return the positions of the keys that a query sees, in order."""
     zero = torch.tensor(0)
     keys = torch.arange(query + 3)
     seen = mask_function(zero, zero, torch.tensor(query), keys)

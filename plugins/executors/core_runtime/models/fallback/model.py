@@ -1,9 +1,10 @@
 """A model of transformers that runs the engine's steps.
 
-Owns: how a step's flat batch goes through the modules, and its rows through the head. Never does: read weights, choose
-kernels, sample. Called by: the model runner, as it calls a `Decoder`.
+Owns: the run of a step's flat batch through the modules, and of its rows through the head. Never does: read weights,
+choose kernels, sample. Called by: the model runner, in the same way as a `Decoder`.
 
-All sequences of a step are one row of tokens: modules treat each token by itself, and attention is the backends'.
+All sequences of a step are one row of tokens: modules treat each token by itself, and attention belongs to the
+backends.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class ModuleWeights:
     """The weights of a model of transformers.
 
     embedding: None where transformers' own module has the matrix.
-    head: the matrix alone, the norm in front of it is in the body; None where transformers' own module has the matrix.
-    nbytes: of everything.
+    head: the matrix alone, since the norm before it is in the body; None where transformers' own module has the matrix.
+    nbytes: bytes of all weights.
     """
 
     def __init__(self, model: nn.Module, spec: ModuleSpec, kernels: Sequence[LinearKernel]) -> None:
@@ -47,10 +48,11 @@ class ModuleWeights:
 
 
 class Resumed(nn.Module):  # type: ignore[misc]
-    """In the place of a body, gives what the body gave before: what is behind it can then run on chosen rows.
+    """A replacement for the body that returns the body's earlier output, so that the modules after it can run on chosen
+    rows.
 
-    kind: of the body's output.
-    rows: [1, R, H].
+    kind: type of the body's output.
+    rows: hidden states of the chosen rows, [1, R, H].
     """
 
     def __init__(self) -> None:
@@ -59,15 +61,15 @@ class Resumed(nn.Module):  # type: ignore[misc]
         self.rows: Tensor | None = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        """An output of transformers with the chosen rows."""
+        """Return an output of transformers with the chosen rows."""
         return self.kind(last_hidden_state=self.rows)
 
 
 class ModuleModel:
-    """A model ready to run, once a backend is bound to each of its `mixers`; offers what a `Decoder` does.
+    """A model ready to run, once a backend is bound to each of its `mixers`. Has the interface of a `Decoder`.
 
-    dtype: of the tensors between layers.
-    limits: of one step.
+    dtype: dtype of the tensors between layers.
+    limits: limits of one step.
     """
 
     capturable = False
@@ -107,7 +109,7 @@ class ModuleModel:
     def forward(self, token_ids: Tensor, positions: Tensor, metadata: Sequence[Any]) -> Tensor:
         """Run the body on token_ids and positions (int64 [T]); metadata: attention metadata of each layer.
 
-        Returns what goes to the head, [T, H], a view of the workspace that holds until the next step.
+        Returns the input of the head, [T, H], a view of the workspace that is valid until the next step.
         """
         self._calls.begin(metadata)
         out = self._body(input_ids=token_ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False)
@@ -117,7 +119,7 @@ class ModuleModel:
         return residual
 
     def logits(self, rows: Tensor) -> Tensor:
-        """float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest step."""
+        """Return float32 logits [R, V] of the rows `rows` (int64 [R], R at most `max_logits`) of the latest step."""
         self._resumed.rows = self.hidden(rows).unsqueeze(0)
         result = self._rest(input_ids=self._one_token, use_cache=False)
         out = self.logits_view(rows.shape[0])
@@ -125,11 +127,13 @@ class ModuleModel:
         return out
 
     def hidden(self, rows: Tensor) -> Tensor:
-        """The last hidden states [R, H] of the same rows, valid until the next call."""
+        """Return the last hidden states [R, H] of the rows `rows`, valid until the next call."""
         last = self.workspace.view("last", rows.shape[0])
         self.kernels.take_rows(self.workspace.buffer("residual"), rows, last)
         return last
 
     def logits_view(self, count: int) -> Tensor:
-        """Where `logits` puts its result, [count, V]: a view of the workspace, valid until the next call."""
+        """Return the buffer that `logits` writes its result to, [count, V]: a view of the workspace, valid until the
+        next call.
+        """
         return self.workspace.view("logits", count)

@@ -1,4 +1,4 @@
-"""Modules of torch whose matrix is in a native kernel.
+"""Torch modules whose matrix is in a native kernel.
 
 Owns: these modules and how they take the place of torch's own. Never does: prepare a kernel. Called by: models of
 transformers, once a step.
@@ -14,9 +14,9 @@ from core_runtime.models.fallback.trial import below
 
 
 class KernelLinear(nn.Linear):  # type: ignore[misc]
-    """A linear layer.
+    """A linear layer that calls a native kernel.
 
-    kernel: has its weight, and its bias unless the module has kept that.
+    kernel: holds the weight, and the bias unless the module has kept it.
     adds_bias: whether the module has kept its bias.
     """
 
@@ -24,7 +24,7 @@ class KernelLinear(nn.Linear):  # type: ignore[misc]
     adds_bias: bool
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., N] of input [..., K]."""
+        """Return [..., N] of input [..., K]."""
         kernel = self.kernel
         size, width = kernel.shape
         rows = input.reshape(-1, width)
@@ -34,19 +34,19 @@ class KernelLinear(nn.Linear):  # type: ignore[misc]
             out += self.bias
         return out.view(*input.shape[:-1], size)
 
-    __call__ = forward  # nobody hangs hooks on it, and looking for them is a quarter of what a call costs here
+    __call__ = forward  # it has no hooks, and looking for them is a quarter of a call's cost here
 
 
 class KernelEmbedding(nn.Embedding):  # type: ignore[misc]
-    """An embedding; what a class of transformers does around the rows is done as before.
+    """An embedding that looks up rows in a native kernel. Other code of its transformers class runs as before.
 
-    kernel: has its weight.
+    kernel: holds the weight.
     """
 
     kernel: LinearKernel
 
     def forward(self, input: Tensor) -> Tensor:
-        """[..., K], the rows of input [...]."""
+        """Return the rows [..., K] of input [...], int64."""
         _, width = self.kernel.shape
         out = torch.empty(input.numel(), width, dtype=self.weight.dtype, device=input.device)
         self.kernel.rows(input.reshape(-1), out)
@@ -54,9 +54,9 @@ class KernelEmbedding(nn.Embedding):  # type: ignore[misc]
 
 
 def put_linear(module: nn.Module, kernel: LinearKernel, empty: nn.Parameter, *, own_bias: bool = False) -> None:
-    """Let this `nn.Linear` call the kernel, and give up its own tensors.
+    """Let this `nn.Linear` call the kernel, and release its own tensors.
 
-    empty: in the place of the weight, for code that asks it for dtype and device.
+    empty: placeholder for the weight, for code that reads its dtype and device.
     own_bias: the module keeps its bias, and adds it.
     """
     module.__class__ = KernelLinear
@@ -68,7 +68,9 @@ def put_linear(module: nn.Module, kernel: LinearKernel, empty: nn.Parameter, *, 
 
 
 def put_embedding(module: nn.Module, kernel: LinearKernel, empty: nn.Parameter) -> None:
-    """Let this embedding call the kernel, and give up its own tensor. empty: see `put_linear`; of the rows' dtype."""
+    """Let this embedding call the kernel, and release its own tensor. empty: see `put_linear`; it has the dtype of the
+    rows.
+    """
     module.__class__ = below(type(module), KernelEmbedding)
     module.kernel = kernel
     module._parameters["weight"] = empty

@@ -1,4 +1,4 @@
-"""From the names of a checkpoint's tensors to those of a model's modules.
+"""Mapping of the names of a checkpoint's tensors to the names of a model's modules.
 
 Owns: transformers' own mapping (`conversion_mapping`), read for names, and the conversion of gathered tensors.
 Never does: read a file. Called by: the description, the loading.
@@ -18,8 +18,8 @@ from core.api.errors import CheckpointError
 class Names:
     """The names of one model.
 
-    renamed: of tensors in the checkpoint that have others in the model.
-    gathered: tensors in the checkpoint of which several become one or more, and the first of those.
+    renamed: checkpoint name → model name, for tensors whose names differ.
+    gathered: checkpoint name → first model name, for tensors of which several become one or more.
     """
 
     def __init__(self, model: nn.Module, names: Iterable[str]) -> None:
@@ -48,7 +48,7 @@ class Names:
                 self.renamed[name] = found
 
     def targets(self) -> set[str]:
-        """Every tensor of the model that gathered ones become."""
+        """Return every tensor of the model that gathered tensors become."""
         found: set[str] = set()
         for name, target in self.gathered.items():
             patterns = self._converters[self._patterns[name]].target_patterns
@@ -57,7 +57,8 @@ class Names:
         return found
 
     def convert(self, target: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What becomes of the gathered tensors of `target`, all of which are given, by their names in the model.
+        """Return the model's tensors, by name, that the gathered tensors of `target` become. All of the latter must be
+        given.
 
         Raises CheckpointError when they do not fit.
         """

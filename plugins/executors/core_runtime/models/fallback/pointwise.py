@@ -1,7 +1,7 @@
 """Norms and activations of a model of transformers that native kernels compute.
 
-Owns: which modules these are, and how they take the place of transformers' own. Never does: trust a name alone: a module is
-replaced when it answers like the kernel. Called by: the building of the model, once its weights are read.
+Owns: the choice of these modules, and their replacement. Never does: trust a name alone: a module is replaced only when
+its results agree with the kernel's. Called by: the building of the model, once its weights are read.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ ACTIVATIONS: Final = {
     "ReLU": "relu",
     "ReLUSquaredActivation": "relu2",
 }
-"""Classes of torch and transformers, and what they compute here."""
+"""Class names of torch and transformers → activation here."""
 OFFSETS: Final = (0.0, 1.0)
-"""What norms add to their weights."""
+"""Offsets that norms add to their weights."""
 CLOSE: Final = 0.02
-"""Of the largest number of an answer: several roundings to bfloat16."""
+"""Maximum deviation as a share of the row's largest number: several roundings to bfloat16."""
 
 
 class KernelNorm(nn.Module):  # type: ignore[misc]
     """A norm over the last axis.
 
-    norm_kernels: who computes it.
-    norm_weight: float32 [H], the offset added.
-    norm_eps: below the root.
+    norm_kernels: kernel provider that computes the norm.
+    norm_weight: float32 [H], offset included.
+    norm_eps: the epsilon under the root.
     """
 
     norm_kernels: KernelSet
@@ -45,7 +45,9 @@ class KernelNorm(nn.Module):  # type: ignore[misc]
     norm_eps: float
 
     def forward(self, hidden_states: Tensor, *others: Any, **named: Any) -> Tensor:
-        """The normalized hidden_states [..., H]; inputs of another type than the module's go the usual way."""
+        """Return the normalized hidden_states [..., H]. Inputs of another dtype than the module's go to the original
+        code.
+        """
         if others or named or hidden_states.dtype is not self.weight.dtype:
             usual: Tensor = super().forward(hidden_states, *others, **named)
             return usual
@@ -56,12 +58,12 @@ class KernelNorm(nn.Module):  # type: ignore[misc]
 
 
 class KernelActivation(nn.Module):  # type: ignore[misc]
-    """An activation.
+    """An activation that calls a native kernel.
 
-    kernels: who computes it.
+    kernels: kernel provider that computes it.
     name: see `core_runtime.layers.activations`.
-    dtype: that kernels take.
-    usual: the module for inputs of another type.
+    dtype: dtype that the kernels take.
+    usual: original module, for inputs of another dtype.
     """
 
     def __init__(self, kernels: KernelSet, name: str, dtype: torch.dtype, usual: nn.Module) -> None:
@@ -72,7 +74,7 @@ class KernelActivation(nn.Module):  # type: ignore[misc]
         self.usual = usual
 
     def forward(self, input: Tensor) -> Tensor:
-        """act(input), of its shape."""
+        """Return act(input), of the input's shape."""
         if input.dtype is not self.dtype:
             usual: Tensor = self.usual(input)
             return usual
@@ -83,7 +85,9 @@ class KernelActivation(nn.Module):  # type: ignore[misc]
 
 
 def put_pointwise(model: nn.Module, kernels: KernelSet, dtype: torch.dtype) -> None:
-    """Let native kernels compute the norms and activations that they can. dtype: of the tensors between layers."""
+    """Let native kernels compute the norms and activations that they support. dtype: dtype of the tensors between
+    layers.
+    """
     for module in list(model.modules()):
         if type(module).__name__.endswith("RMSNorm"):
             _put_norm(module, kernels, dtype)
@@ -94,14 +98,14 @@ def put_pointwise(model: nn.Module, kernels: KernelSet, dtype: torch.dtype) -> N
 
 
 def _activation(module: nn.Module, name: str, kernels: KernelSet, dtype: torch.dtype) -> nn.Module:
-    """What takes its place: itself, where it answers otherwise."""
+    """Return the replacement of an activation module: the module itself where its results differ from the kernel's."""
     probe = torch.linspace(-6, 6, 64, dtype=dtype).view(2, 32)
     replaced = KernelActivation(kernels, name, dtype, module)
     return replaced if _agree(module(probe), replaced(probe)) else module
 
 
 def _put_norm(module: nn.Module, kernels: KernelSet, dtype: torch.dtype) -> None:
-    """Replace its code, where a weight as it is or one higher gives the same answers."""
+    """Replace the code of a norm, if the kernel gives the same results with its weight as it is or with 1 added."""
     own = dict(module.named_parameters(recurse=False))
     weight = own.get("weight")
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
@@ -111,7 +115,7 @@ def _put_norm(module: nn.Module, kernels: KernelSet, dtype: torch.dtype) -> None
         return
     size = weight.shape[0]
     probe = torch.linspace(-1, 2, 3 * size).view(3, size)
-    probe[1] *= eps**0.5  # a row in which the number below the root counts
+    probe[1] *= eps**0.5  # a row small enough that eps matters
     rows = probe.to(dtype)
     expected = module(rows)
     usual = type(module)
@@ -126,7 +130,7 @@ def _put_norm(module: nn.Module, kernels: KernelSet, dtype: torch.dtype) -> None
 
 
 def _agree(expected: Tensor, found: Tensor) -> bool:
-    """Whether all rows of both are the same but for rounding."""
+    """Whether all rows of both agree except for rounding."""
     if expected.shape != found.shape or expected.dtype is not found.dtype:
         return False
     limits = CLOSE * expected.float().abs().amax(dim=-1, keepdim=True)

@@ -1,6 +1,7 @@
 """The spec of a model of transformers, from its modules and their trial.
 
-Owns: which of its tensors become native matrices. Never does: read a weight. Called by: the description, the loading.
+Owns: the choice of tensors that become native matrices. Never does: read a weight. Called by: the description, the
+loading.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from core_runtime.specs.module_spec import ModuleSpec
 
 @dataclass(slots=True)
 class Shaped:
-    """A model without weights, and all that is known of it."""
+    """A model without weights, with its trial, its tensor names and its spec."""
 
     model: nn.Module
     trial: Trial
@@ -32,7 +33,9 @@ class Shaped:
 def shaped_model(
     hf_config: Mapping[str, Any], names: Iterable[str], dtype: torch.dtype, directory: str | None
 ) -> Shaped:
-    """Build and try a model. names: of the checkpoint's tensors; for the rest see `build_skeleton`. Raises UserError."""
+    """Build and try a model. names: names of the checkpoint's tensors. For the other arguments see `build_skeleton`.
+    Raises UserError.
+    """
     model = build_skeleton(hf_config, dtype, directory)
     trial = run_trial(model)
     mapped = Names(model, names)

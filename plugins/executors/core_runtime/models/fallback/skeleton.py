@@ -1,7 +1,7 @@
 """A model of transformers, built from its configuration alone.
 
-Owns: which class is built, on the meta device, and the values of buffers that no checkpoint has. Never does: read a weight,
-use the network, run code of a checkpoint without being told to.
+Owns: the choice of the class, its construction on the meta device, and the values of buffers that no checkpoint has.
+Never does: read a weight, use the network, run code of a checkpoint without permission.
 Called by: the description, the loading.
 """
 
@@ -21,18 +21,18 @@ from core.checkpoint_files import inside
 from core_runtime.models.fallback.attention import register
 
 CODE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
-"""A class in a module of the checkpoint, as `auto_map` names it."""
+"""A class in a module of the checkpoint, in the notation of `auto_map`."""
 USED = ("AutoConfig", "AutoModelForCausalLM")
 """Keys of `auto_map` that are followed."""
 KEPT_OUT = ("quantization_config", "architectures", "auto_map", "torch_dtype", "dtype", "transformers_version")
-"""Keys of a configuration that say nothing about the modules."""
+"""Keys of a configuration that do not affect the modules."""
 
 
 def build_skeleton(hf_config: Mapping[str, Any], dtype: torch.dtype, directory: str | None = None) -> nn.Module:
-    """The model in evaluation mode, all tensors on the meta device.
+    """Return the model in evaluation mode, with all tensors on the meta device.
 
-    dtype: of its tensors, as far as the model leaves the choice.
-    directory: of the checkpoint when its own code may be run; None: it may not.
+    dtype: dtype of its tensors, as far as the model leaves the choice.
+    directory: the checkpoint's directory when its own code may be run; None: it may not.
     Raises UserError for a configuration from which transformers builds no causal language model.
     """
     import transformers
@@ -83,7 +83,7 @@ def _configuration(hf_config: Mapping[str, Any], directory: str | None) -> Any:
 def check_code(hf_config: Mapping[str, Any], directory: Path) -> None:
     """Raise UserError when `auto_map` names code that does not lie in the checkpoint's own directory.
 
-    `owner/model--module.Class` names another repository, whose code nobody allowed.
+    `owner/model--module.Class` names another repository, whose code the user has not allowed.
     """
     for key, named in dict(hf_config.get("auto_map") or {}).items():
         for name in named if isinstance(named, list) else [named]:
@@ -99,7 +99,7 @@ def check_code(hf_config: Mapping[str, Any], directory: Path) -> None:
 
 
 def fill_buffers(model: nn.Module, device: torch.device) -> None:
-    """Give the buffers that no checkpoint has their values, as transformers does after loading.
+    """Fill the buffers that no checkpoint has, as transformers does after loading.
 
     Raises UserError when a model does not say how.
     """
@@ -127,7 +127,7 @@ def fill_buffers(model: nn.Module, device: torch.device) -> None:
 
 
 def _model_around(model: nn.Module, name: str) -> Any:
-    """The innermost model of transformers around a module, which knows how to initialize it."""
+    """Return the innermost transformers model around a module, which can initialize it."""
     from transformers import PreTrainedModel
 
     while name:
@@ -139,7 +139,7 @@ def _model_around(model: nn.Module, name: str) -> Any:
 
 
 def _unset(buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """A buffer like this one, of numbers that show that nobody has set them."""
+    """Return a buffer like this one, filled with numbers that mark it as unset."""
     if buffer.is_floating_point():
         return torch.full(buffer.shape, math.nan, dtype=buffer.dtype, device=device)
     return torch.zeros(buffer.shape, dtype=buffer.dtype, device=device)

@@ -1,6 +1,6 @@
-"""One forward pass without values, to see what a model of transformers asks of attention and which matrices it multiplies.
+"""One forward pass without values that records a transformers model's attention calls and the matrices it multiplies.
 
-Owns: the trial and the refusal of everything that paged attention cannot honour. Never does: read a weight.
+Owns: the trial and the refusal of every option that paged attention does not support. Never does: read a weight.
 Called by: the description, the loading.
 """
 
@@ -22,7 +22,7 @@ from core_runtime.models.fallback.attention import answer_with
 NUM_TOKENS: Final = 5
 
 READ: Final = {"scaling", "sliding_window", "softcap", "s_aux", "dropout", "is_causal"}
-"""Options of a call of attention that say what is computed."""
+"""Options of an attention call that determine the result."""
 NEUTRAL: Final = {
     "cache_position",
     "cu_seq_lens_k",
@@ -40,19 +40,19 @@ NEUTRAL: Final = {
 
 
 class CannotServe(Exception):
-    """What paged attention lacks for a layer; the message is the end of a sentence."""
+    """A feature of a layer that paged attention lacks. The message is the end of a sentence."""
 
 
 @dataclass(slots=True)
 class Trial:
-    """What was seen.
+    """The record of one trial.
 
     mixers: each call of attention.
     sinks: the parameter with the sinks of each call, or None.
     attention_modules: names of the modules that called.
     linears: names of the linear layers that were called, in order.
-    hidden_size: numbers of a row that the model's body gives.
-    vocab_size: logits of a row.
+    hidden_size: size of a row that the model's body returns.
+    vocab_size: number of logits in a row.
     embeds: whether the embedding looks rows up with `nn.Embedding`'s own code.
     """
 
@@ -66,9 +66,9 @@ class Trial:
 
 
 def body_of(model: nn.Module) -> nn.Module:
-    """The model without its head. Raises UserError."""
+    """Return the model without its head. Raises UserError."""
     body = model.get_decoder()
-    if body is model.get_output_embeddings():  # a head that is named as others name their body
+    if body is model.get_output_embeddings():  # the head has the name that other models use for their body
         body = model.base_model
     if not isinstance(body, nn.Module) or body is model:
         raise UserError(f"{type(model).__name__} of transformers has no part without its head, which is needed")
@@ -76,7 +76,7 @@ def body_of(model: nn.Module) -> nn.Module:
 
 
 def run_trial(model: nn.Module) -> Trial:
-    """Call the model once on the meta device. Raises UserError with the reason for which it cannot be served."""
+    """Call the model once on the meta device. Raises UserError with the reason why it cannot be served."""
     trial = Trial()
     names = {module: name for name, module in model.named_modules()}
     recorder = _Recorder(model, trial, names)
@@ -105,7 +105,7 @@ def _call(model: nn.Module, trial: Trial) -> None:
     experts = getattr(model, "set_experts_implementation", None)
     before = getattr(model.config, "_experts_implementation", None)
     if experts is not None and before is not None:
-        experts("batched_mm")  # the only one that never looks at a value
+        experts("batched_mm")  # the only one that never reads a value, which meta tensors do not have
     ids = torch.zeros(1, NUM_TOKENS, dtype=torch.int64, device="meta")
     positions = torch.arange(NUM_TOKENS, device="meta").unsqueeze(0)
     mask = torch.ones(1, NUM_TOKENS, dtype=torch.int64, device="meta")
@@ -135,7 +135,7 @@ def _check_calls(model: nn.Module, trial: Trial, label: str) -> None:
 
 @contextmanager
 def _watched(model: nn.Module, trial: Trial, names: dict[nn.Module, str]) -> Iterator[None]:
-    """Note the linear layers that are called."""
+    """Record the linear layers that are called."""
     seen: set[str] = set()
 
     def called(module: nn.Module, *_: Any) -> None:
@@ -161,19 +161,19 @@ def _watched(model: nn.Module, trial: Trial, names: dict[nn.Module, str]) -> Ite
 
 
 class LookedUp(nn.Embedding):  # type: ignore[misc]
-    """An embedding that says whether it was asked for rows."""
+    """An embedding that records whether it looked up rows."""
 
     core_trial: Trial
 
     def forward(self, input: Tensor) -> Tensor:
-        """Note it, and look up."""
+        """Record the call, and look up the rows."""
         self.core_trial.embeds = True
         return super().forward(input)
 
 
 @contextmanager
 def _lookups(embedding: nn.Module, trial: Trial) -> Iterator[None]:
-    """Note whether this embedding looks rows up with `nn.Embedding`'s code, below what its class does around it."""
+    """Record whether this embedding looks rows up with `nn.Embedding`'s code, below the code of its own class."""
     if not isinstance(embedding, nn.Embedding):
         yield
         return
@@ -188,13 +188,13 @@ def _lookups(embedding: nn.Module, trial: Trial) -> Iterator[None]:
 
 
 def below(usual: type[nn.Module], own: type[nn.Module]) -> type[nn.Module]:
-    """A class like `usual` in which `own` takes the place of the class of torch that both are."""
+    """Return a class like `usual` in which `own` replaces the torch class that both derive from."""
     bases = (own,) if issubclass(own, usual) else (usual, own)
     return type(usual.__name__, bases, {})
 
 
 class _Recorder:
-    """Notes what attention is asked for. names: of all modules."""
+    """A recorder of attention calls. names: names of all modules."""
 
     def __init__(self, model: nn.Module, trial: Trial, names: dict[nn.Module, str]) -> None:
         self._trial = trial
@@ -204,7 +204,7 @@ class _Recorder:
     def attend(
         self, module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any]
     ) -> Tensor:
-        """See `Calls`; zeros."""
+        """Record a call and return zeros, see `Calls`."""
         name = self._names[module]
         try:
             spec = _spec(query, key, value, mask, given, module)
@@ -219,7 +219,7 @@ class _Recorder:
         return query.new_zeros(1, length, heads, value.shape[-1])
 
     def _sinks(self, name: str, module: nn.Module, sinks: Tensor) -> str:
-        """The parameter of the module that was given as sinks."""
+        """Return the name of the module's parameter that was passed as sinks."""
         for own, parameter in module.named_parameters(recurse=False):
             if parameter is sinks:
                 return f"{name}.{own}"
@@ -229,7 +229,7 @@ class _Recorder:
 def _spec(
     query: Tensor, key: Tensor, value: Tensor, mask: Any, given: dict[str, Any], module: nn.Module
 ) -> AttentionSpec:
-    """What one call asks for. Raises CannotServe."""
+    """Return the spec of one call. Raises CannotServe."""
     _check_given(given, module)
     scale = given.get("scaling")
     cap = given.get("softcap")
@@ -255,7 +255,7 @@ def _spec(
 
 
 def _window(mask: Any, told: int | None) -> int | None:
-    """The window of a call: what its mask lets see, which what it was told must not contradict."""
+    """Return the window of a call from its mask. An explicit window in the arguments must not contradict it."""
     if mask is None:
         return None if told is None else int(told)
     if not hasattr(mask, "core_window"):
@@ -267,7 +267,7 @@ def _window(mask: Any, told: int | None) -> int | None:
 
 
 def _check_given(given: dict[str, Any], module: nn.Module) -> None:
-    """Raises CannotServe for an option of a call that the engine's attention does not have."""
+    """Raise CannotServe for an option of a call that the engine's attention does not have."""
     if given.get("dropout"):
         raise CannotServe("drops weights at random")
     causal = given.get("is_causal")

@@ -1,4 +1,6 @@
-"""The table of model families, one row a family in files by lineage, and how a configuration becomes a `DecoderSpec`."""
+"""The table of model families, one row a family in files by lineage, and the reading of a configuration to a
+`DecoderSpec`.
+"""
 
 from core_runtime.models.families.build import ACTIVATIONS
 from core_runtime.models.families.plugged import plugin_names, plugin_row, plugin_spec

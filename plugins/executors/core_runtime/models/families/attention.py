@@ -21,7 +21,7 @@ from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec, Tem
 
 
 def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> AttentionSpec:
-    """Attention over keys and values."""
+    """Return the spec of attention over keys and values."""
     num_heads = positive(hf_config, "num_attention_heads")
     num_kv_heads = positive(hf_config, "num_key_value_heads", num_heads)
     head_size = head_size_of(hf_config)
@@ -45,7 +45,7 @@ def attention_of(family: Family, hf_config: Mapping[str, Any], index: int) -> At
 
 
 def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
-    """Latent attention (MLA)."""
+    """Return the spec of latent attention (MLA)."""
     rope_size = positive(hf_config, "qk_rope_head_dim")
     nope_size = positive(hf_config, "qk_nope_head_dim")
     usual_size = positive(hf_config, "hidden_size") // positive(hf_config, "num_attention_heads")
@@ -66,13 +66,13 @@ def latent_of(hf_config: Mapping[str, Any]) -> LatentSpec:
 
 
 def head_size_of(hf_config: Mapping[str, Any]) -> int:
-    """Numbers of a head."""
+    """Return the size of a head."""
     usual_size = positive(hf_config, "hidden_size") // positive(hf_config, "num_attention_heads")
     return positive(hf_config, "head_dim", usual_size)
 
 
 def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> HeadsSpec:
-    """What happens around attention. norm: the family's other norms."""
+    """Return the spec of norms and biases around attention. norm: spec of the family's other norms."""
     usual = bool(hf_config.get("attention_bias", family.qkv_bias))
     biases = {}
     for part in ("query", "key", "value"):
@@ -92,7 +92,7 @@ def heads_of(family: Family, hf_config: Mapping[str, Any], norm: NormSpec) -> He
 
 
 def rope_of(family: Family, hf_config: Mapping[str, Any], index: int) -> RopeSpec | None:
-    """The rotary embedding of a layer, None without one."""
+    """Return the rotary embedding of a layer, None without one."""
     if not family.rotary or _is_unrotated(family, hf_config, index):
         return None
     full = is_full(family, hf_config, index)
@@ -138,7 +138,7 @@ def _kind(config: Configuration, kinds: list[str], index: int) -> str:
 
 
 def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
-    """Numbers of a head that rotate, None: all of them."""
+    """Return how many numbers of a head rotate; None: all of them."""
     head_size = head_size_of(hf_config)
     share = hf_config.get("partial_rotary_factor")
     parameters = hf_config.get("rope_parameters")
@@ -160,7 +160,7 @@ def _rotary_size(hf_config: Mapping[str, Any], full: bool) -> int | None:
 
 
 def _is_unrotated(family: Family, hf_config: Mapping[str, Any], index: int) -> bool:
-    """Whether positions turn nothing in this layer of a family with rotary embedding."""
+    """Whether this layer has no rotary embedding in a family that has one."""
     parameters = configuration(hf_config).get("rope_parameters")
     kind = "full_attention" if is_full(family, hf_config, index) else "sliding_attention"
     if isinstance(parameters, Mapping) and parameters.get(kind, "") is None:

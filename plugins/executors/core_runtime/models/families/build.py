@@ -1,6 +1,6 @@
-"""From a configuration and its row to a `DecoderSpec`. Torch-free.
+"""The `DecoderSpec` of a configuration and its row. Torch-free.
 
-Owns: that way. Never does: know a family by name, hold weights. Called by: the table's `decoder_spec`.
+Owns: this translation. Never does: know a family by name, hold weights. Called by: the table's `decoder_spec`.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ ACTIVATIONS = {
     "relu2": "relu2",
     "xielu": "xielu",
 }
-"""Names of activations in configurations, and in `core_runtime.layers.activations`."""
+"""Names of activations in configurations → names in `core_runtime.layers.activations`."""
 ACTIVATION_KEYS = ("hidden_activation", "hidden_act", "activation_function", "activation")
-"""Names of the activation's key; the first one counts."""
+"""Names of the activation's key, in order of precedence."""
 
 
 ALWAYS = frozenset(("tie_word_embeddings", "num_hidden_layers", "max_position_embeddings"))
-"""Keys that every model of transformers has, in its class or not."""
+"""Keys that every model of transformers has, whether or not its class lists them."""
 
 
 def configuration_of(hf_config: Mapping[str, Any], family: Family, *, strict: bool) -> Configuration:
-    """A configuration with the family's names and defaults, which remembers what is read of it.
+    """Return a configuration with the family's names and defaults, which records the keys that are read.
 
-    strict: keys that transformers' class does not have are as if absent, as they are for transformers.
+    strict: keys that transformers' class does not have count as absent, as they do in transformers.
     """
     known = class_defaults(hf_config, family)
     own_names: dict[str, tuple[str, ...]] = {}
@@ -66,7 +66,9 @@ def configuration_of(hf_config: Mapping[str, Any], family: Family, *, strict: bo
 
 
 def class_defaults(hf_config: Mapping[str, Any], family: Family) -> Defaults | None:
-    """What transformers' class for a configuration says; that of the row where the configuration names another one."""
+    """Return the defaults of transformers' class for a configuration. For a model type outside the row, the row's first
+    type counts.
+    """
     model_type = str(hf_config.get("model_type") or "")
     if model_type not in family.model_types:
         model_type = family.model_types[0]
@@ -74,7 +76,7 @@ def class_defaults(hf_config: Mapping[str, Any], family: Family) -> Defaults | N
 
 
 def spec_of(given: Configuration, family: Family) -> DecoderSpec:
-    """The model's shape. Raises UserError for missing or impossible values."""
+    """Return the model's shape. Raises UserError for missing or impossible values."""
     config = given if family.usual is None else configuration(family.usual(given))
     num_layers = positive(config, "num_hidden_layers")
     hidden = positive(config, "hidden_size")
@@ -167,7 +169,7 @@ def _block(family: Family, config: Mapping[str, Any], index: int) -> BlockSpec:
 
 
 def activation_of(config: Mapping[str, Any]) -> str:
-    """The MLP's activation."""
+    """Return the name of the MLP's activation. Raises UserError for an unknown one."""
     key = "hidden_act"
     name = "silu"
     for one in ACTIVATION_KEYS:

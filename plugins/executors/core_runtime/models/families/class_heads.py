@@ -1,6 +1,7 @@
-"""Heads for classes: how architectures lay them out, as data, and their shape from a configuration. Torch-free.
+"""Classification heads: their layout in each architecture, as data, and their shape from a configuration. Torch-free.
 
-Owns: the vocabulary of these rows, the rows that families share, and that reading. Never does: hold weights, pool.
+Owns: the vocabulary of these rows, the rows that families share, and the reading of a configuration. Never does: hold
+weights, pool.
 Called by: rows, the table of families.
 """
 
@@ -23,9 +24,9 @@ SEQUENCE: Final = "ForSequenceClassification"
 TOKEN: Final = "ForTokenClassification"
 REWARD: Final = "ForRewardModel"
 ENDINGS: Final = (SEQUENCE, TOKEN, REWARD)
-"""How the names of architectures end that have such a head."""
+"""Endings of the names of architectures that have such a head."""
 FROM_TOKENS: Final = "classifier_from_token"
-"""The key of a configuration by which rows of the head for the next token are the classes."""
+"""Key of a configuration with which rows of the language model head serve as classes."""
 ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gelu": "gelu",
@@ -36,7 +37,7 @@ ACTIVATIONS: Final[Mapping[str, str]] = MappingProxyType(
         "tanh": "tanh",
     }
 )
-"""Names of activations in configurations, and what they are in `HeadLayer`."""
+"""Names of activations in configurations → names in `HeadLayer`."""
 POOLINGS: Final[Mapping[str, PoolingKind]] = MappingProxyType({"cls": "cls", "mean": "mean"})
 """Values of a configuration's key for pooling."""
 
@@ -45,7 +46,7 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One layer of a head.
 
     source: see `HeadLayer`.
-    bias: whether there is one, or the key that says so.
+    bias: whether the layer has a bias, or the key that says so.
     activation: see `HeadLayer`; `=key: usual` reads it from the configuration.
     norm_source: see `HeadLayer`; the norm is of the family's kind.
     """
@@ -57,14 +58,16 @@ class LayerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeadRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A head. kind: see `PoolingHead`; None: the key `classifier_pooling` says it. layers: all but the last keep the size."""
+    """A classification head. kind: see `PoolingHead`; None: read from the key `classifier_pooling`. layers: all but the
+    last keep the size.
+    """
 
     kind: PoolingKind | None
     layers: tuple[LayerRow, ...]
 
 
 Heads = Mapping[str, HeadRow]
-"""By the end of the architecture's name."""
+"""Heads by the ending of the architecture's name."""
 
 OF_DECODERS: Final[Heads] = MappingProxyType(
     {
@@ -119,7 +122,7 @@ OF_MODERNBERT: Final[Heads] = MappingProxyType(
 
 
 def ending_of(hf_config: Mapping[str, Any]) -> str:
-    """How the name of the model's architecture ends, one of `ENDINGS`; empty for a model without such a head."""
+    """Return the ending of the architecture's name, one of `ENDINGS`; empty for a model without such a head."""
     for name in hf_config.get("architectures") or ():
         for ending in ENDINGS:
             if str(name).endswith(ending):
@@ -128,9 +131,10 @@ def ending_of(hf_config: Mapping[str, Any]) -> str:
 
 
 def class_head(hf_config: Mapping[str, Any], heads: Heads, spec: DecoderSpec) -> PoolingHead | None:
-    """The head of a model that tells classes; None of another one. Raises UserError for a head that no row describes.
+    """Return the head of a classification model, None for any other model. Raises UserError for a head that no row
+    describes.
 
-    hf_config: of the text. heads: of the model's family. spec: the model without its head.
+    hf_config: configuration of the text model. heads: heads of the model's family. spec: the model without its head.
     """
     ending = ending_of(hf_config)
     if not ending or hf_config.get(FROM_TOKENS):
@@ -167,7 +171,9 @@ def class_head(hf_config: Mapping[str, Any], heads: Heads, spec: DecoderSpec) ->
 
 
 def labels_of(hf_config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the classes, by number; where the configuration names none, as transformers does."""
+    """Return the names of the classes, by number. Where the configuration names none, they are named as in
+    transformers.
+    """
     count = num_labels(hf_config)
     named = hf_config.get("id2label")
     if not isinstance(named, Mapping):
@@ -179,7 +185,7 @@ def labels_of(hf_config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def num_labels(hf_config: Mapping[str, Any]) -> int:
-    """Classes: as many as have names, else `num_labels`, else two. Raises UserError."""
+    """Return the number of classes: the number of names, else `num_labels`, else 2. Raises UserError."""
     named = hf_config.get("id2label")
     if isinstance(named, Mapping) and named:
         return len(named)

@@ -16,11 +16,11 @@ from core_runtime.models.families.row import Family
 from core_runtime.specs.decoder_spec import ExpertsSpec
 
 METHODS = {name: name for name in ("greedy", "group_limited_greedy", "noaux_tc")}
-"""Of choosing experts, as DeepSeek's configurations name them."""
+"""Methods of choosing experts, as DeepSeek's configurations name them."""
 
 
 def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> ExpertsSpec | None:
-    """The experts of a layer; None: it has a plain MLP, as all layers of a model of 0 experts."""
+    """Return the experts of a layer; None: the layer has a plain MLP, as do all layers of a model with 0 experts."""
     if family.expert_names is None:
         return None
     config = configuration(hf_config)
@@ -46,16 +46,19 @@ def experts_of(family: Family, hf_config: Mapping[str, Any], index: int) -> Expe
 
 
 def _shared_size(config: Configuration, inner: int) -> int:
-    """Inner numbers of the expert that every token takes: given as such, or as a number of experts; 0 without one."""
+    """Return the inner size of the shared expert: given directly, or as a number of experts; 0 without one."""
     size = config.count("shared_expert_intermediate_size", 0) or config.count("shared_intermediate_size", 0)
     num_shared = config.count("n_shared_experts", 0) or config.count("num_shared_experts", 0)
     return size or inner * num_shared
 
 
 def _is_sparse(config: Configuration, index: int) -> bool:
-    """`mlp_layer_types` says it, or else `moe_layers` lists layers with experts; or every `decoder_sparse_step`-th layer has
-    experts, or every `moe_layer_freq`-th one, from `first_k_dense_replace` to `moe_layer_end_index` (-1: the last one); the
-    ones of `mlp_only_layers` never do."""
+    """Whether a layer has experts.
+
+    `mlp_layer_types` decides, or else `moe_layers` lists the layers with experts. Otherwise every
+    `decoder_sparse_step`-th layer, or every `moe_layer_freq`-th one, has experts, from `first_k_dense_replace` to
+    `moe_layer_end_index` (-1: the last one). Layers in `mlp_only_layers` never do.
+    """
     kinds = config.list_of("mlp_layer_types", str)
     listed = config.list_of("moe_layers", int)
     plain = config.list_of("mlp_only_layers", int)
@@ -80,7 +83,7 @@ def _kind(config: Configuration, kinds: list[str], index: int) -> str:
 
 
 def _num_experts(config: Configuration, index: int) -> int:
-    """The number of experts, under whichever name the configuration has it."""
+    """Return the number of experts, under any of the names that configurations use for it."""
     for name in ("num_local_experts", "num_experts", "n_routed_experts"):
         if config.get(name) is not None:
             return _of_layer(config, name, index)
@@ -88,7 +91,7 @@ def _num_experts(config: Configuration, index: int) -> int:
 
 
 def _of_layer(config: Configuration, name: str, index: int) -> int:
-    """A number that is one for all layers, or one of a list for each."""
+    """Return a number that is the same for all layers, or given as a list with one for each."""
     if not isinstance(config.get(name), list):
         return config.count(name)
     numbers = config.list_of(name, int)
@@ -98,8 +101,11 @@ def _of_layer(config: Configuration, name: str, index: int) -> int:
 
 
 def _routing(family: Family, config: Configuration, count: int, top_k: int) -> RoutingSpec:
-    """softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid, corrected_softmax: a bias for
-    each expert counts in the choice (DeepSeek-V3, arXiv 2412.19437)."""
+    """Return the routing of the experts.
+
+    softmax: scores of all experts; with `topk_method` greedy no groups. corrected_sigmoid, corrected_softmax: a bias
+        for each expert counts in the choice (DeepSeek-V3, arXiv 2412.19437).
+    """
     if not isinstance(family.routing, str):
         return family.routing(config, count, top_k)
     renormalize = config.flag("norm_topk_prob", family.renormalize)

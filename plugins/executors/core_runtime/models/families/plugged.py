@@ -1,7 +1,7 @@
-"""The family of a plugin, whichever form it gives it: a row, or methods of its own. Torch-free.
+"""The model family of a plugin, which gives it as a row or as methods of its own. Torch-free.
 
-Owns: the difference between the two. Never does: choose a plugin. Called by: the configuration, the model's instance,
-`core_kit`.
+Owns: the distinction between the two forms. Never does: choose a plugin. Called by: the configuration, the model's
+instance, `core_kit`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 def plugin_row(family: ModelFamily | HasRow) -> Family | None:
-    """The row that a plugin gives, None when it has methods. Raises PluginError when it is no row."""
+    """Return the row that a plugin gives, None when it has methods. Raises PluginError when `row` is not a `Family`."""
     given = getattr(family, "row", None)
     if isinstance(given, Family):
         return given
@@ -29,7 +29,7 @@ def plugin_row(family: ModelFamily | HasRow) -> Family | None:
 
 
 def plugin_spec(family: ModelFamily | HasRow, hf_config: Mapping[str, Any]) -> DecoderSpec:
-    """The model's shape. Raises UserError for missing or impossible values."""
+    """Return the model's shape. Raises UserError for missing or impossible values."""
     row = plugin_row(family)
     if row is not None:
         return row_spec(hf_config, row)
@@ -38,7 +38,9 @@ def plugin_spec(family: ModelFamily | HasRow, hf_config: Mapping[str, Any]) -> D
 
 
 def plugin_names(family: ModelFamily | HasRow, manifest: CheckpointManifest, spec: DecoderSpec) -> WeightMap:
-    """The way from a checkpoint to its tensors under canonical names. Raises CheckpointError when two get one name."""
+    """Return the map from a checkpoint to its tensors under canonical names. Raises CheckpointError when two get the
+    same name.
+    """
     row = plugin_row(family)
     if row is not None:
         return weight_map(manifest, spec, row)

@@ -13,7 +13,7 @@ from core_runtime.models.families.row import Family
 
 
 def has_bias(family: Family, hf_config: Mapping[str, Any], part: str, usual: bool) -> bool:
-    """Whether a part has a bias, as the row's `biases` say. usual: where they do not."""
+    """Whether a part has a bias, by the row's `biases`. usual: answer for a part that `biases` does not list."""
     said = family.biases.get(part, usual)
     if isinstance(said, bool):
         return said
@@ -21,7 +21,7 @@ def has_bias(family: Family, hf_config: Mapping[str, Any], part: str, usual: boo
 
 
 def scalar(family: Family, hf_config: Mapping[str, Any], name: str) -> float:
-    """A scalar of the row's `scalars`; 1 without one."""
+    """Return a scalar of the row's `scalars`; 1 without one."""
     key = family.scalars.get(name)
     if key is None:
         return 1.0

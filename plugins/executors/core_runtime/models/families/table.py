@@ -1,6 +1,7 @@
 """The table of model families. Torch-free.
 
-Owns: which row serves a configuration, which of its keys are read, and tensor names. Never does: hold weights or run anything.
+Owns: the choice of a row for a configuration, the record of keys that are read, and tensor names. Never does: hold
+weights or run anything.
 Called by: config (facts, selection, memory plan), models, the dummy loader.
 """
 
@@ -30,18 +31,20 @@ from core_runtime.specs.checkpoint import CheckpointManifest
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 BODY_ALONE = Rename(r"^(?=(embed_tokens|layers|norm)\.)", "model.")
-"""Of a checkpoint that was saved without its head, as those for embeddings are."""
+"""Prefix rule for a checkpoint that was saved without its head, such as those of embedding models."""
 
 ROWS_GROUP = "core.model_rows"
-"""Entry points of tuples of `Family`. A plugin of the kind `model` is asked about one checkpoint; these rows are all known."""
+"""Entry-point group for tuples of `Family`. A plugin of the kind `model` is consulted for one checkpoint; these rows
+are all known.
+"""
 IGNORED_TENSORS = "ignored_tensors"
 
 
 @cache
 def families() -> tuple[Family, ...]:
-    """The rows of every distribution that is installed, in the order of their entry points' names.
+    """Return the rows of every installed distribution, in the order of their entry points' names.
 
-    They are looked up on first use: a module of rows imports this package while it is itself being imported.
+    They are loaded on first use: a module of rows imports this package, so an import here would be circular.
     """
     rows: list[Family] = []
     for entry in sorted(entry_points(group=ROWS_GROUP), key=lambda entry: entry.name):
@@ -50,16 +53,16 @@ def families() -> tuple[Family, ...]:
 
 
 class UnknownArchitecture(UserError):
-    """No row serves a configuration; a plugin or transformers may."""
+    """No row serves a configuration. A plugin or transformers may."""
 
 
 class Reading(NamedTuple):
-    """A configuration, read by a row.
+    """The result of reading a configuration with a row.
 
     row: the row.
     spec: the model's shape.
-    read: the keys that it was made of, those of nested mappings with their path.
-    unread: all others.
+    read: the keys that the shape depends on; keys of nested mappings with their path.
+    unread: all other keys.
     """
 
     row: Family
@@ -69,9 +72,9 @@ class Reading(NamedTuple):
 
 
 def family_for(hf_config: Mapping[str, Any]) -> Family:
-    """The row that serves a configuration.
+    """Return the row that serves a configuration.
 
-    Raises UnknownArchitecture naming the nearest ones, UserError when several rows claim it.
+    Raises UnknownArchitecture naming the nearest rows, UserError when several rows claim the configuration.
     """
     text = text_config(hf_config)
     model_type = str(text.get("model_type") or "")
@@ -102,7 +105,7 @@ def family_for(hf_config: Mapping[str, Any]) -> Family:
 
 
 def _nearest(what: str) -> list[str]:
-    """The names in the table that look most like an architecture."""
+    """Return the names in the table that are most similar to an architecture's name."""
     known: list[str] = []
     for family in families():
         known.extend(family.model_types)
@@ -111,7 +114,9 @@ def _nearest(what: str) -> list[str]:
 
 
 def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | None = None) -> WeightMap:
-    """The way from a checkpoint to its tensors under canonical names. row: None: the table's for its configuration."""
+    """Return the map from a checkpoint to its tensors under canonical names. row: None: the table's row for its
+    configuration.
+    """
     family = row or family_for(manifest.config)
     num_experts, _ = spec.router_widths()
     rules = _rules_of(family, manifest.config, spec)
@@ -122,16 +127,16 @@ def weight_map(manifest: CheckpointManifest, spec: DecoderSpec, row: Family | No
     shapes = spec.tensor_shapes()
     if "embed_tokens.weight" in manifest.tensors and "model.embed_tokens.weight" in shapes:
         rules = [BODY_ALONE, *rules]
-    if manifest.tensors.keys() >= shapes.keys():  # as of dummy weights: the names are canonical
+    if manifest.tensors.keys() >= shapes.keys():  # as for dummy weights: the names are canonical already
         rules = [rule for rule in rules if isinstance(rule, Ignored)]
     settled = {} if spec.pooling_head is None else spec.pooling_head.named(manifest.tensors)
     return WeightMap(manifest, rules, num_experts, shapes, settled=settled)
 
 
 def without_head(spec: DecoderSpec, manifest: CheckpointManifest) -> DecoderSpec:
-    """The shape of a model whose hidden states are the answer: a head that the checkpoint lacks is not missed.
+    """Return the shape of a model whose hidden states are the result: a head that the checkpoint lacks is not required.
 
-    manifest: under canonical names.
+    manifest: tensors under canonical names.
     """
     if spec.tied or OWN_HEAD in manifest.tensors:
         return spec
@@ -139,7 +144,7 @@ def without_head(spec: DecoderSpec, manifest: CheckpointManifest) -> DecoderSpec
 
 
 def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
-    """Tensors of the layers behind the last one, which draft tokens (as in DeepSeek-V3)."""
+    """Return rules that ignore the tensors of the layers after the last one, which draft tokens (as in DeepSeek-V3)."""
     config = configuration(text_config(hf_config))
     count = config.count("num_nextn_predict_layers", 0) or config.count("num_mtp_layers", 0)
     rules = []
@@ -151,7 +156,7 @@ def _drafting(hf_config: Mapping[str, Any], num_layers: int) -> list[Ignored]:
 
 
 def family_rules(spec: DecoderSpec, hf_config: Mapping[str, Any]) -> list[WeightRule]:
-    """How the family of a model names and lays out its tensors; none for a family that is not in the table."""
+    """Return the family's rules for the names and layout of its tensors; none for a family that is not in the table."""
     for family in families():
         if family.name == spec.family:
             return _rules_of(family, hf_config, spec)
@@ -171,7 +176,7 @@ def _rules_of(family: Family, hf_config: Mapping[str, Any], spec: DecoderSpec) -
 
 
 def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
-    """Tensors that the user told to leave unread: patterns in `ignored_tensors`, by `--hf-overrides`."""
+    """Return rules for tensors that the user excludes: patterns in `ignored_tensors`, set with `--hf-overrides`."""
     patterns = hf_config.get(IGNORED_TENSORS) or ()
     if isinstance(patterns, str) or not all(isinstance(pattern, str) for pattern in patterns):
         raise UserError(f'{IGNORED_TENSORS} is {patterns!r}; expected a list of patterns such as "v_head.*".')
@@ -179,10 +184,10 @@ def told_to_ignore(hf_config: Mapping[str, Any]) -> list[Ignored]:
 
 
 def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> DecoderSpec:
-    """Resolve a configuration. Raises UserError for missing or impossible values.
+    """Resolve a configuration to a shape. Raises UserError for missing or impossible values.
 
-    family: a row that the table need not have; None: the table's row for the configuration, which must read every key that
-        some row knows.
+    family: a row, which the table need not have; None: the table's row for the configuration, which must read every key
+        that some row knows.
     """
     if family is not None:
         return _whole(configuration_of(text_config(hf_config), family, strict=False), family)
@@ -190,14 +195,16 @@ def decoder_spec(hf_config: Mapping[str, Any], family: Family | None = None) -> 
 
 
 def row_spec(hf_config: Mapping[str, Any], row: Family) -> DecoderSpec:
-    """The model's shape as a row reads it. Raises UserError also for a key that some row knows and this one does not read."""
+    """Return the model's shape by a row. Raises UserError also for a key that some row knows and this one does not
+    read.
+    """
     reading = read_configuration(hf_config, row)
     refuse(reading.unread, row.name)
     return reading.spec
 
 
 def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
-    """The model's shape, and which keys say it. Raises UserError for missing or impossible values."""
+    """Return the model's shape and the keys that it depends on. Raises UserError for missing or impossible values."""
     config = configuration_of(text_config(hf_config), row, strict=True)
     spec = _whole(config, row)
     known = class_defaults(config, row)
@@ -216,14 +223,14 @@ def read_configuration(hf_config: Mapping[str, Any], row: Family) -> Reading:
 
 
 def _whole(config: Configuration, row: Family) -> DecoderSpec:
-    """The model's shape with the head for classes that its architecture has."""
+    """Return the model's shape, with the classification head of its architecture if there is one."""
     spec = spec_of(config, row)
     head = class_head(config.values_given, row.class_heads, spec)
     return spec if head is None else msgspec.structs.replace(spec, pooling_head=head)
 
 
 def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:
-    """Keys about layers of a kind that the model has none of, as neutral ones."""
+    """Return, as neutral keys with reasons, the keys about kinds of layers that the model does not have."""
     kinds = {mixer.kind for mixer in spec.mixers}
     found = {}
     for kind, name in (("full", "full_attention"), ("sliding", "sliding_attention")):
@@ -233,15 +240,15 @@ def _kinds_that_are_not_there(spec: DecoderSpec) -> dict[str, str]:
 
 
 def unknown_keys(hf_config: Mapping[str, Any]) -> list[str]:
-    """The keys of a configuration that no family has, nor any list of neutral keys."""
+    """Return the keys of a configuration that neither a family nor a list of neutral keys contains."""
     return read_configuration(hf_config, family_for(hf_config)).unread.unknown
 
 
 def layer_specs(hf_config: Mapping[str, Any]) -> list[LayerSpec]:
-    """Every matrix of the model, once (a tied head is the embedding)."""
+    """Return every matrix of the model, once (a tied head is the embedding)."""
     return list(decoder_spec(hf_config).linears())
 
 
 def tensor_shapes(hf_config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a checkpoint of this model, by canonical name."""
+    """Return the shape of every tensor of a checkpoint of this model, by canonical name."""
     return decoder_spec(hf_config).tensor_shapes()

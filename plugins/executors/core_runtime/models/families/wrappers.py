@@ -1,6 +1,6 @@
-"""The text model inside a configuration of a model with images, audio or video. Torch-free.
+"""The text model inside the configuration of a multimodal model (images, audio or video). Torch-free.
 
-Owns: which keys of the whole are the text's as well, which keys and tensors are not, and where overrides go.
+Owns: which keys of the whole model apply to its text model, which keys and tensors do not, and where overrides go.
 Never does: know a family. Called by: the table, the configuration.
 """
 
@@ -13,9 +13,9 @@ from typing import Any, Final
 from core_runtime.models.weight_rules import Ignored, Rename, WeightRule
 
 TEXT: Final = ("text_config", "llm_config", "language_config")
-"""Where a whole model's configuration has that of its text."""
+"""Keys under which a whole model's configuration has that of its text model."""
 FLAT: Final = ("qwen2_vl", "qwen2_5_vl")
-"""Model types of wholes whose older configurations have the text's keys beside their own."""
+"""Model types of whole models whose older configurations have the text's keys next to their own."""
 SHARED: Final = (
     "tie_word_embeddings",
     "quantization_config",
@@ -26,12 +26,12 @@ SHARED: Final = (
     "pad_token_id",
     "ignored_tensors",
 )
-"""Keys of the whole that hold for its text; the whole's value counts where both have one."""
+"""Keys of the whole model that also apply to its text model; the whole model's value takes precedence."""
 OTHER: Final = (
     "vision|visual|image|video|audio|speech|mm_|multi_?modal|projector|vit_|boi_|eoi_|boa_|eoa_|spatial_merge|patch_|"
     "ignore_index"
 )
-"""Keys of the whole that are not of its text: a pattern that is found anywhere in them."""
+"""Keys of the whole model that do not apply to its text model: a pattern that matches anywhere in a key."""
 NOT_OF_THE_TEXT: Final = "it is not of the text"
 
 _OTHER_MODULES: Final = (
@@ -53,13 +53,15 @@ def is_wrapper(hf_config: Mapping[str, Any]) -> bool:
 
 
 def other_module(tensor: str) -> str | None:
-    """The module of a wrapper's tensor that is not of its text, None for one of the text."""
+    """Return the module of a wrapper's tensor that does not belong to its text model, None for a tensor of the text
+    model.
+    """
     found = re.fullmatch(_OTHER_MODULES, tensor)
     return None if found is None else found[2]
 
 
 def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the text alone: of a text model, the configuration itself."""
+    """Return the configuration of the text model alone; for a text model, the configuration itself."""
     key = text_key(hf_config)
     if key is None:
         return _flat(hf_config) if _is_flat(hf_config) else hf_config
@@ -71,7 +73,7 @@ def text_config(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """What a wrapper's configuration has beside its text's and what the text takes over; empty for a text model."""
+    """Return a wrapper's own keys: those that are neither its text's nor shared with it; empty for a text model."""
     key = text_key(hf_config)
     if key is None and _is_flat(hf_config):
         return {"vision_config": hf_config["vision_config"]}
@@ -81,9 +83,10 @@ def outer_config(hf_config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def overridden(hf_config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """`overrides` laid over a configuration, mappings key by key.
+    """Return a configuration with `overrides` merged in, mappings key by key.
 
-    Of a wrapper they are the text's where the text has the key, and where the whole has not.
+    In a wrapper's configuration an override goes to the text model where the text has the key, and where the whole does
+    not.
     """
     key = text_key(hf_config)
     if key is None:
@@ -99,7 +102,7 @@ def overridden(hf_config: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
 
 
 def without_key(hf_config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """A configuration without one key, of the whole and of its text."""
+    """Return a configuration without one key, removed from the whole and from its text."""
     name, dot, inner = path.partition(".")
     left = {key: value for key, value in hf_config.items() if key != name}
     value = hf_config.get(name)
@@ -112,7 +115,9 @@ def without_key(hf_config: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 
 def text_key(hf_config: Mapping[str, Any]) -> str | None:
-    """The key with the text's configuration; None of a text model, and where the text has no configuration of its own."""
+    """Return the key with the text model's configuration; None for a text model, and where the text has no
+    configuration of its own.
+    """
     for name in TEXT:
         text = hf_config.get(name)
         if isinstance(text, Mapping) and text.get("model_type"):
@@ -121,12 +126,12 @@ def text_key(hf_config: Mapping[str, Any]) -> str | None:
 
 
 def _is_flat(hf_config: Mapping[str, Any]) -> bool:
-    """Whether the keys of the text stand beside those of the whole, as in Qwen2-VL's older configurations."""
+    """Whether the keys of the text model stand next to those of the whole, as in Qwen2-VL's older configurations."""
     return isinstance(hf_config.get("vision_config"), Mapping) and hf_config.get("model_type") in FLAT
 
 
 def _flat(hf_config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The text's keys of a flat configuration, whose model type has no name of its own."""
+    """Return the text model's keys of a flat configuration, whose model type has no name of its own."""
     own = {key: value for key, value in hf_config.items() if key != "vision_config"}
     return {**own, "model_type": f"{hf_config.get('model_type')}_text"}
 

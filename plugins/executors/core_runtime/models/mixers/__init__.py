@@ -1,6 +1,6 @@
-"""The first half of a block: what lets a token see the tokens before it, one mixer or two side by side.
+"""The first half of a block: one mixer, or two side by side, through which a token sees earlier tokens.
 
-Owns: which class serves which spec. Never does: compute. Called by: the weight loading, once a block.
+Owns: the choice of a class for each spec. Never does: compute. Called by: the weight loading, once a block.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from core_runtime.models.norm import Norm
 from core_runtime.specs.decoder_spec import DecoderSpec
 
 Mixer = AttentionMixer | LatentMixer | StateMixer
-"""Everything that may be the first half of a block."""
+"""Types of the first half of a block."""
 
 
 def build_mixers(
@@ -32,9 +32,10 @@ def build_mixers(
     norms: Mapping[str, Norm],
     params: Mapping[str, Tensor],
 ) -> tuple[Mixer, ...]:
-    """The mixers of block `index` from their prepared linears, norms and other tensors, by role (see `MixerParts`).
+    """Return the mixers of block `index` from their prepared linears, norms and other tensors, by role (see
+    `MixerParts`).
 
-    heads: both halves of the absorbed matrix where one has it.
+    heads: both halves of the absorbed matrix where the mixer has one.
     """
     found: list[Mixer] = []
     for mixer in spec.blocks[index].mixers:

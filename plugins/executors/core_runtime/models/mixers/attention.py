@@ -24,7 +24,7 @@ from core_runtime.models.norm import Norm
 from core_runtime.specs.block_spec import HeadsSpec, TemperatureSpec
 
 OPENINGS = {"sigmoid": torch.sigmoid, "softplus": softplus}
-"""What gates of the output do; see `HeadsSpec.opening`."""
+"""Functions that gates of the output apply; see `HeadsSpec.opening`."""
 
 
 class AttentionViews:
@@ -65,9 +65,9 @@ class AttentionViews:
 
 
 class AttentionMixer(KeyedMixer):
-    """One block's attention.
+    """The attention of one block.
 
-    heads: what happens to queries, keys and values around the backend.
+    heads: operations on queries, keys and values around the backend.
     linears: `qkv` and `o`.
     norms: `q`, `k` and `heads_out` where the family has them.
     sinks: float32 [Hq] or None.
@@ -105,22 +105,22 @@ class AttentionMixer(KeyedMixer):
 
     @property
     def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record."""
+        """Return all kernels that a runtime must be able to record."""
         return [*self.qkv.kernels, *self.o.kernels]
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing but kernels and the backend computes."""
+        """Whether the mixer consists of kernels and the backend alone."""
         return self.heads.is_plain
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
-        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions do not turn anything."""
+        """Bind the step's buffers and the (cos, sin) of the rotary embedding; None: no rotary embedding."""
         self._tables = tables
         key = self.spec, self.heads
         self.views = workspace.cached(key, lambda rows: AttentionViews(workspace, rows, self.spec, self.heads))
 
     def bind_cache(self, backend: Any, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None) -> None:
-        """As of every layer with keys; sinks and slopes join the layer's scales."""
+        """Bind the backend and this layer's blocks, with sinks and slopes added to the layer's scales."""
         slopes = None
         if self.heads.slopes:
             slopes = torch.tensor(self.heads.slopes, dtype=torch.float32, device=raw.device)
@@ -130,12 +130,14 @@ class AttentionMixer(KeyedMixer):
         super().bind_cache(backend, cache, raw, learned)
 
     def bind(self, backend: Any, handle: Any) -> None:
-        """As above; a backend that turns heads itself is told how."""
+        """Bind the backend, and configure it if it rotates heads itself."""
         super().bind(backend, handle)
         self._turn = self._turn_of(backend)
 
     def _turn_of(self, backend: Any) -> HeadTurn | None:
-        """What a backend does with heads as it stores the keys; None: kernels do it before."""
+        """Return the operations that the backend applies to heads as it stores the keys; None: kernels apply them
+        beforehand.
+        """
         if self._tables is None or self._norms_late or self._clip is not None or not isinstance(backend, TurnsHeads):
             return None
         turn = HeadTurn(*self._tables)
@@ -150,7 +152,9 @@ class AttentionMixer(KeyedMixer):
         return turn
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
+        """Compute out[T, H] (+)= attention of x [T, H] at positions int64 [T]. metadata: the backend's metadata of this
+        step.
+        """
         views = self.views(x.shape[0])
         self.qkv(x, views.qkv)
         if self._turn is None:
@@ -170,7 +174,7 @@ class AttentionMixer(KeyedMixer):
         self.o(views.attention, out, accumulate=accumulate)
 
     def _turn_heads(self, views: AttentionViews, positions: Tensor) -> None:
-        """Norms, bounds and the rotary embedding of queries and keys."""
+        """Apply norms, bounds and the rotary embedding to queries and keys, in place."""
         if not self._norms_late:
             self._norm(views)
         if self._clip is not None:
@@ -182,7 +186,7 @@ class AttentionMixer(KeyedMixer):
             self._norm(views)
 
     def _open(self, gate: Tensor, views: AttentionViews) -> None:
-        """Let through what the gate opens of the heads' outputs."""
+        """Multiply the heads' outputs by the activated gate, in place."""
         if self.heads.opening == "sigmoid":
             self.kernels.open_gate(gate, views.attention)
         else:
@@ -200,7 +204,7 @@ class AttentionMixer(KeyedMixer):
 
 
 def temperatures(spec: TemperatureSpec, positions: Tensor) -> Tensor:
-    """float32 [T, 1, 1]: the factors of queries at positions int64 [T]."""
+    """Return the factors of queries at positions int64 [T], as float32 [T, 1, 1]."""
     intervals = torch.div(positions + spec.shift, spec.interval, rounding_mode="floor")
     factors = 1.0 + spec.scale * torch.log1p(intervals.float())
     return factors.view(-1, 1, 1)

@@ -1,6 +1,6 @@
-"""How a mixer takes its part of the cache.
+"""The binding of a mixer to its part of the KV cache.
 
-Owns: the backend of one layer and the handle that it gave. Never does: compute, allocate.
+Owns: the backend of one layer and the handle that it returned. Never does: compute, allocate.
 Called by: the model's instance (it binds the cache), the forward pass (it builds a step's metadata).
 """
 
@@ -16,10 +16,10 @@ from core_runtime.contracts import AttentionParams, BatchView
 
 
 class CachedMixer:
-    """A layer that remembers. `bind_cache`, or `bind`, must be called before the first step.
+    """A layer with a cache. `bind_cache`, or `bind`, must be called before the first step.
 
-    backend: of the layer's kind; None until it is bound.
-    handle: what the backend knows this layer by.
+    backend: backend for the layer's kind; None until it is bound.
+    handle: the backend's handle of this layer.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class CachedMixer:
         self.handle: Any = None
 
     def bind(self, backend: Any, handle: Any) -> None:
-        """Take the backend and its handle of this layer."""
+        """Set the backend and its handle of this layer."""
         self.backend = backend
         self.handle = handle
 
@@ -40,12 +40,12 @@ class KeyedMixer(CachedMixer):
         self._cached = spec
 
     def layer_bytes(self, backend: Any, cache: CacheConfig) -> int:
-        """Bytes of one block of this layer."""
+        """Return the bytes of one block of this layer."""
         layout = backend.kv_layout(self._cached, cache.block_size, cache.dtype)
         return int(layout.block_bytes)
 
     def bind_cache(self, backend: Any, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None) -> None:
-        """Take the backend and this layer's blocks.
+        """Bind the backend and this layer's blocks.
 
         raw: uint8 [num_blocks, block bytes].
         learned: the layer's scales, or None.
@@ -55,5 +55,5 @@ class KeyedMixer(CachedMixer):
         self.bind(backend, handle)
 
     def build(self, view: BatchView) -> Any:
-        """The backend's metadata of a step."""
+        """Return the backend's metadata of a step."""
         return self.backend.build(view)

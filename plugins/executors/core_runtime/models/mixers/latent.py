@@ -1,4 +1,4 @@
-"""Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434), absorbed: queries meet the cached latents themselves.
+"""Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434), absorbed: queries multiply the cached latents directly.
 
 Owns: the order of its operations, and the products with the two halves of the up-projection around the backend. Never
 does: expand a latent into keys and values. Called by: the decoder, once a block and step.
@@ -23,7 +23,7 @@ from core_runtime.models.norm import Norm
 class LatentViews:
     """The buffers of one step.
 
-    a: queries (or their latent) and, behind them, c and k_pe.
+    a: queries (or their latent), followed by c and k_pe.
     c: [T, R], the latents of keys and values.
     k_pe: [T, Dr], the rotary part of the keys.
     k_pe_head: [T, 1, Dr], the same as one head.
@@ -31,8 +31,8 @@ class LatentViews:
     q: [T, H * (Dn + Dr)], the queries.
     q_nope: [T, H, Dn], part of the queries.
     q_pe: [T, H, Dr], part of the queries.
-    q_latent: [T, H, R], what the backend is given.
-    latents: [T, H, R], what the backend gives.
+    q_latent: [T, H, R], input of the backend.
+    latents: [T, H, R], output of the backend.
     attention: [T, H * Dv], the output of the heads.
     heads: [T, H, Dv], the same by heads.
     """
@@ -78,12 +78,12 @@ class LatentViews:
 
 
 class LatentMixer(KeyedMixer):
-    """One block's latent attention.
+    """The latent attention of one block.
 
     linears: `a`, `o` and with a query latent `q_b`.
     norms: `kv_a` and with a query latent `q_a`.
-    to_latent: of each head, from Dn to R numbers.
-    from_latent: of each head, from R to Dv numbers.
+    to_latent: projection of each head, from Dn to R numbers.
+    from_latent: projection of each head, from R to Dv numbers.
 
     `attach` and `bind_cache` must be called before the first step.
     """
@@ -112,11 +112,11 @@ class LatentMixer(KeyedMixer):
         self.tables: tuple[Tensor, Tensor] | None = None
 
     is_plain = True
-    """Nothing but kernels and the backend computes."""
+    """Whether the mixer consists of kernels and the backend alone."""
 
     @property
     def linears(self) -> list[LinearKernel | HeadsKernel]:
-        """Everything that a runtime must be able to record."""
+        """Return all kernels that a runtime must be able to record."""
         found: list[LinearKernel | HeadsKernel] = [*self.a.kernels]
         if self.q_b is not None:
             found += self.q_b.kernels
@@ -125,12 +125,14 @@ class LatentMixer(KeyedMixer):
         return found
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
-        """Take the step's buffers, and the (cos, sin) of its rotary embedding; None: positions turn nothing."""
+        """Bind the step's buffers and the (cos, sin) of the rotary embedding; None: no rotary embedding."""
         self.tables = tables
         self.views = workspace.cached(self.spec, lambda rows: LatentViews(workspace, rows, self.spec))
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= attention of x [T, H] at positions int64 [T]; metadata: what the backend built for this step."""
+        """Compute out[T, H] (+)= attention of x [T, H] at positions int64 [T]. metadata: the backend's metadata of this
+        step.
+        """
         views = self.views(x.shape[0])
         self.a(x, views.a)
         if self.q_b is not None and self.q_norm is not None:

@@ -1,4 +1,4 @@
-"""A layer with a state: project, let the backend's recurrence run, project.
+"""A layer with a state: project, run the backend's recurrence, project.
 
 Owns: the order of these operations and the buffers that they work on. Never does: know an op, or keep a state.
 Called by: the decoder, once a block and step.
@@ -31,10 +31,10 @@ class StateViews:
 
 
 class StateMixer(CachedMixer):
-    """One block's layer with a state.
+    """The layer with a state of one block.
 
     linears: `in` and `out`.
-    params: of the op, by name in the layer.
+    params: parameters of the op, by name in the layer.
 
     `attach` and `bind_cache` must be called before the first step.
     """
@@ -48,20 +48,20 @@ class StateMixer(CachedMixer):
         self.nbytes = self.in_proj.nbytes + self.out_proj.nbytes
 
     is_plain = True
-    """Nothing but kernels and the backend computes."""
+    """Whether the mixer consists of kernels and the backend alone."""
 
     @property
     def linears(self) -> list[LinearKernel]:
-        """Everything that a runtime must be able to record."""
+        """Return all kernels that a runtime must be able to record."""
         return [*self.in_proj.kernels, *self.out_proj.kernels]
 
     def attach(self, workspace: Workspace, tables: tuple[Tensor, Tensor] | None) -> None:
-        """Take the step's buffers; positions are the state's own affair, so there are no rotary tables."""
+        """Bind the step's buffers. Positions are in the state itself, so there are no rotary tables."""
         key = StateViews, self.spec.input_size, self.spec.output_size
         self.views = workspace.cached(key, lambda rows: StateViews(workspace, rows, self.spec))
 
     def layer_bytes(self, backend: StateBackend, cache: CacheConfig) -> int:
-        """Bytes of a sequence's state, as planned. Raises PluginError when the backend wants more."""
+        """Return the bytes of a sequence's state, as planned. Raises PluginError when the backend needs more."""
         planned = self.spec.state_bytes
         told = backend.state_layout(self.spec, STATE_DTYPE)
         if not 0 < told <= planned:
@@ -74,16 +74,18 @@ class StateMixer(CachedMixer):
     def bind_cache(
         self, backend: StateBackend, cache: CacheConfig, raw: Tensor, learned: AttentionParams | None
     ) -> None:
-        """Take the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
+        """Bind the backend and this layer's blocks: raw uint8 [num_blocks, block bytes]."""
         handle = backend.bind_state(self.spec, STATE_DTYPE, raw, self.params)
         self.bind(backend, handle)
 
     def build(self, view: BatchView) -> Any:
-        """The backend's metadata of a step."""
+        """Return the backend's metadata of a step."""
         return self.backend.build_state(view)
 
     def __call__(self, x: Tensor, positions: Tensor, metadata: Any, out: Tensor, *, accumulate: bool) -> None:
-        """out[T, H] (+)= the layer of x [T, H]; the states move on. metadata: what `build` answered for this step."""
+        """Compute out[T, H] (+)= the layer of x [T, H], and advance the states. metadata: the result of `build` for
+        this step.
+        """
         views = self.views(x.shape[0])
         self.in_proj(x, views.inputs)
         self.backend.forward_state(self.handle, views.inputs, metadata, views.outputs)

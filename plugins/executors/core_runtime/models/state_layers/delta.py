@@ -1,6 +1,7 @@
 """Families with the delta rule: Qwen3-Next, Qwen3.5 and OLMo Hybrid (`gated_delta`), Kimi Linear (`kda`).
 
-Owns: the names of its sizes in each. Never does: see `core_runtime.models.state_layers`. Called by: rows of these families.
+Owns: the names of its sizes in each. Never does: know an op's formula, or names of tensors. Called by: rows of
+these families.
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ OLMO: Final = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "g_proj": "z", "b_pr
 
 
 def qwen3_next(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """All but one of four, unless the configuration says otherwise; see `fused_orders` for its projections."""
+    """Return the state of a layer in Qwen3-Next: three of four layers, unless the configuration says otherwise.
+
+    See `fused_orders` for its projections.
+    """
     return _qwen(hf_config, index, FUSED)
 
 
 def qwen3_5(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """The same, of a text configuration."""
+    """Return the state of a layer in the text model of Qwen3.5, as in Qwen3-Next but with separate projections."""
     return _qwen(hf_config, index, SEPARATE)
 
 
 def olmo_hybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """All but one of four, unless the configuration says otherwise. Its checkpoints call the output `o_proj`."""
+    """Return the state of a layer in OLMo Hybrid: three of four layers, unless the configuration says otherwise.
+
+    Its checkpoints name the output `o_proj`.
+    """
     num_layers = positive(hf_config, "num_hidden_layers", 32)
     alone = index == num_layers - 1 and num_layers < 4
     default = "full_attention" if index % 4 == 3 or alone else "linear_attention"
@@ -53,7 +60,11 @@ def olmo_hybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
 
 
 def kimi_linear(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """The layers of `linear_attn_config`, counted from 1, or of `layer_types`, else all but each fourth from the fifth."""
+    """Return the state of a layer in Kimi Linear.
+
+    `linear_attn_config` lists the layers, counted from 1, or `layer_types` does. Otherwise every fourth layer from the
+    fifth on has none.
+    """
     inner = configuration(hf_config).mapping("linear_attn_config")
     default = "full_attention" if index and index % 4 == 0 else "linear_attention"
     if "full_attn_layers" in inner:

@@ -1,6 +1,7 @@
 """Families with the op `mamba1`: Mamba, Falcon-Mamba, Jamba.
 
-Owns: the names of its sizes in each. Never does: see `core_runtime.models.state_layers`. Called by: rows of these families.
+Owns: the names of its sizes in each. Never does: know an op's formula, or names of tensors. Called by: rows of
+these families.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ from core_runtime.models.state_ops.mamba1 import Norm, mamba1
 
 
 def mamba(hf_config: Mapping[str, Any], index: int) -> StateSpec:
-    """Every layer."""
+    """Return the state of a layer in Mamba: every layer has one."""
     return _plain(hf_config, "none", 1e-6)
 
 
 def falcon_mamba(hf_config: Mapping[str, Any], index: int) -> StateSpec:
-    """Every layer, with norms that have no weights."""
+    """Return the state of a layer in Falcon-Mamba: every layer has one, with norms that have no weights."""
     return _plain(hf_config, "plain", values.number(hf_config, "mixer_rms_eps", 1e-6))
 
 
 def jamba(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """All but one of each `attn_layer_period`."""
+    """Return the state of a layer in Jamba: all layers but one of each `attn_layer_period`."""
     if index % positive(hf_config, "attn_layer_period", 8) == hf_config.get("attn_layer_offset", 4):
         return None
     values.demand(hf_config, "hidden_act", "silu")

@@ -1,6 +1,7 @@
 """Families with the op `mamba2`: Mamba-2, Bamba, Granite 4, Nemotron-H, Falcon-H1, Zamba2.
 
-Owns: the names of its sizes in each. Never does: see `core_runtime.models.state_layers`. Called by: rows of these families.
+Owns: the names of its sizes in each. Never does: know an op's formula, or names of tensors. Called by: rows of
+these families.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FALCON_NORMS: Final = {True: "before_gate", False: "after_gate"}
 
 
 def mamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
-    """Every layer."""
+    """Return the state of a layer in Mamba-2: every layer has one."""
     values.demand(hf_config, "hidden_act", "silu")
     groups = positive(hf_config, "n_groups", 8)
     least, greatest = values.numbers(hf_config, "time_step_limit", UNLIMITED)
@@ -41,21 +42,24 @@ def mamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
 
 
 def bamba(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """All but `attn_layer_indices`."""
+    """Return the state of a layer in Bamba: all layers but `attn_layer_indices`."""
     if index in (hf_config.get("attn_layer_indices") or ()):
         return None
     return _with_prefix(hf_config, _expanded(hf_config), eps=1e-5)
 
 
 def granitemoehybrid(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """Where `layer_types` says so, else everywhere."""
+    """Return the state of a layer in Granite 4: the layers that `layer_types` names, or all without that key."""
     if values.kind(hf_config, index, "mamba") not in values.LINEAR:
         return None
     return _with_prefix(hf_config, _expanded(hf_config), eps=1e-6)
 
 
 def falcon_h1(hf_config: Mapping[str, Any], index: int) -> StateSpec:
-    """Every layer, beside its attention. `ssm_in_multiplier` goes into the scales; `ssm_out_multiplier` does not."""
+    """Return the state of a layer in Falcon-H1: every layer has one next to its attention.
+
+    `ssm_in_multiplier` is part of the scales; `ssm_out_multiplier` is not.
+    """
     bias = values.flag(hf_config, "mamba_proj_bias", False)
     before = values.number(hf_config, "ssm_in_multiplier", 1.0)
     if bias and before != 1:
@@ -80,7 +84,9 @@ def falcon_h1(hf_config: Mapping[str, Any], index: int) -> StateSpec:
 
 
 def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
-    """Where `layers_block_type` or the letters of `hybrid_override_pattern` say so."""
+    """Return the state of a layer in Nemotron-H: layers named by `layers_block_type` or by the letters of
+    `hybrid_override_pattern`.
+    """
     letters = configuration(hf_config).text("hybrid_override_pattern", "")
     kinds = [NEMOTRON_LETTERS.get(letter, letter) for letter in letters]
     default = kinds[index] if index < len(kinds) else "mamba"
@@ -103,7 +109,9 @@ def nemotron_h(hf_config: Mapping[str, Any], index: int) -> StateSpec | None:
 
 
 def zamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
-    """Every layer; `hybrid` ones have a shared transformer block in front of it."""
+    """Return the state of a layer in Zamba2: every layer has one. In `hybrid` layers a shared transformer block
+    precedes it.
+    """
     heads = positive(hf_config, "n_mamba_heads", 8)
     inner = positive(hf_config, "mamba_expand", 2) * positive(hf_config, "hidden_size", 2560)
     groups = positive(hf_config, "mamba_ngroups", 1)
@@ -121,12 +129,14 @@ def zamba2(hf_config: Mapping[str, Any], index: int) -> StateSpec:
 
 
 def _expanded(hf_config: Mapping[str, Any]) -> int:
-    """Numbers of all heads, where no key of its own tells."""
+    """Return the size of all heads together, where no key gives it."""
     return positive(hf_config, "mamba_expand", 2) * positive(hf_config, "hidden_size", 4096)
 
 
 def _with_prefix(hf_config: Mapping[str, Any], inner: int, *, eps: float, **more: Any) -> StateSpec:
-    """Of a family whose keys begin with `mamba_`. inner: numbers of all heads. eps: the family's own."""
+    """Return the state of a layer in a family whose keys begin with `mamba_`. inner: size of all heads together. eps:
+    the family's own epsilon.
+    """
     values.demand(hf_config, "hidden_act", "silu")
     heads = positive(hf_config, "mamba_n_heads", 128)
     groups = positive(hf_config, "mamba_n_groups", 1)

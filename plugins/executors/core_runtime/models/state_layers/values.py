@@ -1,6 +1,6 @@
 """Values that configurations of layers with a state have in common. Torch-free.
 
-Owns: their forms. Never does: know a family. Called by: the other modules here.
+Owns: the accepted forms of these values. Never does: know a family. Called by: the other modules here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from core.api.errors import UserError
 from core_runtime.models.configuration import positive
 
 LINEAR = ("linear_attention", "mamba")
-"""Words for a layer with a state; `hybrid` ones have one as well."""
+"""Kinds of layers with a state. `hybrid` layers have one as well."""
 
 
 def kind(hf_config: Mapping[str, Any], index: int, default: str) -> str:
-    """A layer's word in `layer_types` or, in older configurations, `layers_block_type`; default: without either."""
+    """Return a layer's kind from `layer_types` or, in older configurations, `layers_block_type`; default: kind without
+    either key.
+    """
     kinds = hf_config.get("layer_types") or hf_config.get("layers_block_type")
     if kinds is None:
         return default
@@ -27,13 +29,13 @@ def kind(hf_config: Mapping[str, Any], index: int, default: str) -> str:
 
 
 def number(hf_config: Mapping[str, Any], name: str, default: float) -> float:
-    """A real number."""
+    """Return a real number. Raises UserError for any other value."""
     value = hf_config.get(name)
     return real(name, default if value is None else value)
 
 
 def real(name: str, value: object) -> float:
-    """A real number, also in the form that transformers gives infinity in JSON."""
+    """Return a real number, also from the form in which transformers writes infinity to JSON."""
     if isinstance(value, Mapping) and value.get("__float__") == "Infinity":
         return math.inf
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
@@ -42,7 +44,9 @@ def real(name: str, value: object) -> float:
 
 
 def numbers(hf_config: Mapping[str, Any], name: str, default: Sequence[float]) -> list[float]:
-    """As many real numbers as the default has; for null, its number (data about defaults has no infinity)."""
+    """Return as many real numbers as the default has. A null stands for the default's number (data about defaults has
+    no infinity).
+    """
     value = hf_config.get(name)
     if value is None:
         return list(default)
@@ -53,20 +57,20 @@ def numbers(hf_config: Mapping[str, Any], name: str, default: Sequence[float]) -
 
 
 def flag(hf_config: Mapping[str, Any], name: str, default: bool) -> bool:
-    """Whether something is there."""
+    """Return the truth of a key's value, or the default where the key is absent."""
     value = hf_config.get(name)
     return default if value is None else bool(value)
 
 
 def automatic(hf_config: Mapping[str, Any], name: str, computed: int) -> int:
-    """An integer from 1, or the computed one where it is absent or `auto`."""
+    """Return an integer of at least 1, or the computed one where the key is absent or `auto`."""
     if hf_config.get(name) in (None, "auto"):
         return computed
     return positive(hf_config, name)
 
 
 def demand(hf_config: Mapping[str, Any], name: str, expected: str) -> None:
-    """Raise UserError unless a key is absent or has the only value that the op knows."""
+    """Raise UserError unless a key is absent or has the only value that the op supports."""
     value = hf_config.get(name)
     if value not in (None, expected):
         raise UserError(f"{name} is {value!r} in the model's configuration; expected {expected!r} for this family.")

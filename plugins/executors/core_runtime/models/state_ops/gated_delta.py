@@ -1,6 +1,6 @@
 """The op `gated_delta`: linear attention by the delta rule, with one decay a head (Yang et al. 2024, arXiv 2412.06464).
 
-Owns: its meaning, its spec, and the order of rows in which some checkpoints keep its projections. Never does: compute.
+Owns: its meaning, its spec, and the order of rows in which some checkpoints store its projections. Never does: compute.
 Called by: families with such layers (Qwen3-Next, Qwen3.5, OLMo Hybrid).
 
 Hk key heads of K numbers and Hv value heads of V numbers; value head h reads key head h // (Hv / Hk). Inputs of a token,
@@ -32,11 +32,13 @@ from core.api.errors import UserError
 from core.api.specs import Groups, StateSpec
 
 ORDER: Final = "qkvzba"
-"""One letter for each part of the inputs."""
+"""One letter for each part of the inputs, in their order."""
 SEPARATE: Final = {"in_proj_qkv": "qkv", "in_proj_z": "z", "in_proj_b": "b", "in_proj_a": "a"}
-"""Projections of Qwen3.5, and the parts that each one gives."""
+"""Projections of Qwen3.5 → the parts that each one computes."""
 FUSED: Final = {"in_proj_qkvz": "qkvz", "in_proj_ba": "ba"}
-"""Of Qwen3-Next, whose rows lie key head by key head, see `fused_orders`."""
+"""Projections of Qwen3-Next → the parts that each one computes. Their rows lie key head by key head, see
+`fused_orders`.
+"""
 
 
 def gated_delta(
@@ -53,9 +55,9 @@ def gated_delta(
     joined_conv: bool = True,
     orders: Mapping[str, Groups] | None = None,
 ) -> StateSpec:
-    """A layer with the op. Raises UserError where the sizes do not fit.
+    """Return the spec of a layer with the op. Raises UserError where the sizes do not fit.
 
-    projections: name → letters of the parts that it gives; one after another they are `ORDER`.
+    projections: name → letters of the parts that it computes; concatenated, the letters are `ORDER`.
     joined_conv: whether the taps of q, k and v are one tensor.
     orders: see `StateSpec`.
     """
@@ -91,17 +93,17 @@ def gated_delta(
 
 
 def conv_params(channels: Mapping[str, int], kernel: int, *, joined: bool) -> dict[str, tuple[int, ...]]:
-    """Shapes of the taps: one tensor, or one for each part. channels: of each part, in order."""
+    """Return the shapes of the taps: one tensor, or one for each part. channels: channels of each part, in order."""
     if joined:
         return {"conv1d.weight": (sum(channels.values()), 1, kernel)}
     return {f"{part}_conv1d.weight": (width, 1, kernel) for part, width in channels.items()}
 
 
 def fused_orders(key_heads: int, value_heads: int, key_size: int, value_size: int) -> dict[str, Groups]:
-    """How the rows of `FUSED` lie in a Qwen3-Next checkpoint, by projection.
+    """Return the order of rows of `FUSED` in a Qwen3-Next checkpoint, by projection.
 
-    It goes key head by key head: its q, its k, v of its value heads, z of its value heads; and b of its value heads, a of
-    its value heads.
+    The rows go key head by key head: its q, its k, v of its value heads, z of its value heads; and b of its value
+    heads, a of its value heads.
     """
     per_key = value_heads // key_heads
     values = per_key * value_size

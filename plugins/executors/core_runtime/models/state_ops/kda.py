@@ -48,10 +48,10 @@ def kda(
     joined_conv: bool = False,
     rate_shape: tuple[int, ...] | None = None,
 ) -> StateSpec:
-    """A layer with the op.
+    """Return the spec of a layer with the op.
 
     joined_conv: whether the taps of q, k and v are one tensor.
-    rate_shape: of A_log, where it is not [H].
+    rate_shape: shape of A_log, where it is not [H].
     """
     keys = heads * key_size
     values = heads * value_size

@@ -44,7 +44,7 @@ def mamba1(
     conv_bias: bool = True,
     bias: bool = False,
 ) -> StateSpec:
-    """A layer with the op. bias: of both projections around it."""
+    """Return the spec of a layer with the op. bias: whether both projections around it have a bias."""
     params: dict[str, tuple[int, ...]] = {"conv1d.weight": (channels, 1, kernel)}
     if conv_bias:
         params["conv1d.bias"] = (channels,)

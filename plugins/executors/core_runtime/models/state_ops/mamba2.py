@@ -54,10 +54,10 @@ def mamba2(
     bias: bool = False,
     output_bias: bool | None = None,
 ) -> StateSpec:
-    """A layer with the op. Raises UserError where the sizes do not fit.
+    """Return the spec of a layer with the op. Raises UserError where the sizes do not fit.
 
-    dt_limits: least and greatest dt.
-    scales: of the inputs, by name in `SCALES`.
+    dt_limits: minimum and maximum dt.
+    scales: scales of the inputs, by name in `SCALES`.
     bias, output_bias: see `StateSpec`.
     """
     inner = heads * head_size
@@ -94,7 +94,7 @@ def mamba2(
 
 
 def _numbers(norm_eps: float, dt_limits: tuple[float, float], scales: Mapping[str, float]) -> dict[str, float]:
-    """Those that change something."""
+    """Return the numbers that change the result: neutral ones are left out."""
     numbers = {"norm_eps": norm_eps}
     least, greatest = dt_limits
     if least > 0:
