@@ -82,6 +82,7 @@ class BlockCopies:
 
     def is_wanted(self, save: Save) -> bool:
         """Whether a page that arrived is still valid: its block was evicted with it, or has stayed cached since."""
+        # Compared with its number: the block may have been cached again and ordered again since.
         return save.evicted or self._in_place.get(save.block_id) == save
 
     def forget(self) -> None:

@@ -32,6 +32,7 @@ class BlockKeys:
     def root(self, sequence: KVSequence) -> bytes:
         """Return the parent digest of a sequence's first block, which depends on salt and tenant."""
         root = self._hasher.root(sequence.cache_salt)
+        # With public tokens the tenant enters later, after the last public block (`_extend`).
         if sequence.tenant and not self._num_public(sequence):
             return self._hasher.private(root, sequence.tenant)
         return root

@@ -81,6 +81,7 @@ class BlockPool:
         """Add one reference to each of these cached or used blocks."""
         references = self._references
         for block_id in block_ids:
+            # Without a user it is in the eviction list and counts as free; with one it is neither.
             if references[block_id] == 0:
                 self._unlink(block_id)
                 self.num_free -= 1

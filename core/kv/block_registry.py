@@ -47,6 +47,7 @@ class BlockRegistry:
         self._num_keyed = num_keyed
         self._enabled = enabled
         self._remember = remember
+        # A dict as an ordered set: blocks are offered in the order in which sequences started.
         self._starting: dict[KVSequence, None] = {}
         self._unwritten: list[int] = []
 

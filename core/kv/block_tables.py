@@ -64,6 +64,7 @@ class BlockTables:
                 ids[load.entry] = block_id
         if hit.state:
             self._take_states(sequence)
+        # Entries before a window are null blocks in a hit, as in a table whose window has passed them.
         sequence.num_released = [table.growth.first_needed(hit.num_tokens) for table in self.groups]
         sequence.num_slots = hit.num_tokens
 

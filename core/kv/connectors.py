@@ -201,6 +201,7 @@ class KVConnectors(CacheObserver):
     def wait(self, timeout_s: float) -> None:
         """Block until a load is done, but at most `timeout_s` seconds."""
         if self._finished.wait(timeout_s):
+            # A load that finishes just before this line is not lost: the caller checks every load after the wait.
             self._finished.clear()
 
     def take_transfers(self) -> KVTransfers | None:

@@ -40,6 +40,7 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         settled["draft"] = [draft["model"]["model"], draft["spec"]]
     if config.weights.number:
         settled["weights"] = [config.weights.version, config.weights.sources]
+    # Deterministic, because the order of a configuration's keys says nothing about values.
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))
     files = _weight_files(Path(model.model))
     if not files:

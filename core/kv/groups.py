@@ -70,6 +70,7 @@ def _keyed_groups(
         alike.append(layer)
     block_sizes = {layer_bytes[layer] for layer in layers}
     has_windows = any(window is not None for window in by_window)
+    # A single group keeps every token, which is always right; windows then save no memory.
     if not hybrid or not has_windows or len(block_sizes) > 1:
         return (KVGroup("full", tuple(layers)),)
     counts = [len(alike) for alike in by_window.values()]

@@ -89,6 +89,7 @@ class PrefixHasher:
 
     def key(self, parent: bytes, token_ids: Sequence[int], extra: Sequence[str] = ()) -> PrefixKey:
         """Return the key of the block of `token_ids` after the prefix with digest `parent`. extra: see `KeyExtras`."""
+        # Part of the key itself: a hit compares it with the cached block's.
         payload = array("I", token_ids).tobytes()
         if self._encode is not None:
             data = self._encode([parent, list(token_ids), list(extra) or None])

@@ -185,6 +185,8 @@ class KVManager:
             self.snapshots.restore(sequence, hit.num_tokens, hit.state)
         sequence.num_forked_tokens = hit.num_known_tokens
         if hit.loads:
+            # These blocks count as cached before their bytes arrive: the next plan makes its copies first, and all later plans
+            # follow it. If its step fails, `settle_transfers` takes the blocks out of the cache again.
             self._fill(sequence, hit)
         self._end_load(sequence)
         sequence.num_computed_tokens = hit.num_tokens
@@ -320,11 +322,12 @@ class KVManager:
             block_id = ids[load.entry]
             self._registry.cache(sequence, load.group, load.entry, block_id)
             self.connectors.copies.load(block_id, load.page)
+        # Entries, not loads: several groups load their blocks for the same tokens.
         entries = {load.entry for load in hit.loads}
         self.num_external_tokens += len(entries) * self.block_size
 
     def _end_load(self, sequence: KVSequence) -> None:
-        """The pages that a sequence waited for are in its blocks, or it does not wait any more."""
+        """End the load of a sequence whose pages are in its blocks, or that no longer waits."""
         if sequence.load is not None:
             self.connectors.end_load(sequence.load)
             sequence.load = None

@@ -78,6 +78,7 @@ class PrefixNeeds:
             for group in self._sliding:
                 missing = self._last_missing(group, num_blocks, has)
                 if missing is not None:
+                    # A shorter prefix moves the windows of all groups, so that all of them are checked again.
                     num_blocks = missing
                     agreed = 0
                     break
@@ -85,7 +86,7 @@ class PrefixNeeds:
         return num_blocks
 
     def _last_missing(self, group: int, num_blocks: int, has: Has) -> int | None:
-        """The last block of a group's window that is missing: a shorter prefix has to end before it."""
+        """Return the index of the last missing block in a group's window, None for none; a prefix has to end before it."""
         first = self.first(group, num_blocks)
         for index in range(num_blocks - 1, first - 1, -1):
             if not has(group, index):
@@ -94,7 +95,7 @@ class PrefixNeeds:
 
 
 def _leading(group: int, most: int, has: Has) -> int:
-    """How many blocks from the first on a group has, up to `most`."""
+    """Return how many leading blocks a group has, up to `most`."""
     for index in range(most):
         if not has(group, index):
             return index

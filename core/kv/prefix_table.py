@@ -36,6 +36,7 @@ class PrefixTable:
         if block_id is None:
             return None
         _, cached = self._keys[block_id]
+        # Digests can collide, with xxhash even on purpose, so only equal token ids make a hit.
         if cached.payload != key.payload:
             return None
         return block_id

@@ -63,6 +63,7 @@ class StateCopies:
         if sequence.is_rolled_back:
             self.add(self._spare_blocks(sequence), self.blocks(sequence))
             sequence.is_rolled_back = False
+        # A copy of this very state need not be made twice.
         elif num_drafts and sequence.num_saved_tokens != sequence.num_computed_tokens:
             self.add(self.blocks(sequence), self._spare_blocks(sequence))
             sequence.num_saved_tokens = sequence.num_computed_tokens
