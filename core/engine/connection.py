@@ -145,17 +145,17 @@ class SocketConnection(EngineConnection):
         self._socket.connect(address)
 
     def post(self, payload: bytes) -> Awaitable[object]:
-        """As above."""
+        """Send a message over the socket; large ones are not copied."""
         # A copy of a large message would delay the event loop; for a small one it costs less than tracking the buffer.
         return self._socket.send(payload, copy=len(payload) <= LARGE_MESSAGE)
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """As above."""
+        """Wait until the socket reports a disconnection, which says nothing about its cause."""
         await recv_monitor_message(self._monitor)
         return EngineDeadError("The engine has closed the connection: its process ended.", cause="exit")
 
     def close(self) -> None:
-        """As above."""
+        """Close monitor and socket; the last messages have `linger_ms` to be sent."""
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=self.linger_ms)

@@ -106,7 +106,7 @@ class EngineLoop:
                     return
 
     def _look_for(self, numbers: Iterable[int]) -> None:
-        """Drop those of these clients that cannot be reached; at most once in `HOLDER_MS`."""
+        """Drop the given clients that cannot be reached; at most once in `HOLDER_MS`."""
         now = self._clock()
         if now - self._looked_at < HOLDER_MS / 1000:
             return

@@ -104,23 +104,23 @@ class ThreadQueue(StepQueue):
         self._failed_series = -1
 
     def submit(self, plan: StepPlan) -> Future[StepResult]:
-        """As above."""
+        """Have the thread compute a plan after all earlier ones; returns its future."""
         return self._thread.submit(self._run, plan, self._series)
 
     def result(self, ticket: object) -> StepResult:
-        """As above."""
+        """Wait for the thread to compute a step. Raises what the executor raised."""
         return cast(Future[StepResult], ticket).result()
 
     def beside(self, call: Callable[[], T]) -> T:
-        """As above."""
+        """Run `call` in the thread of the steps, after those submitted before."""
         return self._thread.submit(call).result()
 
     def give_up(self) -> None:
-        """As above: steps that are submitted from now on are a new series."""
+        """Start a new series, so that steps after a failed one are computed again."""
         self._series += 1
 
     def close(self) -> None:
-        """As above; nothing can be submitted any more."""
+        """Wait for the thread to end; nothing can be submitted any more."""
         self._thread.shutdown()
 
     def _run(self, plan: StepPlan, series: int) -> StepResult:
@@ -150,7 +150,7 @@ class OwnQueue(StepQueue):
         self._queueing = executor
 
     def submit(self, plan: StepPlan) -> object:
-        """As above."""
+        """Pass a plan to the executor's queue; a refusal is kept in the ticket."""
         if self.trace is not None:
             self.trace.begin(plan)
         try:
@@ -159,7 +159,7 @@ class OwnQueue(StepQueue):
             return Refused(error)  # raised when the result of this step is due, since earlier steps may still succeed
 
     def result(self, ticket: object) -> StepResult:
-        """As above."""
+        """Wait for the executor's queue. Raises what it raised, also at `submit`."""
         try:
             if isinstance(ticket, Refused):
                 raise ticket.error
@@ -169,7 +169,7 @@ class OwnQueue(StepQueue):
                 self.trace.end()
 
     def give_up(self) -> None:
-        """As above."""
+        """Drop the trace of steps in flight; their tickets are never used."""
         if self.trace is not None:
             self.trace.forget()
 

@@ -3,7 +3,7 @@
 Owns: reference counts, the free blocks and the prefix table. Never does: know sequences or tokens.
 Called by: the manager.
 
-Block 0 is the null block: it pads block tables, is never handed out, and is the anchor of the eviction list.
+Block 0 is the null block: it pads block tables, is never allocated, and is the anchor of the eviction list.
 Every other block is in exactly one place:
 
     in use    reference count > 0 (cached in the prefix table or not)
@@ -11,7 +11,7 @@ Every other block is in exactly one place:
     spare     reference count 0 and not cached: a stack
     fresh     never used: all ids from `_num_touched` on; such a block takes no memory and no time at creation
 
-Allocation takes spare blocks, then fresh ones, and evicts only when both are gone.
+Allocation takes spare blocks, then fresh ones, and evicts only when there are none of either.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COLUMN_STEP = 4096
 class BlockPool:
     """Blocks 0 .. num_blocks - 1; allocate, touch and free cost O(1) a block, independent of the pool's size.
 
-    num_free:  blocks that `allocate` can hand out now (evictable ones included).
+    num_free:  number of blocks that can be allocated now, evictable ones included.
     prefixes:  the cached blocks by key.
     observers: receive the blocks that stop being cached.
     """

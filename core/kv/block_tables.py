@@ -4,7 +4,7 @@ Owns: `BlockTables`: allocating blocks of the pool into tables and freeing them.
 Called by: the manager.
 
 Nearly every model has a single group that keeps every token. Its tables only ever grow, while a decode step is planned:
-`PlainTables` is the quick path for that case, and the only place that knows of it.
+`PlainTables` is the fast path for that case, and no other place depends on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BlockTables:
         # A page from a connector needs a new block, although the token counts as found.
         count = len(hit.loads)
         for table, ids in zip(self.groups, hit.block_ids, strict=True):
-            shared = filter(None, ids)  # without null blocks, which nobody holds
+            shared = filter(None, ids)  # without null blocks, which have no references
             # An evictable block counts as free, so sharing it takes one of the free blocks.
             count += self.pool.num_evictable(shared)
             count += table.num_missing_after(len(ids), hit.num_tokens, num_tokens)

@@ -104,7 +104,7 @@ class KVConnectors(CacheObserver):
     def begin_pool(self, *, keeps_pages: bool) -> None:
         """Prepare for an empty pool: copies and loads of an earlier one end.
 
-        keeps_pages: False for models with states, whose pages would be of no use without the state behind them.
+        keeps_pages: False for models with states, whose pages are useless without the state at their end.
         """
         self._keeps_pages = keeps_pages
         self.end_loads()

@@ -3,7 +3,7 @@
 Owns: the division of a model's layers into groups, and how many tokens a pool then has room for. Never does: own blocks.
 Called by: the configuration (memory plan), the worker (which buffer a layer uses), the manager.
 
-A block of a group holds `block_size` tokens for all layers of that group. Groups have equally many layers, so blocks are
+A block of a group has room for `block_size` tokens in all layers of that group. Groups have equally many layers, so blocks are
 equal in bytes and any group may use any of them. Layers with a sliding window then need blocks for the window only. Layers
 with a state are in groups of their own: a state takes as many whole blocks as its bytes need, independent of the sequence's
 length, and as many again where drafts are verified.

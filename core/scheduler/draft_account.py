@@ -2,7 +2,7 @@
 
 Owns: `DraftAccount`. Never does: measure time or decide. Called by: the control of drafts.
 
-Whatever the estimates predict, drafts that lose time are turned off as soon as the account is empty. Steps without drafts
+Independent of estimates, drafts that lose time are turned off as soon as the account is empty. Steps without drafts
 pay in a little, which determines how often drafts are tried again.
 """
 

@@ -138,8 +138,10 @@ class DraftRules:
         return num_tokens - 1 <= num_drafts <= plan.num_drafts.get(slot, 0)
 
     def settle(self, sequence: SequenceState, plan: StepPlan, result: StepResult, *, is_newest: bool) -> None:
-        """A step's tokens are known, and how many drafts the worker holds since. is_newest: whether no later step is planned
-        that computes the sequence; otherwise that step has taken these drafts."""
+        """Update a sequence's drafts from a result, which has its tokens and the number of drafts that the worker now has.
+
+        is_newest: whether no later step is planned that computes the sequence; otherwise that step verifies these drafts.
+        """
         slot = sequence.slot
         sequence.num_unsettled -= plan.num_drafts.get(slot, 0)
         num_proposed = result.num_proposed.get(slot, 0)
@@ -148,12 +150,12 @@ class DraftRules:
         if is_newest:
             allowed = self._most_forced if is_forced else ordered
             sequence.num_drafts = self._room(sequence, len(sequence.token_ids), min(allowed, num_proposed))
-        elif is_forced:  # what is forced is longer than one token, so there will be more of it
+        elif is_forced:  # forced text is longer than one token, so the worker will have more of it
             sequence.num_drafts = self._most_forced
         self._in_play = self._in_play or sequence.num_drafts > 0
 
     def why_none(self, sequence: SequenceState) -> str:
-        """Why a sequence has no drafts at present, as a sentence; empty where it may have some."""
+        """Return why a sequence has no drafts at present, as a sentence; empty when it may have some."""
         if self.control is None:
             return ""
         cause = sequence.no_drafts or self.control.reason
@@ -184,7 +186,7 @@ class DraftRules:
         return self._room(sequence, length, most)
 
     def _room(self, sequence: SequenceState, length: int, most: int) -> int:
-        """Drafts that fit behind `length` known tokens; the token that a step samples needs a place of its own."""
+        """Limit `most` drafts to those that fit after `length` known tokens and the token that the step samples."""
         num_left = sequence.max_length - length - 1
         return max(min(most, num_left), 0)
 

@@ -157,7 +157,7 @@ class StepPlanner:
             return True
         sequences = [view.sequences[row] for row in rows.tolist()]
         grown = self.state.kv.allocate_next(sequences, lengths[rows].tolist())
-        # Too few blocks for all: somebody has to be preempted, which is decided one by one.
+        # Too few blocks for all: a sequence has to be preempted, which is decided one by one.
         if grown is None:
             return False
         slots = view.slots[rows]
