@@ -1,4 +1,4 @@
-"""Utility calls that wait for an engine's answer.
+"""Utility calls without an answer yet.
 
 Owns: their numbers and futures. Never does: send or receive. Called by: `ZmqClient`.
 """
@@ -14,7 +14,7 @@ from core.api.messages import Utility, UtilityResult
 
 
 class OpenCalls:
-    """Calls without an answer. Use it from one event loop."""
+    """The open calls of one client, used from one event loop."""
 
     def __init__(self) -> None:
         self._open: dict[int, asyncio.Future[Any]] = {}
@@ -24,8 +24,10 @@ class OpenCalls:
         return len(self._open)
 
     def begin(self, method: str, arguments: Mapping[str, Any]) -> tuple[Utility, asyncio.Future[Any]]:
-        """The message of a new call, and the future of its answer: a value, UtilityError or
-        EngineDeadError. Awaiting it is optional."""
+        """Return the message of a new call and the future of its result: a value, UtilityError or EngineDeadError.
+
+        Awaiting the future is optional.
+        """
         self._num_calls += 1
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_note_error)
@@ -33,7 +35,7 @@ class OpenCalls:
         return Utility(self._num_calls, method, dict(arguments)), answer
 
     def settle(self, result: UtilityResult) -> None:
-        """Hand an answer over."""
+        """Resolve the future of a call with its result; unknown and cancelled calls are ignored."""
         answer = self._open.pop(result.call_id, None)
         if answer is None or answer.done():
             return
@@ -43,7 +45,7 @@ class OpenCalls:
             answer.set_exception(UtilityError(str(result.value)))
 
     def fail(self, error: EngineDeadError) -> None:
-        """No answer will come any more."""
+        """Fail all open calls, because no answer will come."""
         for answer in self._open.values():
             if not answer.done():
                 answer.set_exception(error)
@@ -51,6 +53,6 @@ class OpenCalls:
 
 
 def _note_error(answer: asyncio.Future[Any]) -> None:
-    """Retrieve the error of an answer, so that asyncio does not report one that is not awaited."""
+    """Retrieve the error of a result, so that asyncio does not report one that is not awaited."""
     if not answer.cancelled():
         answer.exception()

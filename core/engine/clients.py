@@ -1,10 +1,10 @@
-"""The clients of an engine process.
+"""Clients of an engine process.
 
 Owns: the connected clients, the unfinished requests of each, and the division of a step's outputs among them.
-Never does: schedule, or know what a request says. Called by: the engine process and its loop.
+Never does: schedule, or read the contents of a request. Called by: the engine process and its loop.
 
-A client is known by the identity that its socket has and by a number that it is given here. Two clients may use the same
-request id: inside the engine each request is called `Client.name`. On the way back the client's ledger puts the id right.
+A client is identified by the identity of its socket and by a number assigned here. Two clients may use the same request id,
+so inside the engine each request is called `Client.name`. The client's ledger restores the id of outputs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Client:
-    """One client.
+    """One connected client, owned by `Clients`.
 
-    identity: of its socket.
-    number:   never used twice by one engine; the upper part of the client's handles.
-    live:     the choices that have not ended, by the engine's name of their request.
+    identity: identity of its socket.
+    number:   unique for one engine; the upper part of the client's handles.
+    live:     choices that have not ended, by the engine's name of their request.
     """
 
     identity: bytes
@@ -40,15 +40,15 @@ class Client:
     live: dict[str, set[int]] = field(default_factory=dict)
 
     def name(self, request_id: str) -> str:
-        """The engine's name for a request of this client, different from every name of another client."""
+        """Return the engine's name for a request of this client, which no other client's request has."""
         return f"{self.number}:{request_id}"
 
     def owns(self, handle: int) -> bool:
-        """Whether a sequence is this client's."""
+        """Whether the sequence with this handle belongs to this client."""
         return handle >> CLIENT_SHIFT == self.number
 
     def end(self, key: SequenceKey) -> None:
-        """A choice has ended; unknown ones are ignored."""
+        """Remove a choice that has ended; unknown ones are ignored."""
         name, choice = key
         choices = self.live.get(name)
         if choices is not None:
@@ -58,13 +58,14 @@ class Client:
 
 
 class Clients:
-    """All clients that have greeted and not left. socket: a ROUTER.
+    """All clients that have greeted and not left, owned by the engine process. socket: a ROUTER.
 
-    From a client that is gone nothing comes any more, and a message to it is reported: see `send`.
+    A client that disappears sends nothing more; it is noticed with the next message to it: see `send`.
     """
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self.socket = socket
+        # Otherwise messages to a client that is gone are dropped silently, and its requests run to their end.
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._by_identity: dict[bytes, Client] = {}
         self._by_number: dict[int, Client] = {}
@@ -75,17 +76,18 @@ class Clients:
         return iter(list(self._by_number.values()))
 
     def receive(self) -> tuple[Client, list[bytes]] | None:
-        """The next message: its sender and its frames, none of them when it is a greeting. Waits for it.
+        """Wait for the next message; returns its sender and its frames, without any for a greeting.
 
-        None when the sender has to be turned away. The first greeting with a second frame, the only one that returns
-        frames, is that of the owner: an engine has one, and never another.
+        Returns None when the sender has to be turned away. The first greeting with a second frame, the only one that returns
+        frames, is that of the owner: an engine has one owner, and never another.
         """
         identity, *frames = self.socket.recv_multipart()
         client = self._by_identity.get(identity)
         if client is not None:
             return client, frames
+        # Before the check, so that a client of another version can read which one this engine speaks.
         if not self._post(identity, GREETING):
-            return None  # the rest of what somebody said who is gone already
+            return None  # a late message of a client that is gone already
         problem = greeting_problem(frames[0], "client")
         if problem:
             logger.error("A client was turned away. %s", problem)
@@ -94,24 +96,25 @@ class Clients:
         return self._enter(identity, is_owner=is_owner), frames[1:] if is_owner else []
 
     def find(self, number: int) -> Client | None:
-        """The client with this number, if it is connected."""
+        """Return the client with this number, or None when it is not connected."""
         return self._by_number.get(number)
 
     def remove(self, client: Client) -> None:
-        """Forget a client."""
+        """Remove a client; its number is not used again."""
         self._by_identity.pop(client.identity, None)
         self._by_number.pop(client.number, None)
 
     def send(self, client: Client, message: msgspec.Struct) -> bool:
-        """Send a message; False when the client has gone without a word."""
+        """Send a message; False when the client is gone without having left."""
         return self._post(client.identity, wire.encode(message))
 
     def share(self, step: EngineOutputs) -> list[tuple[Client, EngineOutputs]]:
-        """The message of a step for each client: its own outputs, and the state of the engine."""
+        """Divide a step's message among the clients: each gets its own outputs, and the state of the engine."""
         for output in step.outputs:
             if output.finish_reason is not None:
                 self._end(output)
         clients = list(self._by_number.values())
+        # The usual case, which needs no division. Outputs of clients that are gone are ignored by the client's ledger.
         if len(clients) == 1:
             return [(clients[0], step)]
         records = self._records(step.outputs)
@@ -136,6 +139,7 @@ class Clients:
 
     def _enter(self, identity: bytes, *, is_owner: bool) -> Client:
         if is_owner:
+            # For good: after the owner has left no other client may take its place.
             self._is_owned = True
         else:
             self._num_guests += 1
@@ -151,7 +155,7 @@ class Clients:
             client.end((output.request_id, output.choice))
 
     def _records(self, outputs: Sequence[EngineOutput]) -> dict[int, list[EngineOutput]]:
-        """The outputs by the number of their client."""
+        """Group outputs by the number of their client."""
         records: dict[int, list[EngineOutput]] = {}
         for output in outputs:
             number = output.handle >> CLIENT_SHIFT
@@ -159,7 +163,7 @@ class Clients:
         return records
 
     def _columns(self, tokens: TokenColumns) -> dict[int, TokenColumns]:
-        """The rows by the number of their client."""
+        """Group rows by the number of their client."""
         handles = np.frombuffer(tokens.handles, np.int64)
         starts = np.frombuffer(tokens.starts, np.int32)
         token_ids = np.frombuffer(tokens.token_ids, np.int32)

@@ -1,4 +1,4 @@
-"""An engine core with everything that accompanies it, as its configuration wants it.
+"""Composition of an engine core with executor, KV connectors and observers, from its configuration.
 
 Owns: `find_observers`, which reads the entry-point group of observers; `build_engine`, which puts executor, KV services and
 observers around an engine core. Never does: step, or name an observer's class. Called by: the engine process, `InprocClient`.
@@ -26,11 +26,11 @@ NEEDED: Final[Mapping[str, str]] = MappingProxyType({
     "log_steps": "step_log",
     "sleeps": "lifecycle",
 })  # fmt: skip
-"""Fields of `EngineConfig` that an observer serves, with its name: without the observer such a wish is refused."""
+"""Fields of `EngineConfig` that an observer implements, with its name: without the observer such a setting is refused."""
 
 
 def find_observers() -> dict[str, ObserverFactory]:
-    """The factories of all installed observers, by name. Raises PluginError for one that cannot be imported."""
+    """Return the factories of all installed observers, by name. Raises PluginError for one that cannot be imported."""
     factories: dict[str, ObserverFactory] = {}
     for entry, source in entry_points_of(GROUP):
         try:
@@ -50,14 +50,16 @@ def build_engine(
     epoch: int = 0,
     steps_file: int | None = None,
 ) -> EngineCore:
-    """An engine core that is ready for its first request.
+    """Build an engine core that is ready for its first request.
 
-    factories:  of observers, by name.
+    factories:  factories of observers, by name.
     steps_file: see `EngineStart`.
     Raises ConfigError for a setting whose observer is not installed, and what executor, services and observers raise.
     """
+    # Before the executor, which may load weights for minutes only to be refused.
     _check_needed(config, factories)
     observers = _open_observers(factories, EngineStart(config, epoch, steps_file))
+    # Before the executor too: after a death, an observer replaces weights by those that the dead engine had.
     for observer in observers:
         config = observer.configure(config)
     executor = make_executor(config)
@@ -66,7 +68,7 @@ def build_engine(
 
 
 def _open_observers(factories: Mapping[str, ObserverFactory], start: EngineStart) -> list[EngineObserver]:
-    """The observers that the configuration wants, in the order of their calls."""
+    """Build the observers that the configuration needs, in the order of their calls."""
     opened = [factories[name](start) for name in sorted(factories)]
     return sorted((each for each in opened if each is not None), key=lambda each: each.order)
 

@@ -1,7 +1,7 @@
-"""A client's connection to an engine process.
+"""Connection of a client to an engine process.
 
-Owns: `EngineConnection`, the words that both ends begin with, whatever carries them; `SocketConnection`, over a socket of this
-machine, and noticing there that the other end is gone; `Voice`, which a connection that watches its engine needs of its client.
+Owns: `EngineConnection`, the handshake, independent of the transport; `SocketConnection`, over a socket of this machine, which
+detects that the other end is gone; `Voice`, the part of a client that a connection uses to watch its engine.
 Never does: know requests, or end the engine (`OwnedEngine` does). Called by: `ZmqClient`.
 """
 
@@ -25,11 +25,11 @@ from core.engine.greeting import GREETING, greeting_problem
 logger = logging.getLogger(__name__)
 
 LARGE_MESSAGE = 256 * 1024
-"""Bytes of a message from which on it is decoded outside the event loop: log-probabilities of a long prompt are many MB."""
+"""Size in bytes from which a message is decoded outside the event loop: log-probabilities of a long prompt take many MB."""
 
 
 class Voice(Protocol):
-    """A client's record of what the engine owes.
+    """The part of a client that shows whether the engine still answers.
 
     for_others: whether other clients wait for the engine too, whose open requests and calls this client does not know.
     """
@@ -38,20 +38,21 @@ class Voice(Protocol):
 
     @property
     def silence_s(self) -> float:
-        """Seconds for which it has said nothing although something waits for it."""
+        """Seconds without a message from the engine although something waits for one."""
         ...
 
     def ping(self) -> object:
-        """Request a sign of life, unless such a request is open."""
+        """Send a ping, unless the last one is still unanswered."""
         ...
 
 
 class EngineConnection:
-    """The way to one engine. Subclasses carry the payloads: `_greeted`, `_payload`, `post`, `until_ended`, `close`.
+    """A connection to one engine, owned by its client. Subclasses transport the payloads: `_greeted`, `_payload`, `post`,
+    `until_ended`, `close`.
 
-    address:           of the engine, which further clients connect to.
-    clock_offset_s:    what the engine's monotonic clock is ahead of ours.
-    max_message_bytes: that can be sent at once; None: any number.
+    address:           address of the engine, to which further clients connect.
+    clock_offset_s:    seconds that the engine's monotonic clock is ahead of this process's.
+    max_message_bytes: maximum size of a message; None: no limit.
     pid:               process id of the engine; None: this client did not start it.
     """
 
@@ -64,7 +65,7 @@ class EngineConnection:
         self._decoder = wire.engine_message_decoder()
 
     async def greet(self, start: wire.StartEngine | None = None) -> EngineReady:
-        """Greet and wait until the engine is up. start: makes this the connection of the engine's owner.
+        """Send the greeting and wait until the engine is ready. start: makes this the connection of the engine's owner.
 
         Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything
         else, such as another version of the protocol.
@@ -81,7 +82,7 @@ class EngineConnection:
         raise EngineDeadError(f"The engine process answered with {type(message).__name__}; expected EngineReady.")
 
     async def receive(self) -> EngineMessage:
-        """The next message. Raises EngineDeadError for one that cannot be read."""
+        """Return the next message. Raises EngineDeadError for one that cannot be read."""
         payload = await self._payload()
         try:
             if len(payload) > LARGE_MESSAGE:
@@ -91,45 +92,45 @@ class EngineConnection:
             raise EngineDeadError(f"The engine sent a message that cannot be read: {error}.") from error
 
     def post(self, payload: bytes) -> Awaitable[object]:
-        """Send. Messages leave in the order of the calls, and there is no limit of queued ones: awaiting it is optional."""
+        """Send a message. Messages are sent in the order of the calls, and any number may queue, so awaiting is optional."""
         raise NotImplementedError
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """Until the engine is gone; returns how it ended, as far as can be told from here.
+        """Wait until the engine is gone; returns how it ended, as far as this end can know.
 
-        voice: what is heard of it.
+        voice: shows how long the engine has been silent.
         """
         raise NotImplementedError
 
     def suspects(self) -> tuple[int, ...] | None:
-        """Handles of the sequences that the engine is computing; None: that is not known here."""
+        """Return the handles of the sequences that the engine is computing; None when this end cannot know."""
         return None
 
     async def leave(self, grace_s: float) -> None:
-        """Say that this client goes away, unless there is no time for that."""
+        """Send `Leave`, unless `grace_s` is 0."""
         if grace_s > 0:
             await self.post(wire.encode(Leave()))
 
     def give_up(self) -> None:
-        """The engine cannot be trusted any more. It is not ours to end."""
+        """Abandon an engine that cannot be trusted any more. Does nothing here: only its owner may end it."""
 
     def close(self) -> None:
-        """Give everything back; tasks that wait for a message must have been cancelled."""
+        """Close the sockets; tasks that wait for a message must have been cancelled."""
         raise NotImplementedError
 
     async def _greeted(self, parts: list[bytes]) -> bytes:
-        """Send the first message; returns the engine's greeting."""
+        """Send the frames of the first message; returns the engine's greeting."""
         raise NotImplementedError
 
     async def _payload(self) -> bytes:
-        """The next message as it came."""
+        """Return the next message, still encoded."""
         raise NotImplementedError
 
 
 class SocketConnection(EngineConnection):
-    """One socket to the engine that binds, or will bind, `address`. Use it from one event loop.
+    """One socket to the engine that binds, or will bind, `address`, used from one event loop.
 
-    linger_ms: how long what was sent last has for leaving when the connection is closed.
+    linger_ms: milliseconds for sending the last messages when the connection is closed.
     """
 
     linger_ms = 200
@@ -139,23 +140,26 @@ class SocketConnection(EngineConnection):
         self._context: zmq.asyncio.Context = zmq.asyncio.Context()
         self._socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
         wire.configure(self._socket)
+        # Before `connect`, so that no disconnection is missed. It is noticed at once, without pings.
         self._monitor: zmq.asyncio.Socket = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._socket.connect(address)
 
     def post(self, payload: bytes) -> Awaitable[object]:
-        """As above."""
+        """Send a message over the socket; large ones are not copied."""
+        # A copy of a large message would delay the event loop; for a small one it costs less than tracking the buffer.
         return self._socket.send(payload, copy=len(payload) <= LARGE_MESSAGE)
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """As above."""
+        """Wait until the socket reports a disconnection, which says nothing about its cause."""
         await recv_monitor_message(self._monitor)
         return EngineDeadError("The engine has closed the connection: its process ended.", cause="exit")
 
     def close(self) -> None:
-        """As above."""
+        """Close monitor and socket; the last messages have `linger_ms` to be sent."""
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=self.linger_ms)
+        # Last: it blocks until all sockets of the context are closed.
         self._context.term()
 
     async def _greeted(self, parts: list[bytes]) -> bytes:

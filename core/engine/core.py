@@ -1,4 +1,4 @@
-"""The engine core: requests in, one turn of steps at a time, outputs out.
+"""The engine core: takes requests, computes one step at a time, returns outputs.
 
 Owns: `EngineCore`: scheduler, step queue and executor under one epoch, and the calls of its observers. Never does: sockets,
 text, sampling, or anything that an observer can do, such as pausing, logging or preparing grammars.
@@ -29,17 +29,17 @@ from core.plugin.table import PluginTable
 from core.scheduler.results import StepOutputs
 
 SAVE_S = 3.0
-"""Seconds that saving cached KV blocks may take at the end; a client waits a little longer before it kills."""
+"""Limit in seconds of saving cached KV blocks at the end; a client waits a little longer before it kills the engine."""
 
 
 class EngineCore:
-    """Scheduler and executor under one epoch.
+    """Scheduler, step queue and executor of one engine, under one epoch.
 
-    A request can never stop the loop: one that cannot be added, whose step fails, or that breaks an invariant ends with
-    finish reason `error`, and no number of such requests ends the engine (see `Faults`).
+    A request can never stop the loop: one that cannot be added, whose step fails, or that breaks an invariant ends with finish
+    reason `error`, and no number of such requests ends the engine (see `Faults`).
 
     observers:   in the order in which their hooks are called.
-    kv_services: around the KV manager; None: blocks are cached on the device alone.
+    kv_services: connectors of the KV manager; None: blocks are cached on the device only.
 
     has_news, is_halted, waiting_clients: see `core.engine.observer.Engine`.
     """
@@ -75,16 +75,18 @@ class EngineCore:
         self._report = hooks(self.observers, "report")
         for observer in self.observers:
             observer.attach(self)
+        # After `attach`, in which observers may make their gates.
         self.sequences.gates += [observer.gate for observer in self.observers if observer.gate is not None]
         try:
             for observer in self.observers:
                 observer.before_first()
+        # A refused start must not leave the memory of the device in use.
         except CoreError:
             self.close()
             raise
 
     def compute(self, request: EngineRequest) -> list[EngineOutput]:
-        """Compute one request of the engine's own to its end, while there are no others; returns its outputs."""
+        """Compute an internal request to its end, while there are no others; returns its outputs."""
         self.add([request])
         outputs: list[EngineOutput] = []
         while self.has_work():
@@ -92,7 +94,7 @@ class EngineCore:
         return outputs
 
     def add(self, requests: Iterable[EngineRequest]) -> None:
-        """Queue sequences. One that the scheduler refuses comes back from the next step as an error output."""
+        """Queue sequences. One that the scheduler refuses gets an error output from the next step."""
         self.sequences.add(requests)
 
     def refuse(self, request_id: str, choice: int, handle: int, reason: str) -> None:
@@ -100,33 +102,33 @@ class EngineCore:
         self.sequences.refuse(request_id, choice, handle, reason)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
+        """Drop all choices of these requests, without an output. Unknown ids are ignored."""
         self.sequences.abort(request_ids)
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Forget single choices; unknown ones are ignored; nothing is reported."""
+        """Drop single choices, without an output. Unknown keys are ignored."""
         self.sequences.abort_choices(keys)
 
     def has_work(self) -> bool:
-        """Whether another step would do something."""
+        """Whether another step would compute or report something."""
         if self._runner.ended or self.has_news:
             return True
         return not self.is_halted and self.sequences.unfinished
 
     @property
     def waits(self) -> bool:
-        """Whether sequences wait for something that is done beside the steps: keys and values, or at a gate."""
+        """Whether sequences wait for work outside the steps: for keys and values, or at a gate."""
         return self.sequences.at_gates or self.scheduler.waits_for_kv
 
     def step(self) -> EngineOutputs:
-        """Plan one step and return the outputs of the oldest one in flight, which is the same one unless steps are
-        planned ahead.
+        """Plan one step and return the outputs of the oldest one in flight, the same step unless steps are planned ahead.
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
         for before_step in self._before_step:
             before_step()
         self.has_news = False
+        # `has_news` is cleared above because the message that this step returns has the news.
         outputs = StepOutputs() if self.is_halted else self._advance()
         runner = self._runner
         if runner.ended:
@@ -139,7 +141,7 @@ class EngineCore:
         return message
 
     def idle(self) -> int | None:
-        """Have the first observer that has something to do, or else the KV services, use a few milliseconds without work.
+        """Give a few idle milliseconds to the first observer that has something to do, otherwise to the KV services.
 
         Returns the milliseconds after which to call again if there is still no work; None: nothing is left to do.
         """
@@ -150,7 +152,7 @@ class EngineCore:
         return self.kv_services.save_idle(self.scheduler.kv, self.queue.copy)
 
     def stats(self) -> SchedulerStats:
-        """State of scheduler and KV cache now."""
+        """Return the present state of scheduler, KV cache and observers."""
         stats = self.scheduler.stats()
         self.kv_services.report(stats)
         for report in self._report:
@@ -158,19 +160,21 @@ class EngineCore:
         return stats
 
     def call(self, method: str, arguments: Mapping[str, Any] | None = None, client: int = OWNER) -> Any:
-        """Call a utility by name; returns its answer. client: the one that calls, by the engine's number.
+        """Call a utility by name; returns its result. client: number of the calling client.
 
         Raises UtilityError for an unknown method or argument, EngineDeadError when nothing can be computed any more.
         """
         return self._calls.call(method, arguments or {}, client)
 
     def client_gone(self, client: int) -> None:
-        """A client, by its number, will not come back."""
+        """Report to observers that a client is gone. client: its number."""
         for observer in self.observers:
             observer.client_gone(client)
 
     def close(self) -> None:
-        """Save what is cached to disk if asked for, wait for a step under way, and close the executor."""
+        """Let observers and KV services finish, which may save cached blocks, and close queue and executor."""
+        # The order matters: steps that have not begun are dropped first; observers still see the executor; the KV services
+        # copy blocks through the queue, so it is closed after them.
         self.queue.give_up()
         for observer in self.observers:
             observer.close()
@@ -185,6 +189,7 @@ class EngineCore:
         elif scheduler.in_flight:
             outputs = runner.finish_oldest()
         else:
+            # Outputs that are due must not wait for a gate.
             if not runner.ended:
                 self.sequences.await_gates()
             return StepOutputs()

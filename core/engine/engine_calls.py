@@ -1,4 +1,4 @@
-"""The utilities of an engine core by name.
+"""Utilities of an engine core by name.
 
 Owns: `EngineCalls`: the table, made for each call, and the reset of the prefix cache. Never does: know a utility of an
 observer. Called by: the engine core.
@@ -17,7 +17,7 @@ from core.scheduler.scheduler import Scheduler
 
 
 class EngineCalls:
-    """Utilities of one engine core, of its executor and of its observers."""
+    """The utilities of one engine core, of its executor and of its observers; owned by the core."""
 
     def __init__(
         self,
@@ -32,9 +32,9 @@ class EngineCalls:
         self._observers = observers
 
     def call(self, method: str, arguments: Mapping[str, Any], client: int) -> Any:
-        """Call the utility `method` with these arguments; returns its answer.
+        """Call the utility `method` with these arguments; returns its result.
 
-        client: the one that calls, by the engine's number.
+        client: number of the calling client.
         Raises UtilityError for an unknown method or argument, EngineDeadError when nothing can be computed any more.
         """
         utilities: dict[str, Callable[..., Any]] = {
@@ -46,6 +46,7 @@ class EngineCalls:
         for observer in self._observers:
             utilities |= observer.utilities(client)
         for observer in self._observers:
+            # Also for unknown methods: the pair of calls is balanced by `finally` in any case.
             observer.calling(method)
         try:
             return call_utility(utilities, method, arguments)
@@ -54,9 +55,9 @@ class EngineCalls:
                 observer.calling("")
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget all cached prefixes, in tiers too; False, and no change, while requests run.
+        """Drop all cached prefixes, in connectors too; False, without a change, while requests run.
 
-        reset_running_requests: whether those that run start over first, with the tokens that they have; then it is True.
+        reset_running_requests: whether running requests start over first, with their tokens; the result is then True.
         """
         if reset_running_requests:
             self._sequences.start_over()

@@ -1,7 +1,7 @@
-"""The contract of the part that computes an engine's steps.
+"""The contract of executors, which compute an engine's steps.
 
-Owns: the contract of an executor, its optional parts, and what builds one. Never does: compute. Called by: the step queue (asks
-for steps), held requests (have grammars prepared), the lifecycle (has memory given back and weights replaced),
+Owns: the contract of an executor, its optional parts, and of its maker. Never does: compute. Called by: the step queue
+(submits steps), held requests (prepare grammars), the lifecycle (releases memory and replaces weights),
 `core.engine.executors` (builds one); plugins of kind `executor` implement it.
 """
 
@@ -18,15 +18,15 @@ from core.api.weights import MemoryPart, WeightSource, WeightsState, WeightUpdat
 
 
 class Executor(Protocol):
-    """Computes steps, one after the other.
+    """Computes steps, one after the other; owned by the engine core.
 
     num_blocks: blocks of the KV cache.
     page_bytes: bytes of one block, in all layers of its group.
-    numerics:   what results depend on.
+    numerics:   name of the arithmetic that results depend on.
     phases:     (name, seconds) of the start.
 
-    An executor may also have `lockstep`, a bool: whether steps that compute nothing reach it too, because others compute
-    theirs at the same time.
+    An executor may also have `lockstep`, a bool: whether steps that compute nothing reach it too, because other engines
+    compute theirs at the same time.
     """
 
     num_blocks: int
@@ -43,12 +43,12 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Give memory and threads back."""
+        """Free memory and end threads."""
         ...
 
 
 class ExecutorMaker(Protocol):
-    """Kind `executor`: the object that `core_load` answers. It holds nothing of a device; the executor that it builds does."""
+    """A plugin of kind `executor`: the object that `core_load` returns. It uses no device; the executor that it builds does."""
 
     def build(self, config: EngineConfig) -> Executor:
         """Open the device, read the weights and return an executor that is ready for its first step.
@@ -60,40 +60,42 @@ class ExecutorMaker(Protocol):
 
 @runtime_checkable
 class QueueingExecutor(Executor, Protocol):
-    """An executor with a queue of its own. Without one, the engine's thread runs ahead of `execute` by one step.
+    """An executor with its own queue. Without one, the engine's thread plans one step ahead of `execute`.
 
-    max_in_flight: how many steps it takes before it is asked for the result of the first; 0: it has no queue after all.
+    max_in_flight: number of steps it accepts before the result of the first is requested; 0: it has no queue after all.
     """
 
     max_in_flight: int
 
     def submit(self, plan: StepPlan) -> object:
-        """Take a plan, to be computed after all earlier ones, and return a ticket for its result. Does not wait.
+        """Accept a plan, to be computed after all earlier ones, and return a ticket for its result. Does not wait.
 
         An exception fails the sequences of this step.
         """
         ...
 
     def result(self, ticket: object) -> StepResult:
-        """Wait for a step. An exception fails its sequences, and those of all steps behind it start over.
+        """Wait for a step and return its result.
 
-        Tickets are asked for in order and at most once. Those of steps that were given up are never asked for; whatever
-        became of them concerns nobody.
+        An exception fails the sequences of the step, and those of all later steps in flight start over.
+
+        Tickets are passed in order and at most once. Those of abandoned steps are never passed; their results are not needed.
         """
         ...
 
 
 @runtime_checkable
 class PreparingExecutor(Executor, Protocol):
-    """An executor that makes grammars ready beside its steps. Without it, a sequence's first step does."""
+    """An executor that prepares grammars while it computes steps. Otherwise a sequence's first step prepares its grammar."""
 
     def is_prepared(self, grammar: CompiledGrammar) -> bool:
-        """Whether a step would take this grammar without delay. Takes no time, and raises nothing."""
+        """Whether a step would use this grammar without delay. Returns at once, and raises nothing."""
         ...
 
     def prepare(self, grammar: CompiledGrammar) -> None:
-        """Import, read and keep whatever the grammar needs. Called by another thread than that of the steps, for one grammar
-        at a time, while steps are computed.
+        """Import, read and keep whatever the grammar needs.
+
+        Called while steps are computed, from another thread than theirs, for one grammar at a time.
 
         An exception ends the sequences with this grammar.
         """
@@ -102,82 +104,82 @@ class PreparingExecutor(Executor, Protocol):
 
 @runtime_checkable
 class CheckingExecutor(Executor, Protocol):
-    """An executor that looks at parameters of requests, for the plugins that read them."""
+    """An executor that checks the parameters of requests, for the plugins that read them."""
 
     def check_params(self, params: SamplingParams) -> str:
-        """What is wrong with them: a sentence, empty when nothing is. Called between two steps; raises nothing."""
+        """Return what is wrong with the parameters, as a sentence, or an empty string. Called between steps; raises nothing."""
         ...
 
 
 class Profiler(Protocol):
-    """Records what an executor does. Called by the thread that computes steps, between two of them.
+    """Profiler of an executor. Called by the thread that computes steps, between two of them.
 
-    Each raises UtilityError, which says why it cannot be done.
+    Each method raises UtilityError when it cannot be done, with the reason.
     """
 
     def start(self) -> str:
-        """Record from now on; returns where traces go."""
+        """Start recording; returns where traces are written."""
         ...
 
     def stop(self) -> None:
-        """Record no more, and begin to write."""
+        """Stop recording and start writing the trace."""
         ...
 
     def written(self) -> str | None:
-        """The newest trace; None while it is being written."""
+        """Return the newest trace; None while it is being written."""
         ...
 
 
 @runtime_checkable
 class ProfiledExecutor(Executor, Protocol):
-    """An executor whose steps can be recorded. profiler: None where none is configured."""
+    """An executor whose steps can be profiled. profiler: None when none is configured."""
 
     profiler: Profiler | None
 
 
 class Reloader(Protocol):
-    """Gives memory back and replaces weights. Called by the thread that computes steps, between two of them.
+    """Releases memory and replaces weights. Called by the thread that computes steps, between two of them.
 
     state:   sources and version of the weights.
-    missing: parts of the memory that are not there, also after a call that failed.
+    missing: parts of the memory that are released at present; right also after a call that failed.
     """
 
     state: WeightsState
 
     @property
     def missing(self) -> frozenset[MemoryPart]:
-        """As above."""
+        """Parts of the memory that are released at present."""
         ...
 
     def release(self, level: int) -> None:
-        """Give weights and cache back, whole or not at all. Raises UserError, OSError.
+        """Release weights and cache, completely or not at all. Raises UserError, OSError.
 
         level: 1 writes prepared weights to a file first.
         """
         ...
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
-        """Bring parts back. Raises UserError when that cannot be; parts that are back by then stay."""
+        """Restore parts. Raises UserError when that fails; parts restored by then stay."""
         ...
 
     def stage(self, update: WeightUpdate) -> WeightSource:
-        """Check an update, and copy what cannot be read again. Raises UserError, OSError."""
+        """Check an update, and copy the tensors that cannot be read again. Raises UserError, OSError."""
         ...
 
     def discard(self, source: WeightSource) -> None:
-        """Drop what was staged, unless the weights in use are made of it."""
+        """Drop a staged source, unless the weights in use come from it."""
         ...
 
     def settle(self, staged: Sequence[WeightSource]) -> None:
-        """Give back the memory of kept tensors that neither the weights in use nor `staged` are made of."""
+        """Free the memory of kept tensors that neither the weights in use nor `staged` need."""
         ...
 
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
-        """Use staged updates, all or none; plans after it name no sequence of one before. Raises UserError.
+        """Use staged updates, all or none; later plans name no sequence of an earlier plan. Raises UserError.
 
         Tensors that newer ones replace are kept until `settle`: the next engine may have to read them.
-        frees_first: whether the weights and the cache in use are given back before others are read. Raises EngineDeadError
-                     when neither they nor others can be read then.
+        frees_first: whether the weights and the cache in use are released before others are read. Raises EngineDeadError when
+                     neither the new ones nor the old ones can be read then.
         """
         ...
 
@@ -188,6 +190,6 @@ class Reloader(Protocol):
 
 @runtime_checkable
 class ReloadingExecutor(Executor, Protocol):
-    """An executor that sleeps, and takes new weights."""
+    """An executor that supports sleep and new weights."""
 
     reloader: Reloader

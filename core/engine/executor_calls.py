@@ -1,4 +1,4 @@
-"""What clients may ask of an executor besides steps.
+"""Utilities of an executor that clients may call.
 
 Owns: `ExecutorCalls`: the check of a request's parameters, and the profiler. Never does: step. Called by: the engine core, for
 its utilities.
@@ -18,23 +18,27 @@ from core.engine.step_queue import StepQueue
 
 
 class ExecutorCalls:
-    """Of one executor. queue: its own; calls are made between two steps."""
+    """The utilities of one executor. queue: its step queue; calls are made between two steps."""
 
     def __init__(self, executor: Executor, queue: StepQueue) -> None:
         self._executor = executor
         self._queue = queue
 
     def utilities(self) -> dict[str, Callable[..., Any]]:
-        """What clients may call, by name."""
+        """Return the utilities by name."""
         return {
             "check_params": self.check_params,
             "start_profile": lambda: self._queue.beside(self._profiler().start),
             "stop_profile": lambda: self._queue.beside(self._profiler().stop),
+            # Not between steps: it only returns a path, and a client polls it.
             "written_profile": lambda: self._profiler().written(),
         }
 
     def check_params(self, params: SamplingParams | Mapping[str, Any]) -> str:
-        """What is wrong with a request's parameters, for whatever reads them here. Other processes send plain values."""
+        """Return what the executor's plugins find wrong with a request's parameters, as a sentence, or an empty string.
+
+        Other processes send them as plain values.
+        """
         executor = self._executor
         if not isinstance(executor, CheckingExecutor):
             return ""
@@ -43,7 +47,7 @@ class ExecutorCalls:
         return str(found)
 
     def _profiler(self) -> Profiler:
-        """Raises UtilityError where there is none."""
+        """Return the executor's profiler. Raises UtilityError when there is none."""
         executor = self._executor
         profiler = executor.profiler if isinstance(executor, ProfiledExecutor) else None
         if profiler is None:

@@ -1,4 +1,4 @@
-"""The executor that a configuration chose, found in the table of plugins.
+"""Loading of the executor that a configuration names, from the table of plugins.
 
 Owns: loading its plugin, and the check of what it builds. Never does: choose one, compute, or name one.
 Called by: the engine process, the client in one process.
@@ -37,6 +37,7 @@ def build_executor(config: EngineConfig) -> Executor:
     except Exception as error:
         plugins.blame(error)
         raise
+    # A plugin may return anything; here the error names the plugin, later it would be an AttributeError of some step.
     lacking = missing_parts([Executor], executor)
     if lacking:
         row = plugins.row(KIND, name)
@@ -46,11 +47,11 @@ def build_executor(config: EngineConfig) -> Executor:
 
 
 def import_executor(target: str | None) -> tuple[ExecutorFactory, float]:
-    """Import an executor before the configuration is known: this is the slowest part of a start.
+    """Import an executor before the configuration is known, because importing is the slowest part of a start.
 
-    target: MODULE:CLASS of an executor that is no plugin; None: the plugin that serves unless another one is named.
+    target: MODULE:CLASS of an executor that is no plugin; None: the default plugin.
 
-    Returns what builds the executor, and the seconds that the import took.
+    Returns the factory of the executor, and the seconds that the import took.
     """
     begin = time.perf_counter()
     if target is None:
@@ -63,7 +64,7 @@ def import_executor(target: str | None) -> tuple[ExecutorFactory, float]:
 
 
 def _import_usual() -> None:
-    """Have the engine's own executor import what it needs, so that loading it later takes no time."""
+    """Have the default executor import its libraries, so that loading it later takes no time."""
     row = own_row(KIND)
     if row is None:
         return

@@ -1,11 +1,10 @@
-"""When an engine is broken, and not merely met by bad requests.
+"""Distinction between a broken engine and bad requests.
 
-Owns: what goes wrong in a row, and the request that the engine computes to find out whether it still can. Never does:
-mend anything. Called by: the engine core.
+Owns: the count of consecutive faults, and the probe, a request that shows whether the engine can still compute. Never does:
+repair anything. Called by: the engine core.
 
-A request can never end the engine. After `FAULTS_BEFORE_PROBE` faults in a row one token of a request of the engine's own
-is computed, alone: when that fails too, executor or scheduler are broken; when it succeeds, the requests were at fault,
-and counting begins anew.
+A request can never end the engine. After `FAULTS_BEFORE_PROBE` consecutive faults one token of the probe is computed, alone.
+When that fails too, executor or scheduler are broken; when it succeeds, the requests were at fault, and counting starts again.
 """
 
 from __future__ import annotations
@@ -17,22 +16,23 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import StepPlan
 
 MAX_IDLE_STEPS = 1000
-"""Steps in a row that may plan nothing although requests wait; more is a fault of the scheduler, not a reason to hang."""
+"""Limit of consecutive steps that plan nothing although requests wait; beyond it the scheduler counts as broken, so that the
+engine ends instead of hanging."""
 
 FAULTS_BEFORE_PROBE = 8
-"""Faults in a row (steps that failed, broken invariants), without a step in between that went well, after which the engine
-computes a request of its own. However many bad requests come, that one is not at fault."""
+"""Consecutive faults (failed steps, broken invariants), without a successful step in between, after which the engine computes
+the probe. However many bad requests there are, the probe is none of them."""
 
 MAX_VIOLATIONS = 16
-"""Broken invariants in a row that can be blamed on no request, so that none ends with them: the scheduler is broken."""
+"""Limit of consecutive broken invariants without a request at work: no request ends with them, so they might never end."""
 
 
 class Faults:
-    """Counts in a row. Every method that counts may raise EngineDeadError.
+    """Counts consecutive faults of one engine. Every method that counts may raise EngineDeadError.
 
-    probe: the engine's own request; nobody waits for its output.
+    probe: the engine's own request; its output has no receiver.
 
-    pooling: of the probe, where the engine has no tokens to give.
+    pooling: pooling of the probe, for an engine that generates no tokens.
     """
 
     def __init__(self, pooling: Pooling | None = None) -> None:
@@ -48,12 +48,13 @@ class Faults:
         return self._num_faults >= FAULTS_BEFORE_PROBE
 
     def went_well(self) -> None:
-        """A step that computed something was finished."""
+        """Reset the counts after a successful step that computed something."""
         self._num_faults = 0
         self._num_violations = 0
 
     def step_failed(self, plan: StepPlan, cause: str, error: Exception) -> None:
-        """The executor could not compute a plan. cause: why, in words."""
+        """Count a plan that the executor could not compute. cause: the reason, as text."""
+        # The probe runs alone and ends with its first token, so a step that computes it has it among `new`.
         if any(new.request.key == self.probe.key for new in plan.new):
             raise EngineDeadError(
                 f"The executor failed in {self._num_faults + 1} steps in a row, the last of which computed one token of "
@@ -62,7 +63,8 @@ class Faults:
         self._num_faults += 1
 
     def scheduler_broke(self, guilty: EngineRequest | None, error: Exception) -> None:
-        """The scheduler raised `error`. guilty: the request that it was at work on, if any."""
+        """Count an exception of the scheduler. guilty: the request that it was handling, if any."""
+        # A request at work ends with its violation, so such violations end when the bad requests do.
         self._num_violations += guilty is None
         was_probe = guilty is not None and guilty.key == self.probe.key
         if was_probe or self._num_violations >= MAX_VIOLATIONS:
@@ -72,7 +74,7 @@ class Faults:
         self._num_faults += 1
 
     def moved(self, moves: bool) -> None:
-        """A step was planned. moves: whether it, or what was finished meanwhile, brings anybody further."""
+        """Count a planned step. moves: whether it computes something, or a finished one had outputs."""
         self._num_idle = 0 if moves else self._num_idle + 1
         if self._num_idle > MAX_IDLE_STEPS:
             raise EngineDeadError(f"The scheduler planned nothing in {self._num_idle} steps although requests wait.")

@@ -1,4 +1,4 @@
-"""A place in front of the scheduler where sequences wait.
+"""The contract of gates, at which sequences wait before they reach the scheduler.
 
 Owns: `Gate`, the contract. Never does: decide why a sequence waits. Called by: an engine core's sequences; an observer has one.
 """
@@ -12,30 +12,29 @@ from core.api.step_plan import SequenceKey
 
 
 class Gate:
-    """Sequences that have come and are not scheduled yet. This one keeps none.
+    """Sequences that have arrived and are not scheduled yet, owned by an observer. This base class keeps none.
 
-    num_live: sequences here that go on by themselves, so that the engine has work. Sequences that wait for a call of a
-              client are not counted.
+    num_live: number of sequences here that will continue without a client's call, so that the engine has work.
     """
 
     @property
     def num_live(self) -> int:
-        """As above."""
+        """Number of sequences here that will continue without a client's call."""
         return 0
 
     def hold(self, request: EngineRequest) -> bool:
-        """Keep a sequence that has come; False: it need not wait here."""
+        """Keep a sequence that has arrived; False: it need not wait here."""
         return False
 
     def await_one(self, seconds: float) -> None:
-        """Wait until a live sequence may go on, at most `seconds`; return at once when there is none."""
+        """Wait until a live sequence may continue, at most `seconds`; return at once when there is none."""
 
     def take_live(self) -> list[EngineRequest]:
-        """Hand over all live sequences; the gate has none afterwards."""
+        """Return all live sequences and keep none of them."""
         return []
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget all choices of these requests; unknown ids are ignored."""
+        """Drop all choices of these requests; unknown ids are ignored."""
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Forget single choices; unknown ones are ignored."""
+        """Drop single choices; unknown ones are ignored."""

@@ -1,9 +1,9 @@
-"""The first words of both ends of a connection, which say what protocol they speak.
+"""The first message of both ends of a connection, which names the protocol's version.
 
 Owns: the version of the protocol and its check. Never does: send. Called by: both ends, before they decode anything.
 
 A client's first message is its greeting; the engine answers with its own. Major versions must be equal; minor ones may
-differ (`core.api.messages` says what raises which).
+differ (`core.api.messages` lists which change raises which).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FORM = re.compile(rb"core-engine (\d{1,9})\.(\d{1,9})")
 
 
 def greeting_problem(greeting: bytes, peer: str) -> str:
-    """Why we cannot talk to a peer that greets like that, as a sentence, or an empty string. peer: `engine` or `client`."""
+    """Return why a peer with this greeting is incompatible, as a sentence, or an empty string. peer: `engine` or `client`."""
     words = _FORM.fullmatch(greeting)
     if words is None:
         return f"The {peer} greeted with {greeting[:80]!r}; expected {GREETING!r}."

@@ -1,4 +1,4 @@
-"""The client for an engine in the same process.
+"""The client of an engine in the same process.
 
 Owns: `InprocClient`, whose caller drives the steps. Never does: encode messages, threads, text.
 Called by: the `LLM` class.
@@ -19,7 +19,7 @@ from core.engine.ledger import Ledger
 
 
 class InprocClient:
-    """An engine core that runs when `step` is called. executor: None: the one that the configuration chose."""
+    """An engine core that runs when `step` is called. executor: None: the one that the configuration names."""
 
     def __init__(self, config: EngineConfig, executor: Executor | None = None) -> None:
         make_executor = build_executor if executor is None else (lambda config: executor)
@@ -28,34 +28,34 @@ class InprocClient:
         self._closed = False
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        """Queue sequences."""
+        """Queue sequences; they get their handles here."""
         self._ledger.admit(requests)
         self.core.add(requests)
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Forget all choices of these requests."""
+        """Abort all choices of these requests; unknown ids are ignored."""
         self._ledger.forget(request_ids)
         self.core.abort(request_ids)
 
     def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
-        """Forget single choices, named (request_id, choice)."""
+        """Abort single choices, named (request_id, choice); unknown ones are ignored."""
         self._ledger.forget_choices(keys)
         self.core.abort_choices(keys)
 
     def has_work(self) -> bool:
-        """Whether another step would do something."""
+        """Whether another step would compute or report something."""
         return self.core.has_work()
 
     def step(self) -> list[EngineOutput]:
-        """Run one step. Raises EngineDeadError when the engine is broken."""
+        """Run one step and return its outputs. Raises EngineDeadError when the engine is broken."""
         return self._ledger.accept(self.core.step())
 
     def stats(self) -> SchedulerStats:
-        """State of the scheduler now."""
+        """Return the present state of the engine."""
         return self.core.stats()
 
     def reset_prefix_cache(self, *, restart: bool = False) -> bool:
-        """Forget all cached prefixes; False when running requests still hold blocks.
+        """Drop all cached prefixes; False, without a change, when running requests still use blocks.
 
         restart: whether those requests start over first, with the tokens that they have.
         """
@@ -68,7 +68,7 @@ class InprocClient:
         return executor.worker
 
     def close(self) -> None:
-        """Give the engine's memory and threads back; may be called twice."""
+        """Free the engine's memory and threads; may be called twice."""
         if not self._closed:
             self._closed = True
             self.core.close()

@@ -1,6 +1,6 @@
-"""Which output the client expects next of each live sequence.
+"""Expected outputs of a client's live sequences.
 
-Owns: the handles of the client's sequences, the check of epochs and start indices, and the spelling out of columns.
+Owns: the handles of the client's sequences, the check of epochs and start indices, and the expansion of columns.
 Never does: receive or deliver. Called by: both clients.
 """
 
@@ -16,10 +16,10 @@ from core.api.step_plan import SequenceKey
 
 @dataclass(slots=True)
 class Expected:
-    """One live sequence.
+    """One live sequence as the client expects it.
 
-    next_start: output tokens that have arrived.
-    begin_time: when its prompt began to be computed, for its next output; 0.0 when that is known.
+    next_start: number of output tokens that have arrived.
+    begin_time: time at which its prompt began to be computed, until an output has carried it; 0.0 before and after.
     """
 
     key: SequenceKey
@@ -29,7 +29,7 @@ class Expected:
 
 
 class Ledger:
-    """The next start index of every live sequence of one engine epoch. client: the engine's number of this client."""
+    """The next start index of every live sequence of one client and engine epoch. client: the engine's number of the client."""
 
     def __init__(self, epoch: int, client: int = 0) -> None:
         self.epoch = epoch
@@ -41,9 +41,10 @@ class Ledger:
         return len(self._live)
 
     def admit(self, requests: Iterable[EngineRequest]) -> None:
-        """Expect outputs of these sequences, behind what they have already given, under the handles that they get here."""
+        """Assign handles to these sequences and expect their outputs, after the tokens of resumed ones."""
         for request in requests:
             request.handle = self._next_handle
+            # Never used again, so that late outputs of an aborted sequence find no other one.
             self._next_handle += 1
             num_given = 0 if request.resume is None else len(request.resume.output_token_ids)
             expected = Expected(request.key, request.handle, num_given)
@@ -51,28 +52,29 @@ class Ledger:
             self._by_handle[request.handle] = expected
 
     def name_of(self, handle: int) -> str | None:
-        """The request id of a live sequence."""
+        """Return the request id of the live sequence with this handle, or None."""
         expected = self._by_handle.get(handle)
         return None if expected is None else expected.key[0]
 
     def forget(self, request_ids: Iterable[str]) -> None:
-        """Drop what still comes of these requests."""
+        """Ignore all further outputs of these requests."""
         for request_id in request_ids:
             for expected in list(self._live.get(request_id, {}).values()):
                 self._drop(expected)
 
     def forget_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Drop what still comes of single choices."""
+        """Ignore all further outputs of single choices."""
         for request_id, choice in keys:
             expected = self._live.get(request_id, {}).get(choice)
             if expected is not None:
                 self._drop(expected)
 
     def accept(self, message: EngineOutputs) -> list[EngineOutput]:
-        """The outputs of live sequences, those in columns too; none when the epoch is stale.
+        """Return the outputs of live sequences, including those in columns; none when the epoch is stale.
 
-        Sequences are known by their handles: late outputs of an aborted request are not taken for those of a new one with
-        the same id, and outputs get the client's own id back, whatever the engine calls the request.
+        Sequences are identified by their handles, so late outputs of an aborted request are not mistaken for those of a new one
+        with the same id. Outputs get the client's own id back, whatever the engine calls the request.
+
         Raises EngineDeadError when a live sequence's tokens do not continue where the last ones ended.
         """
         if message.epoch != self.epoch:
@@ -90,12 +92,12 @@ class Ledger:
         return accepted
 
     def _of_columns(self, message: EngineOutputs) -> list[EngineOutput]:
-        """One token each, for most sequences of a step."""
+        """Expand the columns of a step, one token for each sequence."""
         accepted: list[EngineOutput] = []
         for handle, start, token_id in message.tokens:
             expected = self._by_handle.get(handle)
             if expected is not None:
-                if start != expected.next_start:  # asked here, as it is for every token
+                if start != expected.next_start:  # compared here, to save a call for every token
                     self._check(expected, start)
                 expected.next_start = start + 1
                 accepted.append(EngineOutput(*expected.key, start, [token_id]))
@@ -136,5 +138,5 @@ def _tell_begin(expected: Expected, output: EngineOutput) -> None:
 
 
 def _is_refusal(output: EngineOutput) -> bool:
-    """Whether a request ended before it began in this engine, whatever it had been given before by another one."""
+    """Whether a request ended before it began in this engine, whatever tokens it got from an earlier one."""
     return output.start == 0 and output.finish_reason == "error" and not output.token_ids

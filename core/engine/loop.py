@@ -41,16 +41,16 @@ logger = logging.getLogger(__name__)
 
 IDLE_POLL_MS = 10
 QUIET_MS = 10
-"""Silence after which idle time has begun."""
+"""Milliseconds without a message after which the engine counts as idle."""
 HOLDER_MS = 1000
-"""Time between two looks for clients that halt the engine while they wait for something."""
+"""Milliseconds between two checks that clients which halt the engine are still there."""
 
 
 class EngineLoop:
-    """Serves the clients of one engine.
+    """The main loop of one engine process: serves its clients.
 
     ready: greeting sent to a new client.
-    clock: seconds, of the machine's monotonic clock.
+    clock: returns seconds of the machine's monotonic clock.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class EngineLoop:
         while True:
             if not self._core.has_work():
                 self._await_message()
+            # After a step that did nothing the next one would do nothing either until a message comes, at full processor load.
             self._drain(IDLE_POLL_MS if idle else 0)
             if not self._running:
                 return
@@ -90,9 +91,9 @@ class EngineLoop:
                     self._send(client, message)
 
     def _await_message(self) -> None:
-        """Wait for the next message; in silence the engine does what is left to do, a little at a time.
+        """Wait for the next message; without one, let the engine do idle work, a little at a time.
 
-        While a client halts the engine, it is asked for now and then: one that is gone without a word lets go.
+        Clients that halt the engine are checked now and then: one that has disappeared halts it no longer.
         """
         timeout_ms: int | None = QUIET_MS
         while not self._socket.poll(timeout_ms):
@@ -105,7 +106,7 @@ class EngineLoop:
                     return
 
     def _look_for(self, numbers: Iterable[int]) -> None:
-        """Drop those of these clients that cannot be reached, unless that was done a moment ago."""
+        """Drop the given clients that cannot be reached; at most once in `HOLDER_MS`."""
         now = self._clock()
         if now - self._looked_at < HOLDER_MS / 1000:
             return
@@ -115,10 +116,11 @@ class EngineLoop:
             if client is None:
                 self._core.client_gone(number)
             else:
+                # A ROUTER reports that a peer is gone only when something is sent to it, so any message serves as a probe.
                 self._send(client, EngineOutputs(self._ready.epoch, [], self._core.stats()))
 
     def _drain(self, timeout_ms: int) -> None:
-        """Handle all messages that wait; wait for the first one up to `timeout_ms`."""
+        """Handle all waiting messages; wait up to `timeout_ms` for the first one."""
         if timeout_ms != 0:
             self._socket.poll(timeout_ms)
         while self._running and cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
@@ -163,6 +165,7 @@ class EngineLoop:
                 self._shut_down(client)
 
     def _add(self, client: Client, message: AddRequest) -> None:
+        # Outputs are routed by handle: with another client's handle they would reach that client.
         if not all(client.owns(handle) for handle in message.handles):
             logger.error("Client %d sent a request under handles that are not its own.", client.number)
             return
@@ -177,6 +180,7 @@ class EngineLoop:
             return
         for request in requests:
             request.request_id = name
+        # Recorded before `add`, so that an immediate refusal finds the choice to end.
         client.live.setdefault(name, set()).update(request.choice for request in requests)
         self._core.add(requests)
 
@@ -202,11 +206,11 @@ class EngineLoop:
             self._drop(other)
 
     def _dismiss(self, client: Client, reason: str) -> None:
-        """Tell a client, should it still be there, that the engine is none for it any more."""
+        """Report to a client, if it is still there, that the engine no longer serves it."""
         self._clients.send(client, EngineFailed(self._ready.epoch, reason, True, ""))
 
     def _drop(self, client: Client) -> None:
-        """Forget a client and all that it asked for."""
+        """Remove a client, abort its requests, and end what it halts."""
         self._clients.remove(client)
         self._core.abort(list(client.live))
         self._core.client_gone(client.number)
@@ -221,7 +225,7 @@ class EngineLoop:
                 self._dismiss(other, "its owner has ended it.")
 
     def _refuse(self, client: Client, payload: bytes, error: Exception) -> None:
-        """A message that cannot be read ends its own requests, if they can be made out, and nothing else."""
+        """Refuse the requests of a message that cannot be read, as far as their names and handles can be."""
         logger.error("A message of %d bytes could not be read: %s", len(payload), error)
         try:
             beginning = msgspec.msgpack.decode(payload, type=wire.AddedNames)
@@ -233,10 +237,10 @@ class EngineLoop:
                 self._core.refuse(name, choice, handle, f"The request could not be read by the engine: {error}")
 
     def _answer(self, client: Client, message: Utility) -> None:
-        """Call a utility. All clients hear of one that may take long before it begins, and when it has ended.
+        """Call a utility and send its result. All clients are notified before a long one begins, and when it has ended.
 
-        They hear of a change of the engine's state before the caller gets its answer. If the caller took the state from the
-        answer, it could do so after a later message and go back to an older state.
+        They receive a change of the engine's state before the caller gets its result. If the caller took the state from the
+        result, it could read that after a later message and go back to an older state.
         """
         takes_long = message.method in LONG
         if takes_long:
@@ -255,7 +259,7 @@ class EngineLoop:
             self._send(client, EngineOutputs(self._ready.epoch, [], stats))
 
     def _call(self, client: Client, message: Utility) -> UtilityResult:
-        """Call a utility. What is wrong with the call is the client's affair; what fails in it is logged too.
+        """Call a utility. A wrong call is reported to the client only; a failure within the utility is logged too.
 
         Raises EngineDeadError when nothing can be computed any more.
         """

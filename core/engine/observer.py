@@ -1,11 +1,11 @@
-"""Parts that accompany an engine core, and what they see of it.
+"""Observers of an engine core, and the part of the core that they may use.
 
-Owns: `EngineObserver`, the hooks that an engine core calls around its steps; `EngineStart`, which observers are made from;
+Owns: `EngineObserver`, the hooks that an engine core calls around its steps; `EngineStart`, from which observers are made;
 `Engine`, the engine core as an observer sees it. Never does: name an observer.
 Called by: `EngineCore` and its parts (call the hooks), the composition (builds observers), every observer.
 
-An observer implements the hooks that it needs. A step costs nothing for those that it leaves alone. What a hook raises ends
-the engine, so an observer catches what it can do without.
+An observer implements the hooks that it needs; the others cost nothing in a step. An exception of a hook ends the engine, so
+an observer catches errors that it can tolerate.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from core.scheduler.step import Step
 class Engine(Protocol):
     """An engine core as its observers see it.
 
-    config:          one that has other weights replaces it.
+    config:          the configuration; replaced when the engine gets other weights.
     scheduler:       fields of its `lasting_stats` that are not the scheduler's own belong to the observers.
-    has_news:        whether the next message is due although no request has work.
-    is_halted:       whether no step is planned; requests that are there stay as they are.
-    waiting_clients: clients, by number, whose calls halt the engine, so that the loop checks whether they still live.
+    has_news:        whether a message must be sent although no request has work.
+    is_halted:       whether no step is planned; requests stay as they are.
+    waiting_clients: numbers of clients whose calls halt the engine, so that the loop checks whether they still exist.
     """
 
     config: EngineConfig
@@ -46,15 +46,15 @@ class Engine(Protocol):
     waiting_clients: tuple[int, ...]
 
     def compute(self, request: EngineRequest) -> list[EngineOutput]:
-        """Compute one request of the engine's own to its end, while there are no others; returns its outputs."""
+        """Compute an internal request to its end, while there are no others; returns its outputs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStart:
-    """What an observer is made from, before there is an executor.
+    """The arguments from which an observer is made, before there is an executor.
 
-    steps_file: descriptor of the file in which the engine notes its steps for its owner; None: nobody reads of them.
+    steps_file: descriptor of the file in which the engine records its steps for its owner; None: no owner reads them.
     """
 
     config: EngineConfig
@@ -63,11 +63,11 @@ class EngineStart:
 
 
 class EngineObserver:
-    """One part that accompanies an engine core. Every hook does nothing by default.
+    """An optional part that accompanies an engine core, which calls its hooks. Every hook does nothing by default.
 
-    order: observers are called by rising `order`, those with the same one by their names.
-    gate:  sequences that it keeps back; None: it keeps none. Read once, after `attach`.
-    trace: receives each step while it is computed; None: it needs none. The step queue takes the first one.
+    order: observers are called in ascending `order`, those with equal `order` by name.
+    gate:  the gate at which it keeps sequences back; None: it has none. Read once, after `attach`.
+    trace: receives each step while it is computed; None: not needed. The step queue uses the first one.
     """
 
     order: int = 100
@@ -75,23 +75,23 @@ class EngineObserver:
     trace: Trace | None = None
 
     def configure(self, config: EngineConfig) -> EngineConfig:
-        """The configuration to build executor and engine from, such as with the weights of an engine that died."""
+        """Return the configuration from which to build executor and engine, for example with the weights of a dead engine."""
         return config
 
     def attach(self, engine: Engine) -> None:
-        """The engine is built. Called once, before every other hook but `configure`."""
+        """Keep the built engine. Called once, before every other hook except `configure`."""
 
     def before_first(self) -> None:
-        """All observers are attached, and no request has come. A CoreError from here ends the start of the engine."""
+        """Act after all observers are attached and before the first request. A CoreError ends the start of the engine."""
 
     def before_step(self) -> None:
-        """A step begins. Called for halted engines too."""
+        """Act before a step. Called for halted engines too."""
 
     def submitted(self, step: Step) -> None:
-        """A step is about to be handed to the executor."""
+        """Act before a step is passed to the executor."""
 
     def finished(self, step: Step) -> None:
-        """The scheduler has read the results of a step that computed something."""
+        """Act after the scheduler has read the results of a step that computed something."""
 
     def idle(self) -> int | None:
         """Use a few milliseconds in which the engine has no work.
@@ -102,27 +102,28 @@ class EngineObserver:
         return None
 
     def calling(self, method: str) -> None:
-        """A utility is about to be called; `method` is empty: it has returned or raised."""
+        """Act before a utility is called, and, with an empty `method`, after it has returned or raised."""
 
     def client_gone(self, client: int) -> None:
-        """A client will not come back. client: its number."""
+        """Act after a client is gone. client: its number."""
 
     def report(self, stats: SchedulerStats) -> None:
-        """Add to a copy of the statistics."""
+        """Add counters to a copy of the statistics."""
 
     def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
-        """Utilities by name, as one client calls them. client: its number."""
+        """Return the utilities, by name, for the calls of one client. client: its number."""
         return {}
 
     def close(self) -> None:
-        """The engine ends: nobody waits for steps any more, and the executor is still there."""
+        """Finish: the engine ends, no step is needed any more, and the executor is still open."""
 
 
 ObserverFactory = Callable[[EngineStart], EngineObserver | None]
-"""Makes an observer; None where the configuration asks for none."""
+"""Function that makes an observer, or returns None when the configuration does not need it."""
 
 
 def hooks(observers: Sequence[EngineObserver], name: str) -> tuple[Callable[..., Any], ...]:
-    """The hook called `name` of every observer that implements it."""
+    """Return the hook called `name` of every observer that implements it."""
     default = getattr(EngineObserver, name)
+    # Resolved once, so that a step makes no call for hooks that are left alone.
     return tuple(getattr(observer, name) for observer in observers if getattr(type(observer), name) is not default)

@@ -1,8 +1,8 @@
 """The engine process: `python -P -m core.engine.process --address ipc://...`.
 
-Owns: the process around one `EngineCore`: its socket, its start, its last words. Never does: schedule, compute, decide when
-to end on its own: it ends on `Shutdown`, with its parent, or when the engine is broken. Called by: `EngineProcess`, as a
-child whose standard input stays open while the parent lives.
+Owns: the process around one `EngineCore`: its socket, its start, its last message. Never does: schedule, compute, decide when
+to end by itself: it ends on `Shutdown`, with its parent, or when the engine is broken. Called by: `EngineProcess`, as a child
+whose standard input stays open while the parent lives.
 """
 
 from __future__ import annotations
@@ -33,22 +33,24 @@ from core.processes import end_with_parent, leave_signals_to_parent
 
 
 def serve(socket: zmq.Socket[bytes], executor_target: str | None, steps_file: int | None = None) -> int:
-    """Wait for the owner, build, loop. Returns the exit code; failures are reported to all clients.
+    """Wait for the owner, build the engine and run its loop. Returns the exit code; failures are reported to all clients.
 
-    executor_target: MODULE:CLASS of an executor that is no plugin; None: the plugin that the configuration chose.
-    steps_file: descriptor of the file in which steps are noted for the owner; None: there is none.
+    executor_target: MODULE:CLASS of an executor that is no plugin; None: the plugin that the configuration names.
+    steps_file: descriptor of the file in which steps are recorded for the owner; None: there is none.
     """
     epoch = 0
     clients = Clients(socket)
-    gc.disable()  # what a start makes is there to stay: looking for garbage among it takes a fifth of a second
+    gc.disable()  # objects of a start stay alive: searching them for garbage takes a fifth of a second
     try:
-        importing = ThreadPoolExecutor(1).submit(import_executor, executor_target)  # slow; the configuration may be too
-        finding = ThreadPoolExecutor(1).submit(find_observers)  # what it raises is for the owner, too
+        # Imports are the slowest part of a start, and the owner may take long to send the configuration: both at once.
+        importing = ThreadPoolExecutor(1).submit(import_executor, executor_target)
+        finding = ThreadPoolExecutor(1).submit(find_observers)  # its errors are raised below, where the owner gets them
         start = await_owner(clients)
         epoch = start.epoch
         setup_logging(start.log_level, "engine", config=start.config.log_config)
         make_executor, import_s = importing.result()
         core = build_engine(start.config, make_executor, finding.result(), epoch=epoch, steps_file=steps_file)
+        # Everything up to here lives as long as the process, so later collections need not visit it.
         gc.freeze()
         gc.enable()
         try:
@@ -75,7 +77,7 @@ def serve(socket: zmq.Socket[bytes], executor_target: str | None, steps_file: in
 
 
 def await_owner(clients: Clients) -> wire.StartEngine:
-    """The owner's first message. Clients that greet before it hear of the engine when it is up."""
+    """Wait for the owner's first message and return it. Clients that greet earlier are welcomed once the engine is ready."""
     while True:
         received = clients.receive()
         if received is not None and received[1]:
@@ -83,15 +85,16 @@ def await_owner(clients: Clients) -> wire.StartEngine:
 
 
 def remove_socket(address: str) -> None:
-    """Remove the directory of the socket: its owner is gone and cannot do so."""
+    """Remove the directory of the socket, because its owner is gone and cannot do so."""
     socket_path = address.removeprefix("ipc://")
     shutil.rmtree(os.path.dirname(socket_path), ignore_errors=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point of the engine process."""
+    # Ctrl+C reaches every process of the terminal; the parent decides when the engine ends.
     leave_signals_to_parent()
-    faulthandler.enable()  # a crash, and the signal that ends a step without end, leave the stacks in the log
+    faulthandler.enable()  # a crash, or the signal that ends a hanging step, then leaves the stacks in the log
     parser = argparse.ArgumentParser(prog="core.engine.process", description="One engine; started by its client.")
     parser.add_argument("--address", required=True)
     parser.add_argument("--executor", help="MODULE:CLASS of an executor that is no plugin, for tests")
@@ -101,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     socket = context.socket(zmq.ROUTER)
     wire.configure(socket)
     socket.bind(options.address)
-    end_with_parent(0, partial(remove_socket, options.address))  # after the socket was made: it must be all there
+    end_with_parent(0, partial(remove_socket, options.address))  # after the bind: what is removed must exist by then
     try:
         return serve(socket, options.executor, options.breadcrumbs)
     finally:

@@ -1,4 +1,4 @@
-"""The scheduler of an engine, as its configuration wants it.
+"""Building of an engine's scheduler from its configuration.
 
 Owns: `build_scheduler`: the policy plugin, and empty KV managers over the executor's blocks. Never does: schedule.
 Called by: the engine core.
@@ -19,11 +19,12 @@ from core.scheduler.scheduler import Scheduler
 def build_scheduler(
     config: EngineConfig, queue: StepQueue, connectors: KVConnectors, plugins: PluginTable
 ) -> Scheduler:
-    """A scheduler without requests for the executor of `queue`. Raises PluginError."""
+    """Build an empty scheduler for the executor of `queue`. Raises PluginError."""
     cache = config.cache
 
     def make_kv() -> KVManager:
         return KVManager(
+            # Read at each call: a scheduler that starts over makes a new manager.
             queue.executor.num_blocks,
             cache.block_size,
             cache.enable_prefix_caching,
@@ -49,7 +50,7 @@ def build_scheduler(
 
 
 def _load_policy(config: EngineConfig, plugins: PluginTable) -> SchedulingPolicy:
-    """The policy plugin that was chosen."""
+    """Load the policy plugin that the configuration names."""
     name = config.scheduler.policy
     context = LoadContext(arguments=config.plugins.arguments.get(f"policy.{name}"), config=config)
     policy: SchedulingPolicy = plugins.load("policy", name, context)

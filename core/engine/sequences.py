@@ -1,6 +1,6 @@
-"""The sequences of an engine core: at gates, in its scheduler, or ended before they began.
+"""Sequences of an engine core: at gates, in its scheduler, or ended before they began.
 
-Owns: `Sequences`: the way of a sequence into the scheduler and, unless a step ends it, out again. Never does: plan or compute.
+Owns: `Sequences`: adding sequences to the scheduler, and removing those that no step ends. Never does: plan or compute.
 Called by: the engine core for its clients; observers.
 """
 
@@ -21,11 +21,11 @@ from core.scheduler.scheduler import Scheduler
 logger = logging.getLogger(__name__)
 
 GATE_WAIT_S = 0.005
-"""How long a step that has nothing to compute waits for a sequence that a gate keeps; messages wait as long."""
+"""Seconds that a step without anything to compute waits for a sequence at a gate; messages wait as long."""
 
 
 class Sequences:
-    """The sequences of one scheduler. gates: asked in their order; the first one that keeps a sequence has it alone."""
+    """The sequences of one scheduler. gates: tried in their order; the first one that keeps a sequence owns it."""
 
     def __init__(
         self, scheduler: Scheduler, runner: StepRunner, kv_services: KVConnectors, plugins: PluginTable
@@ -37,14 +37,15 @@ class Sequences:
         self._plugins = plugins
 
     def add(self, requests: Iterable[EngineRequest]) -> None:
-        """Queue sequences, unless a gate keeps them. One that is refused comes back from the next step as an error output."""
+        """Queue sequences, unless a gate keeps them. One that is refused gets an error output from the next step."""
         for request in requests:
             if not any(gate.hold(request) for gate in self.gates):
                 self.schedule(request)
 
     def schedule(self, request: EngineRequest) -> None:
-        """Hand a sequence to the scheduler, past all gates."""
+        """Add a sequence to the scheduler, past all gates."""
         try:
+            # The policy is a plugin: whatever its order or queue raises ends this request only.
             self._scheduler.add(request)
         except Exception as error:
             logger.error("Request %r was refused.", request.request_id, exc_info=not isinstance(error, CoreError))
@@ -57,14 +58,15 @@ class Sequences:
         self._runner.ended.append(output)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget all choices of these requests; unknown ids are ignored; nothing is reported."""
+        """Drop all choices of these requests, without an output. Unknown ids are ignored."""
+        # A list, because each gate and the scheduler iterate over it, and the caller may pass an iterator.
         request_ids = list(request_ids)
         for gate in self.gates:
             gate.abort(request_ids)
         self._runner.guard(lambda: self._scheduler.abort(request_ids))
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Forget single choices; unknown ones are ignored; nothing is reported."""
+        """Drop single choices, without an output. Unknown keys are ignored."""
         keys = list(keys)
         for gate in self.gates:
             gate.abort_choices(keys)
@@ -72,26 +74,26 @@ class Sequences:
 
     @property
     def at_gates(self) -> bool:
-        """Whether a gate keeps sequences that go on by themselves."""
+        """Whether a gate keeps sequences that will continue without a client's call."""
         return any(gate.num_live for gate in self.gates)
 
     @property
     def unfinished(self) -> bool:
-        """Whether any sequence has not ended, those aside that a gate keeps until a client's call."""
+        """Whether any sequence has not ended, except those that a gate keeps until a client's call."""
         return self._scheduler.has_unfinished() or self.at_gates
 
     @property
     def live(self) -> bool:
-        """Whether any of them may still get a token; the others only wait for a step to report or to forget them."""
+        """Whether any sequence may still get a token; others only wait for a step to report or drop them."""
         return self._scheduler.num_live > 0 or self.at_gates
 
     def await_gates(self) -> None:
-        """Wait for a sequence that a gate keeps, for a moment."""
+        """Wait up to `GATE_WAIT_S` at each gate for a sequence that may continue."""
         for gate in self.gates:
             gate.await_one(GATE_WAIT_S)
 
     def end_all(self) -> None:
-        """End these sequences with finish reason `abort`, which the next step reports."""
+        """End all live sequences with finish reason `abort`, which the next step reports."""
         ended = self._runner.ended
         for gate in self.gates:
             for request in gate.take_live():
@@ -101,7 +103,7 @@ class Sequences:
             self._runner.ended += outputs
 
     def start_over(self) -> None:
-        """Have those in the scheduler wait again, with their tokens and an empty cache."""
+        """Queue the scheduler's sequences again, with their tokens and an empty cache."""
         self._runner.start_over()
         for observer in self._kv_services.observers:
             observer.cleared()

@@ -1,9 +1,9 @@
-"""Files without a name, in memory, that engine processes inherit, one after the other.
+"""Anonymous files in memory that successive engine processes inherit.
 
-Owns: making them, and their descriptors. Never does: read or write them. Called by: `EngineProcess`, which passes them on;
-`EngineProcesses`, which keeps them for the next one.
+Owns: creating them, and their descriptors. Never does: read or write them. Called by: `EngineProcess`, which passes them on;
+`EngineProcesses`, which keeps them for the next engine.
 
-Nothing of them is left once nobody has them open, however the processes end.
+The system frees them once no process has them open, however the processes end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ STEPS_NBYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SharedFiles:
-    """Descriptors, the same numbers here and in the process.
+    """Descriptors of the files, with the same numbers in the owner and in the engine process.
 
-    steps:   of `STEPS_NBYTES`, in which the engine tells of its steps (see `core_supervision.breadcrumbs`).
-    weights: of weights that outlive the engine; empty until some are kept.
-    lasting: in which the engine notes what the next one has to know (see `core_supervision.lasting`).
-    tensors: that came from memory, so that nobody could read them again.
+    steps:   file of `STEPS_NBYTES` in which the engine records its steps (see `core_supervision.breadcrumbs`).
+    weights: weights that outlive the engine; empty until some are kept.
+    lasting: flags that the next engine must know (see `core_supervision.lasting`).
+    tensors: tensors that came from memory and so cannot be read again.
     """
 
     steps: int
@@ -35,26 +35,27 @@ class SharedFiles:
 
     @classmethod
     def new(cls) -> Self:
-        """Files that nobody has. Raises OSError."""
+        """Create new files. Raises OSError."""
         sizes = {"steps": STEPS_NBYTES, "weights": 0, "lasting": 0, "tensors": 0}
         with ExitStack() as undo:
             made: dict[str, int] = {}
             for name, nbytes in sizes.items():
                 made[name] = anonymous_file(f"core-engine-{name}", nbytes)
+                # Should a later file fail, those made so far are closed; `pop_all` below keeps them otherwise.
                 undo.callback(os.close, made[name])
             undo.pop_all()
         return cls(**made)
 
     @property
     def all(self) -> tuple[int, ...]:
-        """All descriptors."""
+        """All descriptors, to be passed on to a process."""
         return astuple(self)
 
     def again(self) -> Self:
-        """The same files, to be closed on their own."""
+        """Return duplicates of the descriptors, to be closed separately."""
         return type(self)(*map(os.dup, self.all))
 
     def close(self) -> None:
-        """To be called once."""
+        """Close the descriptors; to be called once."""
         for descriptor in self.all:
             os.close(descriptor)

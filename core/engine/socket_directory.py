@@ -1,6 +1,6 @@
 """The directory of an engine's socket, which only this user may enter.
 
-Owns: where it lies and what may be in it. Never does: make or remove directories itself (`core.own_directory` does).
+Owns: its location and the files that may be in it. Never does: make or remove directories itself (`core.own_directory` does).
 Called by: `EngineProcess`.
 """
 
@@ -15,7 +15,7 @@ from core.own_directory import Kind, OwnDirectory
 SOCKET = "engine.sock"
 KIND = Kind(prefix="core-", lock="engine.lock", files=frozenset({SOCKET}))
 MAX_LENGTH = 80
-"""Longest directory whose socket path fits the 107 bytes of a unix address."""
+"""Maximum length of the temporary directory, so that the socket's path fits the 107 bytes of a unix address."""
 
 
 class SocketDirectory:
@@ -33,16 +33,16 @@ class SocketDirectory:
 
     @property
     def path(self) -> Path:
-        """Where it lies."""
+        """Path of the directory."""
         return self._directory.path
 
     @property
     def address(self) -> str:
-        """The address that the engine binds and clients connect to."""
+        """The address that the engine binds and to which clients connect."""
         return f"ipc://{self.path}/{SOCKET}"
 
     def remove(self) -> None:
-        """Harmless when it is gone."""
+        """Remove the directory; does nothing when it is gone."""
         self._directory.remove()
 
 

@@ -1,7 +1,7 @@
-"""Steps on their way through an executor.
+"""Queues of steps between the engine core and an executor.
 
-Owns: `Trace`, which an observer implements; `StepQueue`, which gives every executor the same two verbs: submit a plan, ask for
-its result. Never does: plan, or judge a failure. Called by: the engine core.
+Owns: `Trace`, which an observer implements; `StepQueue`, which gives every executor the same two operations: submit a plan,
+wait for its result. Never does: plan, or judge a failure. Called by: the engine core.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ T = TypeVar("T")
 
 
 class Trace(Protocol):
-    """Receives each step while it is computed, in the thread that computes it.
+    """Receives the begin and end of each step, in the thread that computes it; implemented by an observer.
 
-    cost: duration of steps, as far as it is known; the scheduler plans with it.
+    cost: cost model of steps; the scheduler plans with it.
     """
 
     cost: StepCost
 
     def begin(self, plan: StepPlan) -> None:
-        """A plan is handed to the executor."""
+        """Record that a plan is passed to the executor."""
         ...
 
     def end(self) -> None:
-        """The oldest plan under way was computed, well or not."""
+        """Record that the oldest plan in flight has ended, successfully or not."""
         ...
 
     def forget(self) -> None:
-        """The results of all plans under way were given up."""
+        """Drop all plans in flight, whose results are not needed any more."""
         ...
 
 
 class StepQueue:
-    """Steps of an executor that only knows `execute`: each is computed when its result is asked for.
+    """Queue for an executor that only has `execute`: each step is computed when its result is requested.
 
-    max_in_flight: how many steps may be submitted before the result of the first is asked for.
+    max_in_flight: number of steps that may be submitted before the result of the first is requested.
     lockstep:      whether steps that compute nothing are submitted too.
     trace:         receives each step; None: there is none.
     """
@@ -58,18 +58,18 @@ class StepQueue:
         self.lockstep = bool(getattr(executor, "lockstep", False))
 
     def submit(self, plan: StepPlan) -> object:
-        """Have a plan computed after all earlier ones; returns a ticket. Raises nothing of the executor's."""
+        """Submit a plan, to be computed after all earlier ones; returns a ticket. Errors are raised by `result`."""
         return plan
 
     def result(self, ticket: object) -> StepResult:
-        """Wait for a step, in the order of the tickets. Raises what the executor raised."""
+        """Wait for a step and return its result, in the order of the tickets. Raises what the executor raised."""
         return self._compute(cast(StepPlan, ticket))
 
     def give_up(self) -> None:
-        """Nobody will ask for the results of the steps submitted: steps that have not begun need not begin."""
+        """Abandon all submitted steps: their results are not needed, and steps that have not begun need not begin."""
 
     def beside(self, call: Callable[[], T]) -> T:
-        """Call something between two steps, in the thread that computes them, and wait for it."""
+        """Call `call` between two steps, in the thread that computes them; returns its result."""
         return call()
 
     def copy(self, transfers: KVTransfers) -> list[Page] | None:
@@ -81,7 +81,7 @@ class StepQueue:
             return None
 
     def close(self) -> None:
-        """Wait for what is under way. The executor stays open."""
+        """Wait for the step that is being computed. The executor stays open."""
 
     def _compute(self, plan: StepPlan) -> StepResult:
         if self.trace is None:
@@ -94,36 +94,38 @@ class StepQueue:
 
 
 class ThreadQueue(StepQueue):
-    """Steps of an executor that only knows `execute`, computed by a thread while the engine's own plans the next one."""
+    """Queue for an executor that only has `execute`: a thread computes steps while the engine's thread plans the next one."""
 
     def __init__(self, executor: Executor, trace: Trace | None = None) -> None:
         super().__init__(executor, max_in_flight=2, trace=trace)
+        # A single thread: an executor computes one step after the other, and `beside` runs between two of them.
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="step")
         self._series = 0
         self._failed_series = -1
 
     def submit(self, plan: StepPlan) -> Future[StepResult]:
-        """As above."""
+        """Have the thread compute a plan after all earlier ones; returns its future."""
         return self._thread.submit(self._run, plan, self._series)
 
     def result(self, ticket: object) -> StepResult:
-        """As above."""
+        """Wait for the thread to compute a step. Raises what the executor raised."""
         return cast(Future[StepResult], ticket).result()
 
     def beside(self, call: Callable[[], T]) -> T:
-        """As above."""
+        """Run `call` in the thread of the steps, after those submitted before."""
         return self._thread.submit(call).result()
 
     def give_up(self) -> None:
-        """As above: what is submitted from now on is a new series."""
+        """Start a new series, so that steps after a failed one are computed again."""
         self._series += 1
 
     def close(self) -> None:
-        """As above; nothing can be submitted any more."""
+        """Wait for the thread to end; nothing can be submitted any more."""
         self._thread.shutdown()
 
     def _run(self, plan: StepPlan, series: int) -> StepResult:
-        # The engine hears of a failure later than this thread takes the next plan, which must not be begun then.
+        # This thread may take the next plan before the engine has learned that this one failed. Such a plan builds on the
+        # failed step, so it must not be computed; the engine starts a new series with `give_up`.
         if series == self._failed_series:
             raise RuntimeError("the step before this one failed")
         try:
@@ -135,29 +137,29 @@ class ThreadQueue(StepQueue):
 
 @dataclass(slots=True)
 class Refused:
-    """The ticket of a plan that the executor did not take."""
+    """The ticket of a plan that the executor did not accept."""
 
     error: Exception
 
 
 class OwnQueue(StepQueue):
-    """Steps of an executor with a queue of its own."""
+    """Queue for an executor that has one itself."""
 
     def __init__(self, executor: QueueingExecutor, max_in_flight: int, trace: Trace | None = None) -> None:
         super().__init__(executor, max_in_flight, trace)
         self._queueing = executor
 
     def submit(self, plan: StepPlan) -> object:
-        """As above."""
+        """Pass a plan to the executor's queue; a refusal is kept in the ticket."""
         if self.trace is not None:
             self.trace.begin(plan)
         try:
             return self._queueing.submit(plan)
         except Exception as error:
-            return Refused(error)  # told when it is this step's turn
+            return Refused(error)  # raised when the result of this step is due, since earlier steps may still succeed
 
     def result(self, ticket: object) -> StepResult:
-        """As above."""
+        """Wait for the executor's queue. Raises what it raised, also at `submit`."""
         try:
             if isinstance(ticket, Refused):
                 raise ticket.error
@@ -167,13 +169,13 @@ class OwnQueue(StepQueue):
                 self.trace.end()
 
     def give_up(self) -> None:
-        """As above."""
+        """Drop the trace of steps in flight; their tickets are never used."""
         if self.trace is not None:
             self.trace.forget()
 
 
 def step_queue(executor: Executor, *, ahead: bool, trace: Trace | None = None) -> StepQueue:
-    """The queue for an executor. ahead: whether steps may be planned before the result of the one before is there."""
+    """Build the queue for an executor. ahead: whether steps may be planned before the previous result is known."""
     if isinstance(executor, QueueingExecutor) and executor.max_in_flight:
         return OwnQueue(executor, executor.max_in_flight if ahead else 1, trace)
     return ThreadQueue(executor, trace) if ahead else StepQueue(executor, trace=trace)

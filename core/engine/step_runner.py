@@ -1,7 +1,7 @@
-"""Steps from the plan to the results, and what follows when one fails.
+"""Running of steps, from the plan to the results, and the handling of failures.
 
 Owns: `StepRunner`: when a step is planned, submitted and finished, the count of faults, and the outputs of sequences that ended
-outside of a step. Never does: schedule, compute, or know who calls. Called by: the engine core, once a turn.
+outside a step. Never does: schedule, compute, or know its caller. Called by: the engine core, once a turn.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from core.scheduler.step import Step
 logger = logging.getLogger(__name__)
 
 KV_WAIT_S = 0.005
-"""How long a step that has nothing to compute waits for keys and values that are being loaded. A request that comes just
-then waits as long."""
+"""Seconds that a step without anything to compute waits for keys and values that are being loaded. A request that arrives
+meanwhile waits as long."""
 
 StepHook = Callable[[Step], object]
 
@@ -33,13 +33,13 @@ T = TypeVar("T")
 
 
 class StepRunner:
-    """The steps of one scheduler and one queue.
+    """The steps of one scheduler and one queue, owned by the engine core.
 
-    ended: outputs of sequences that ended outside of a step. begun: sequences whose prompt has begun to be computed. The
-    engine core takes both for its next message.
+    ended: outputs of sequences that ended outside a step. begun: sequences whose prompt has begun to be computed. The engine
+    core moves both into its next message.
 
-    submitted: called before a step is handed to the executor. finished: called after the results of a step were read that
-    computed something.
+    submitted: called before a step is passed to the executor. finished: called after the results of a step that computed
+    something were read.
     """
 
     def __init__(
@@ -61,8 +61,10 @@ class StepRunner:
         self._finished = finished
 
     def guard(self, operation: Callable[[], T]) -> T | None:
-        """Call an operation of the scheduler. An exception is a defect: it is logged, all sequences but the one that was being
-        handled start over, and None is returned.
+        """Call an operation of the scheduler and return its result.
+
+        An exception is a defect: it is logged, the sequence that was being handled ends, all others start over, and None is
+        returned.
 
         Raises EngineDeadError when such defects do not end.
         """
@@ -78,12 +80,12 @@ class StepRunner:
             return None
 
     def start_over(self) -> None:
-        """Have all sequences wait again, with their tokens and an empty cache; steps in flight count as never begun."""
+        """Queue all sequences again, with their tokens and an empty cache; steps in flight count as never begun."""
         self._queue.give_up()
         self.ended += self._scheduler.start_over().records
 
     def plan_and_run(self) -> StepOutputs:
-        """Have a new step computed, and finish the oldest one when no further one may be planned.
+        """Plan and submit a step, and finish the oldest one when no further one may be planned.
 
         Raises EngineDeadError when the executor is broken or the scheduler makes no progress.
         """
@@ -96,9 +98,10 @@ class StepRunner:
             self._submit(step)
         outputs = StepOutputs()
         num_in_flight = len(scheduler.in_flight)
+        # An idle plan means that all sequences wait for results, so the oldest step is finished although more may be planned.
         if num_in_flight >= scheduler.max_in_flight or (idle and num_in_flight):
             outputs = self.finish_oldest()
-        if idle:  # there is nothing to wait for, but outputs of sequences that ended outside of a step
+        if idle:  # nothing was submitted, but outputs of sequences that ended outside a step are due
             outputs.records += self._finish(step, StepResult()).records
         self._watch_progress(step, outputs)
         return outputs
@@ -110,13 +113,14 @@ class StepRunner:
         for submitted in self._submitted:
             submitted(step)
         try:
+            # A Ctrl+C in a script may come at any moment, so it is unknown whether the step was submitted.
             step.ticket = self._queue.submit(step.plan)
         except BaseException:
             self._give_up()
             raise
 
     def finish_oldest(self) -> StepOutputs:
-        """Wait for the oldest step and read its result. Raises EngineDeadError when the executor is broken."""
+        """Wait for the oldest step and read its result; returns its outputs. Raises EngineDeadError for a broken executor."""
         step = self._scheduler.in_flight[0]
         try:
             result = self._queue.result(step.ticket)
@@ -131,6 +135,7 @@ class StepRunner:
         outputs = self.guard(lambda: self._scheduler.finish(step, result))
         if outputs is None:
             return StepOutputs()
+        # Only a step that computed something shows that the executor works; an idle one must not reset the count of faults.
         if step.plan.total_num_tokens:
             self._faults.went_well()
             for finished in self._finished:
@@ -138,7 +143,7 @@ class StepRunner:
         return outputs
 
     def _fail(self, step: Step, error: Exception) -> StepOutputs:
-        """Nothing of the step counts; the scheduler finds out which sequence was at fault."""
+        """Discard a failed step; the scheduler determines which sequence was at fault."""
         cause = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
         self._queue.give_up()
         self._faults.step_failed(step.plan, cause, error)
@@ -149,13 +154,14 @@ class StepRunner:
         return StepOutputs() if outputs is None else outputs
 
     def _give_up(self) -> None:
-        """The user interrupts: steps in flight may be done or not, so they count as not done."""
+        """Abandon steps in flight after an interrupt by the user: done or not, they count as not done."""
         self._queue.give_up()
         self._scheduler.give_up()
 
     def _watch_progress(self, step: Step, outputs: StepOutputs) -> None:
         told = bool(outputs.records) or len(outputs.tokens) > 0
         moves = told or not step.is_idle
+        # Waiting for a load is no lack of progress; a short block here keeps the loop from spinning meanwhile.
         if not moves and self._scheduler.waits_for_kv:
             self._scheduler.kv.wait_for_loads(KV_WAIT_S)
         else:

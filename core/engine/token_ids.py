@@ -1,4 +1,4 @@
-"""Token ids that came from outside.
+"""Checks of token ids that come from users and clients.
 
 Owns: the checks of ids against the vocabulary, of one list and of a whole request. Never does: tokenize.
 Called by: the input processor for what users give, the engine's loop for what clients send.
@@ -15,11 +15,11 @@ from core.api.messages import EngineRequest
 ALLOWED_ID_BYTES = 8
 EMBEDDING_BYTES = 4
 PIECE = 16_384
-"""Token ids that are checked in one call: other threads go on between two calls."""
+"""Number of token ids checked in one call. `min` and `max` hold the interpreter lock, which others get between two calls."""
 
 
 def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
-    """Raises RequestError for a token id that is not in the vocabulary."""
+    """Raise RequestError for a token id that is not in the vocabulary."""
     if all(min(piece) >= 0 and max(piece) < model.vocab_size for piece in pieces(ids)):
         return
     wrong = next(token for token in ids if not 0 <= token < model.vocab_size)
@@ -31,7 +31,7 @@ def check_token_ids(param: str, ids: Sequence[int], model: ModelConfig) -> None:
 
 
 def pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """A list, some ids at a time; a short one as it is."""
+    """Yield the ids in slices of at most `PIECE`; a short list is not copied."""
     if 0 < len(ids) <= PIECE:
         yield ids
         return
@@ -40,9 +40,9 @@ def pieces(ids: Sequence[int]) -> Iterator[Sequence[int]]:
 
 
 def check_request(request: EngineRequest, model: ModelConfig) -> None:
-    """Raises RequestError for ids that the worker would take for places in its arrays, and that are none.
+    """Raise RequestError for ids that the worker would use as invalid indices into its arrays.
 
-    Clients check what users give; this is for a client that is broken.
+    Clients check the values of users; this check is for a broken client.
     """
     check_token_ids("prompt_token_ids", request.prompt_token_ids, model)
     check_token_ids("stop_token_ids", request.stop_token_ids, model)
@@ -62,13 +62,14 @@ def check_request(request: EngineRequest, model: ModelConfig) -> None:
         )
     import numpy as np  # processes that only read requests do without it
 
+    # Smallest and largest suffice, and there may be as many ids as the vocabulary has.
     allowed = np.frombuffer(request.allowed_ids, np.int64)
     if len(allowed):
         check_token_ids("allowed_token_ids", [int(allowed.min()), int(allowed.max())], model)
 
 
 def _check_embeds(request: EngineRequest, size: int) -> None:
-    """Raises RequestError for embeddings that are not those of the prompt's positions."""
+    """Raise RequestError for embeddings whose size does not fit the prompt's positions."""
     num_bytes = len(request.prompt_embeds)
     expected = len(request.prompt_token_ids) * size * EMBEDDING_BYTES
     if num_bytes and num_bytes != expected:

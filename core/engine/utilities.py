@@ -14,20 +14,20 @@ from typing import Any, Final
 from core.api.errors import UtilityError, nearest
 
 OWNER: Final = 0
-"""The number of the client that started the engine, or of the program that runs it in its own process."""
+"""Number of the client that started the engine, or of the program that runs it in its own process."""
 
 LONG: Final = frozenset({
     "sleep", "wake_up", "update_weights", "start_weight_update", "finish_weight_update", "reload_weights",
     "reset_prefix_cache", "start_profile", "stop_profile",
 })  # fmt: skip
-"""Calls that read or write weights, sweep a disk, or write a trace: minutes may pass in which the engine says nothing."""
+"""Calls that read or write weights, sweep a disk, or write a trace: the engine may send nothing for minutes."""
 
 
 def call_utility(utilities: Mapping[str, Callable[..., Any]], method: str, arguments: Mapping[str, Any]) -> Any:
-    """Call the utility `method` with these arguments; returns its answer.
+    """Call the utility `method` with these arguments; returns its result.
 
     utilities: functions by name. Their parameters are the arguments that a call may have.
-    Raises UtilityError, which lists what is known, for another name, another argument, or one that is missing.
+    Raises UtilityError, which lists the known ones, for an unknown name, an unknown argument, or a missing one.
     """
     utility = utilities.get(method)
     if utility is None:

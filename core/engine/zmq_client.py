@@ -1,6 +1,6 @@
-"""The asyncio client for an engine in a process of its own.
+"""The asyncio client of an engine that runs in its own process.
 
-Owns: `ZmqClient`: messages both ways, and noticing at once when the engine dies, and why. Never does: text, or restarting.
+Owns: `ZmqClient`: messages in both directions, and detecting at once that the engine died, and why. Never does: text, restart.
 Called by: `AsyncEngine`.
 
 The client that starts an engine owns it and ends it. Others connect to the same engine and leave again.
@@ -43,23 +43,24 @@ logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
 LARGE_REQUEST = 256 * 1024
-"""Bytes from which on a request is encoded outside the event loop: a compiled grammar has up to 32 MB."""
+"""Size in bytes from which a request is encoded outside the event loop: a compiled grammar has up to 32 MB."""
 ID_BYTES = 3
-"""Of most token ids in a message."""
+"""Bytes that most token ids take in a message."""
 QUIET_S = 0.02
-"""Silence of an engine that has ended after which nothing of it is left to be heard."""
+"""Seconds without a message from an engine that has ended, after which no further one is expected."""
 
 OutputsHandler = Callable[[EngineOutputs], None]
 DeathHandler = Callable[[EngineDeadError], None]
 
 
 class ZmqClient:
-    """One client of one engine: `connect` to one, or start one (`core_supervision.owned_engine`); then `listen` and
-    `add` requests.
+    """One client of one engine, used from one event loop.
 
-    ready:      what the engine said when it was up.
-    for_others: whether further clients have connected to this engine, so that its owner has to ask whether it lives.
-    dead_error: why the engine is gone, or None. Once set, every call raises it.
+    `connect` to an engine or start one (`core_supervision.owned_engine`); then `listen` and `add` requests.
+
+    ready:      the engine's greeting.
+    for_others: whether further clients use this engine, so that its owner has to probe it also while it owes no answer here.
+    dead_error: why the engine is gone, or None. Once it is set, every call raises it.
     """
 
     def __init__(self, engine: EngineConnection, ready: EngineReady) -> None:
@@ -81,11 +82,11 @@ class ZmqClient:
     async def connect(
         cls, address: str, *, timeout_s: float | None = CONNECT_TIMEOUT_S, engine: EngineConnection | None = None
     ) -> ZmqClient:
-        """Become one more client of an engine that another client has started.
+        """Connect to an engine that another client has started.
 
         address:   the owner's `address`.
-        timeout_s: seconds until it is given up; None: never. An engine in a long call, such as a sleep, answers after it.
-        engine:    a connection to it that knows more than the usual one.
+        timeout_s: seconds to wait; None: no limit. An engine in a long call, such as a sleep, answers after it.
+        engine:    a connection to use instead of the usual `SocketConnection`.
 
         Raises EngineDeadError when no engine answers in time, or one with another version of the protocol.
         """
@@ -100,18 +101,18 @@ class ZmqClient:
         return cls(engine, ready)
 
     def listen(self, on_outputs: OutputsHandler, on_death: DeathHandler) -> None:
-        """From now on hand each step's outputs to `on_outputs`, and the cause of death, once, to `on_death`."""
+        """Start receiving: pass each step's outputs to `on_outputs`, and the cause of death, once, to `on_death`."""
         self._on_outputs, self._on_death = on_outputs, on_death
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
 
     @property
     def address(self) -> str:
-        """The address that further clients `connect` to."""
+        """The address to which further clients `connect`."""
         return self._engine.address
 
     @property
     def pid(self) -> int:
-        """Process id of the engine. Only its owner knows it."""
+        """Process id of the engine. Raises ValueError for a client that is not its owner."""
         pid = self._engine.pid
         if pid is None:
             raise ValueError("This client did not start the engine; ask the one that did for its process id.")
@@ -123,6 +124,7 @@ class ZmqClient:
         A large request is encoded in a thread; one that is aborted meanwhile is not sent.
         """
         self._note_question()
+        # Before the first await, so that an abort meanwhile finds the request.
         self._ledger.admit(requests)
         handles = [request.handle for request in requests]
         in_thread = _size(requests[0]) > LARGE_REQUEST
@@ -130,6 +132,7 @@ class ZmqClient:
             for message in _messages(requests, self._engine.clock_offset_s):
                 payload = await asyncio.to_thread(wire.encode, message) if in_thread else wire.encode(message)
                 _check_size(payload, self._engine.max_message_bytes)
+                # Aborted while the thread was encoding: the abort was sent first, so the engine would never drop it.
                 if in_thread and not any(map(self._ledger.name_of, handles)):
                     return
                 await self._send(payload)
@@ -138,25 +141,28 @@ class ZmqClient:
             raise RequestError(f"The request cannot be sent to the engine: {error}.") from error
 
     def abort(self, request_ids: Sequence[str]) -> None:
-        """Forget all choices of these requests; their outputs are no longer delivered. Their ids are free at once: the
-        engine hears of the abort before it hears of a new request with such an id. Does nothing when the engine is gone."""
+        """Abort all choices of these requests; their outputs are no longer delivered.
+
+        Their ids may be reused at once: the engine receives the abort before a new request with such an id. Does nothing when
+        the engine is gone.
+        """
         self._ledger.forget(request_ids)
         self._post(AbortRequests(list(request_ids)))
 
     def abort_choices(self, keys: Sequence[SequenceKey]) -> None:
-        """Forget single choices, as `abort` does."""
+        """Abort single choices, as `abort` does for requests."""
         self._ledger.forget_choices(keys)
         self._post(AbortChoices(list(keys)))
 
     def declare_gone(self, client: int) -> None:
-        """Tell the engine, as its owner, that another client will not come back: its requests end.
+        """Report to the engine, as its owner, that another client is gone: its requests end.
 
         client: that client's `ready.client`.
         """
         self._post(Leave(client))
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call a utility of the engine core; returns its answer.
+        """Call a utility of the engine core; returns its result.
 
         Raises UtilityError when the utility refuses or fails, EngineDeadError when the engine dies.
         """
@@ -164,7 +170,7 @@ class ZmqClient:
         return await self._ask(method, arguments or {})
 
     def ping(self) -> asyncio.Future[Any]:
-        """Ask for a sign of life, unless the last such question is still open. The engine answers between two steps.
+        """Send a ping, unless the last one is still unanswered; returns its future. The engine answers between two steps.
 
         Raises EngineDeadError.
         """
@@ -174,23 +180,25 @@ class ZmqClient:
         return self._ping
 
     def name_of(self, handle: int) -> str:
-        """The id of the live request of ours that has this handle; else something that is no id of ours."""
+        """Return the id of this client's live request with this handle, otherwise a text that is no such id."""
         return self._ledger.name_of(handle) or f"handle {handle}"
 
     @property
     def silence_s(self) -> float:
-        """Seconds for which the engine has said nothing although requests or calls wait for it; 0.0 when none does."""
+        """Seconds without a message from the engine although requests or calls wait for it; 0.0 when none does."""
+        # An idle engine owes nothing, so its silence counts from the first open question, not from its last message.
         return time.monotonic() - max(self._asked_at, self._heard_at) if self._is_awaited else 0.0
 
     async def close(self, grace_s: float = STOP_TIMEOUT_S) -> None:
-        """Leave the engine; its owner ends it. May be called twice.
+        """Disconnect from the engine; the owner's `close` ends it. May be called twice.
 
-        grace_s: seconds that an engine of ours has for ending by itself before it is killed.
+        grace_s: seconds that an engine started by this client has to end by itself before it is killed.
         """
         if self._closing:
             return
         self._closing = True
         try:
+            # A dead engine gets no time to end by itself.
             await self._engine.leave(grace_s if self.dead_error is None else 0.0)
         finally:
             for task in self._tasks:
@@ -200,7 +208,7 @@ class ZmqClient:
             self._engine.close()
 
     def abandon(self) -> None:
-        """End an engine of ours at once and give the socket back; waits for nothing, so that its event loop may be over."""
+        """Kill an engine started by this client and close the socket, without waiting: the event loop may have ended."""
         if self._closing:
             return
         self._closing = True
@@ -211,7 +219,7 @@ class ZmqClient:
         self._engine.close()
 
     def kill(self) -> None:
-        """End an engine of ours at once; `close` then has nothing to wait for."""
+        """Kill an engine started by this client; `close` then has nothing to wait for."""
         if self.dead_error is None:
             self._engine.give_up()
 
@@ -220,7 +228,7 @@ class ZmqClient:
         return bool(len(self._ledger) or self._calls)
 
     def _note_question(self) -> None:
-        """Something is about to be sent that the engine will answer: if nothing was open, it owes a word from now on."""
+        """Start timing the engine's silence, if nothing was open, before something is sent that it will answer."""
         if not self._is_awaited:
             self._asked_at = time.monotonic()
 
@@ -241,7 +249,7 @@ class ZmqClient:
         await self._engine.post(payload)
 
     def _post(self, message: ClientMessage) -> None:
-        """Send without waiting, unless the engine is gone."""
+        """Send a message without waiting, unless the engine is gone."""
         if self.dead_error is None and not self._closing:
             self._engine.post(wire.encode(message))
 
@@ -249,6 +257,8 @@ class ZmqClient:
         turns = Turns()
         try:
             while self.dead_error is None:
+                # Without it, a few answers with the logprobs of the whole vocabulary stopped all streams and /health until the
+                # last of them was handled: `receive` does not suspend while messages are there.
                 await turns.give_way()
                 message = await self._engine.receive()
                 self._heard_at = time.monotonic()
@@ -276,8 +286,10 @@ class ZmqClient:
                 raise EngineDeadError("The engine process said twice that it is ready; it cannot be trusted.")
 
     async def _watch(self) -> None:
-        """The engine has ended: what it still had to say comes first, else how it ended is the cause."""
+        """Wait until the engine has ended, handle its last messages, and report the cause of its death."""
         error = await self._engine.until_ended(self)
+        # Its last words may still be in the socket, and an `EngineFailed` among them is a better cause than an exit code.
+        # The wait ends with the messages, not after a fixed time, which every recovery would have to wait.
         heard_at = 0.0
         while heard_at != self._heard_at and not self._tasks[0].done():
             heard_at = self._heard_at
@@ -297,9 +309,9 @@ class ZmqClient:
 
 
 def _messages(requests: Sequence[EngineRequest], offset_s: float) -> list[AddRequest]:
-    """The choices of one request share a message, unless they are resumed: then each has tokens of its own.
+    """Build the messages of a request: one for all choices, or one for each if they resume with tokens of their own.
 
-    offset_s: what the engine's clock is ahead of the one that deadlines go by here.
+    offset_s: seconds that the engine's clock is ahead of this process's, by which deadlines are given.
     """
     if offset_s and requests[0].deadline:
         deadline = requests[0].deadline + offset_s
@@ -310,7 +322,7 @@ def _messages(requests: Sequence[EngineRequest], offset_s: float) -> list[AddReq
 
 
 def _size(request: EngineRequest) -> int:
-    """About how many bytes of a message its long parts take."""
+    """Estimate the bytes that the long parts of a request take in a message, without encoding it."""
     num_ids = len(request.prompt_token_ids) + sum(map(len, request.bad_words_ids))
     num_bytes = len(request.allowed_ids) + len(request.prompt_embeds)
     grammar = 0 if request.grammar is None else len(request.grammar.data)
@@ -318,6 +330,6 @@ def _size(request: EngineRequest) -> int:
 
 
 def _check_size(payload: bytes, most: int | None) -> None:
-    """Raises ValueError for a message that cannot be sent."""
+    """Raise ValueError for a message that is too long to be sent. most: limit in bytes; None: no limit."""
     if most is not None and len(payload) > most:
         raise ValueError(f"it is a message of {len(payload)} bytes, and the engine takes at most {most}")

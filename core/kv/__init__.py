@@ -1,6 +1,6 @@
-"""The KV cache's bookkeeping: which block holds which tokens, without a tensor in sight.
+"""Bookkeeping of the KV cache: which block has which tokens, without any tensors.
 
-Owns: the block pool, KV groups, the prefix table, the manager, and the connectors as one. Never does: import torch, schedule,
-touch the device.
+Owns: the block pool, KV groups, the prefix table, the manager, and the facade of connectors. Never does: import torch,
+schedule, use the device.
 Called by: the scheduler.
 """

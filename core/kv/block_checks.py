@@ -1,4 +1,4 @@
-"""Whether block tables, pool and groups agree.
+"""Checks that block tables, pool and groups agree.
 
 Owns: `check_blocks`. Never does: change or repair anything. Called by: `KVManager.check_integrity`.
 """
@@ -64,7 +64,7 @@ def _check_sequence(tables: BlockTables, sequence: KVSequence) -> None:
 
 
 def _check_cached(prefixes: PrefixTable, sequence: KVSequence, ids: list[int], first: int, size: int) -> None:
-    """The blocks of a table from index `first` on are cached with the right tokens, if they are."""
+    """Check that cached blocks of a table from index `first` on are cached under the right tokens."""
     num_registered = min(sequence.num_registered_blocks, len(ids))
     for index in range(first, num_registered):
         block_id = ids[index]

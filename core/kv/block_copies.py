@@ -1,10 +1,10 @@
-"""The copies between the pool and places outside that the next plan carries.
+"""Copies between the pool and the connectors that the next plan carries.
 
-Owns: `BlockCopies`: blocks to save and to fill, and which saves a step in flight was asked for. Never does: copy, or decide
-what is saved. Called by: `KVConnectors` and the manager.
+Owns: `BlockCopies`: blocks to save and to fill, and the saves of steps in flight. Never does: copy, or decide what is saved.
+Called by: `KVConnectors` and the manager.
 
-An evicted block's values stay in place until the next plan is computed. That plan names the block first, so the worker
-returns its bytes with the result, and only then does a connector have them.
+An evicted block's values stay in place until the next plan is computed. That plan names the block among its copies, so the
+worker returns its bytes with the result, and only then does a connector have them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from core.kv.integrity import require
 class Save(NamedTuple):
     """A block whose bytes the worker is to return.
 
-    number:    1, 2, 3, ...: distinguishes saves of one block.
-    evicted:   it leaves the pool; otherwise it stays cached there.
+    number:    1, 2, 3, ...; distinguishes saves of the same block.
+    evicted:   whether the block leaves the pool; otherwise it stays cached there.
     receivers: connectors that want the page.
     """
 
@@ -34,7 +34,7 @@ class Save(NamedTuple):
 
 
 class BlockCopies:
-    """Copies to make before the next step, and those under way. num_loaded: blocks filled since the start."""
+    """Copies to make before the next step, and those in flight. num_loaded: number of blocks filled since the start."""
 
     def __init__(self) -> None:
         self.num_loaded = 0
@@ -59,7 +59,7 @@ class BlockCopies:
         self._in_place[block_id] = self._save(block_id, group, key, (receiver,), evicted=False)
 
     def stop_saving(self, block_id: int) -> Save | None:
-        """A block is no longer cached: the page that `save_cached` asked for is dropped on arrival. None: none was."""
+        """Cancel the `save_cached` of a block that is no longer cached: its page is dropped on arrival. None: there is none."""
         return self._in_place.pop(block_id, None)
 
     def take(self) -> KVTransfers | None:
@@ -70,21 +70,23 @@ class BlockCopies:
         loads = self._loads
         self._saves = []
         self._loads = []
+        # By number: results of several steps in flight come back while later copies are collected.
         self._num_taken += 1
         self._in_flight[self._num_taken] = saves
         block_ids = [save.block_id for save in saves]
         return KVTransfers(self._num_taken, block_ids, loads)
 
     def settle(self, transfers: KVTransfers) -> list[Save]:
-        """The saves among copies that are over, whether made or not, in the order of their pages."""
+        """Return the saves among copies that are done or failed, in the order of their pages."""
         return self._in_flight.pop(transfers.number, [])
 
     def is_wanted(self, save: Save) -> bool:
-        """Whether a page that arrived may be kept: a block that was to stay cached still is."""
+        """Whether a page that arrived is still valid: its block was evicted with it, or has stayed cached since."""
+        # Compared with its number: the block may have been cached again and ordered again since.
         return save.evicted or self._in_place.get(save.block_id) == save
 
     def forget(self) -> None:
-        """The pool starts over: nobody wants copies that wait or are under way."""
+        """Drop all copies, waiting or in flight, because the pool starts over."""
         self._saves = []
         self._loads = []
         self._in_flight.clear()

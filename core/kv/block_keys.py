@@ -1,7 +1,7 @@
-"""The keys of a sequence's full blocks.
+"""Keys of a sequence's full blocks.
 
-The prefix of a sequence with a tenant is shared with the same tenant's alone, but for the blocks at its beginning that hold
-nothing but public tokens.
+The prefix of a sequence with a tenant is shared only with sequences of the same tenant, except for leading blocks that contain
+public tokens only.
 
 Owns: `BlockKeys`. Never does: hash (the hasher does) or find blocks. Called by: the prefix search and the registration.
 """
@@ -23,21 +23,22 @@ class BlockKeys:
         self._block_size = block_size
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
-        """Key of the full block at `index`, computed once a sequence."""
+        """Return the key of the full block at `index`, computed once for each sequence."""
         keys = sequence.prefix_keys
         if index >= len(keys):
             self._extend(sequence, index + 1)
         return keys[index]
 
     def root(self, sequence: KVSequence) -> bytes:
-        """What stands where the digest of the block before would, for a sequence's first block."""
+        """Return the parent digest of a sequence's first block, which depends on salt and tenant."""
         root = self._hasher.root(sequence.cache_salt)
+        # With public tokens the tenant enters later, after the last public block (`_extend`).
         if sequence.tenant and not self._num_public(sequence):
             return self._hasher.private(root, sequence.tenant)
         return root
 
     def _num_public(self, sequence: KVSequence) -> int:
-        """Leading blocks that all tenants share."""
+        """Return the number of leading blocks that all tenants share."""
         return sequence.num_public_tokens // self._block_size
 
     def _extend(self, sequence: KVSequence, count: int) -> None:
@@ -48,6 +49,7 @@ class BlockKeys:
         first_private = self._num_public(sequence) if sequence.tenant else 0
         while len(keys) < count:
             if first_private and len(keys) == first_private:
+                # Once is enough: every later digest includes this one, so that the tenant is part of all later keys.
                 parent = self._hasher.private(parent, sequence.tenant)
             start = len(keys) * size
             stop = start + size

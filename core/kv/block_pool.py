@@ -1,9 +1,9 @@
-"""All blocks of the KV cache: who is free, who is in use, who may be evicted.
+"""The pool of all blocks of the KV cache: free, in use, or cached and evictable.
 
 Owns: reference counts, the free blocks and the prefix table. Never does: know sequences or tokens.
 Called by: the manager.
 
-Block 0 is the null block: it pads block tables, is never handed out, and is the anchor of the eviction list.
+Block 0 is the null block: it pads block tables, is never allocated, and is the anchor of the eviction list.
 Every other block is in exactly one place:
 
     in use    reference count > 0 (cached in the prefix table or not)
@@ -11,7 +11,7 @@ Every other block is in exactly one place:
     spare     reference count 0 and not cached: a stack
     fresh     never used: all ids from `_num_touched` on; such a block takes no memory and no time at creation
 
-Allocation takes spare blocks, then fresh ones, and evicts only when both are gone.
+Allocation takes spare blocks, then fresh ones, and evicts only when there are none of either.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ COLUMN_STEP = 4096
 
 
 class BlockPool:
-    """Blocks 0 .. num_blocks - 1; allocate, touch and free cost O(1) a block, whatever the pool's size.
+    """Blocks 0 .. num_blocks - 1; allocate, touch and free cost O(1) a block, independent of the pool's size.
 
-    num_free:  blocks that `allocate` can hand out now (evictable ones included).
+    num_free:  number of blocks that can be allocated now, evictable ones included.
     prefixes:  the cached blocks by key.
-    observers: hear of blocks that stop being cached.
+    observers: receive the blocks that stop being cached.
     """
 
     def __init__(self, num_blocks: int, num_groups: int = 1) -> None:
@@ -57,11 +57,12 @@ class BlockPool:
         return self.num_blocks - 1
 
     def allocate(self, count: int) -> list[int]:
-        """Take `count` blocks with one reference each. The caller checks `num_free` first."""
+        """Take `count` blocks with one reference each. Raises IntegrityError when too few are free."""
         if count > self.num_free:
             raise IntegrityError("allocation", f"{count} blocks were asked for, {self.num_free} are free")
         self.num_free -= count
         spare = self._spare
+        # The usual case of a decode, without a slice and a loop.
         if count == 1 and spare:
             self._references[spare[-1]] = 1
             return [spare.pop()]
@@ -80,13 +81,14 @@ class BlockPool:
         """Add one reference to each of these cached or used blocks."""
         references = self._references
         for block_id in block_ids:
+            # Without a user it is in the eviction list and counts as free; with one it is neither.
             if references[block_id] == 0:
                 self._unlink(block_id)
                 self.num_free -= 1
             references[block_id] += 1
 
     def free(self, block_ids: Iterable[int]) -> None:
-        """Drop one reference from each. Evicted first is what comes first here: give the tail of a prefix first."""
+        """Drop one reference from each block, in the order of their later eviction: pass the tail of a prefix first."""
         references = self._references
         prefixes = self.prefixes
         spare = self._spare
@@ -103,11 +105,11 @@ class BlockPool:
                     spare.append(block_id)
 
     def cache(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
-        """Make a block in use findable under `key`. The first block of a key stays; later ones are left uncached."""
+        """Cache a block in use under `key`; False when the key has a block already, which stays."""
         return self.prefixes.insert(key, block_id, group)
 
     def uncache(self, block_id: int) -> None:
-        """Forget the key of a block, if it is cached: its values are wrong."""
+        """Remove a block with wrong values from the cache, if it is cached."""
         if block_id in self.prefixes:
             self._discard(block_id, valid=False)
             if self._references[block_id] == 0:
@@ -115,22 +117,23 @@ class BlockPool:
                 self._spare.append(block_id)
 
     def num_evictable(self, block_ids: Iterable[int]) -> int:
-        """How many of these cached blocks are counted in `num_free` (a `touch` takes them out)."""
+        """Return how many of these cached blocks count in `num_free` and will leave it with a `touch`."""
         references = self._references
         return sum(references[block_id] == 0 for block_id in block_ids)
 
     def reset(self) -> bool:
-        """Forget all cached prefixes; False, and no change, while any block is in use."""
+        """Drop all cached prefixes; False, and no change, while any block is in use."""
         if self.num_free != self.capacity:
             return False
         self.prefixes.clear()
+        # Descending, because the stack is popped from its end: low ids are used again first.
         self._spare = list(range(self._num_touched - 1, NULL_BLOCK, -1))
         self._next[NULL_BLOCK] = NULL_BLOCK
         self._previous[NULL_BLOCK] = NULL_BLOCK
         return True
 
     def _take_fresh(self, count: int) -> Sequence[int]:
-        """Up to `count` blocks that were never used."""
+        """Take up to `count` blocks that were never used."""
         first = self._num_touched
         count = min(count, self.num_blocks - first)
         if count <= 0:
@@ -141,7 +144,7 @@ class BlockPool:
         return range(first, first + count)
 
     def _extend_columns(self, count: int) -> None:
-        """Make the columns longer by `count` blocks at least; by many at once, so that this is rare."""
+        """Extend the columns by at least `count` blocks, usually by `COLUMN_STEP`, so that this is rare."""
         num_left = self.num_blocks - len(self._references)
         num_more = max(count, min(COLUMN_STEP, num_left))
         zeros = [0] * num_more

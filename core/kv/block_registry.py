@@ -1,9 +1,9 @@
-"""Which blocks of sequences are offered to the prefix table, and when.
+"""Registration of sequences' blocks in the prefix table.
 
 Owns: `BlockRegistry`. Never does: take or free blocks, look prefixes up. Called by: the manager and the block tables.
 
-Blocks are hashed and registered lazily: those of the tokens that a sequence starts with when somebody next looks a
-prefix up, those of generated tokens when the sequence leaves or their window has passed. So a decode step hashes nothing.
+Blocks are hashed and registered lazily: those of a sequence's initial tokens at the next look-up of any prefix, those of
+generated tokens when the sequence leaves or their window has passed. So a decode step hashes nothing.
 
 A prefix may be shared before it is computed: a step writes all keys and values of a layer before any is read, so that a
 sequence may start in the step that computes the prefix for another one.
@@ -21,12 +21,12 @@ from core.kv.sequence import KVSequence
 
 
 class BlockRegistry:
-    """Offers blocks of `block_size` tokens under their keys.
+    """Offers blocks of `block_size` tokens to the prefix table under their keys; owned by the manager.
 
-    observers: hear of blocks that are cached now.
-    num_keyed: groups with keys, which come first; blocks of states are no entries of tokens.
+    observers: receive newly cached blocks.
+    num_keyed: number of groups with keys, which come first; tables of states have no entries of tokens.
     enabled:   False when prefixes are not cached: nothing is offered.
-    remember:  called with a sequence that is about to lose its blocks; None when no one asks.
+    remember:  called with a sequence that is about to lose its blocks; None without an explainer.
     """
 
     def __init__(
@@ -47,17 +47,20 @@ class BlockRegistry:
         self._num_keyed = num_keyed
         self._enabled = enabled
         self._remember = remember
+        # A dict as an ordered set: blocks are offered in the order in which sequences started.
         self._starting: dict[KVSequence, None] = {}
         self._unwritten: list[int] = []
 
     def begin(self, sequence: KVSequence) -> None:
-        """A sequence has its first blocks: what it starts with is offered at the next look-up."""
+        """Note that a sequence has its first blocks: those of its initial tokens are offered at the next look-up."""
         if self._enabled:
             self._starting[sequence] = None
 
     def offer_starting(self) -> None:
-        """Offer the blocks that sequences start with, as far as they are planned."""
+        """Offer the blocks of sequences' initial tokens, as far as they are planned."""
         for sequence in list(self._starting):
+            # Planned is enough: a step writes the keys and values of a layer before it reads any. Should the step fail, the
+            # scheduler forgets these blocks (`take_unwritten`).
             num_planned = max(sequence.num_computed_tokens, sequence.num_planned_tokens)
             num_tokens = min(num_planned, sequence.num_initial_tokens)
             self.offer(sequence, num_tokens // self._block_size)
@@ -65,7 +68,7 @@ class BlockRegistry:
                 self._starting.pop(sequence, None)
 
     def offer(self, sequence: KVSequence, num_blocks: int) -> None:
-        """Offer the blocks before index `num_blocks`, but none behind a collision: the wrong prefix would lead to it."""
+        """Offer the blocks before index `num_blocks`, but none after a collision, whose prefix would be the wrong one."""
         if not self._enabled:
             return
         num_written = sequence.num_computed_tokens // self._block_size
@@ -80,9 +83,10 @@ class BlockRegistry:
             sequence.num_registered_blocks = index + 1
 
     def cache(self, sequence: KVSequence, group: int, index: int, block_id: int) -> bool:
-        """Cache a block; False when its key collides with that of other tokens."""
+        """Cache a block; False when its key collides with the key of other tokens."""
         key = self._keys.key(sequence, index)
         if not self._pool.cache(key, block_id, group):
+            # Another sequence has cached the same tokens first: no collision, this block just stays uncached.
             return not self._pool.prefixes.collides(key, group)
         if self._observers:
             parent: bytes | None = None
@@ -93,9 +97,9 @@ class BlockRegistry:
         return True
 
     def offer_state(self, key: PrefixKey, block_ids: Sequence[int], tables: Sequence[int]) -> bool:
-        """Cache the blocks that the next step's copies fill with a state; False, and no change, at a collision.
+        """Cache the blocks that the next step's copies fill with a state; False, without a change, at a collision.
 
-        tables: of the prefixes, one for each block.
+        tables: tables of the prefixes, one for each block.
         """
         prefixes = self._pool.prefixes
         if any(prefixes.collides(key, table) for table in tables):
@@ -108,7 +112,7 @@ class BlockRegistry:
         return True
 
     def leave(self, sequence: KVSequence, *, keep_cached: bool) -> None:
-        """A sequence is about to lose its blocks. The ones it has computed are offered, or forgotten if they may be wrong."""
+        """Offer the blocks that a sequence has computed before it loses them, or forget them if they may be wrong."""
         if keep_cached:
             self.offer(sequence, sequence.num_computed_tokens // self._block_size)
             if self._remember is not None and sequence.num_computed_tokens:
@@ -121,12 +125,12 @@ class BlockRegistry:
         self._starting.pop(sequence, None)
 
     def forget(self, block_ids: Iterable[int]) -> None:
-        """Nobody finds these blocks any more: their values are wrong."""
+        """Remove blocks with wrong values from the prefix table."""
         for block_id in block_ids:
             self._pool.uncache(block_id)
 
     def take_unwritten(self) -> list[int]:
-        """Blocks offered since the last call although the steps that write them have no result yet."""
+        """Return the blocks offered since the last call although the steps that write them have no result yet."""
         unwritten = self._unwritten
         self._unwritten = []
         return unwritten

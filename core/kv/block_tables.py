@@ -1,10 +1,10 @@
-"""The blocks that sequences hold, in all groups.
+"""Block tables of sequences, in all groups.
 
-Owns: `BlockTables`: taking blocks from the pool into tables and giving them back. Never does: look prefixes up, hash.
+Owns: `BlockTables`: allocating blocks of the pool into tables and freeing them. Never does: look prefixes up, hash.
 Called by: the manager.
 
-Nearly every model has a single group that keeps every token. Its tables only ever get longer, and they do in the middle of
-a decode step: `PlainTables` is that case, and the only place that knows of it.
+Nearly every model has a single group that keeps every token. Its tables only ever grow, while a decode step is planned:
+`PlainTables` is the fast path for that case, and no other place depends on it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from core.kv.sequence import KVSequence
 ANY_NUMBER = 1 << 30
 
 NewBlocks = list[list[int]]
-"""Ids of appended blocks, one list for each group."""
+"""Ids of appended blocks, one list for each KV group."""
 
 
 class BlockTables:
-    """Tables of any groups, with `block_size` tokens an entry.
+    """Tables of any groups, with `block_size` tokens an entry; owned by the manager.
 
-    groups:      the tables of each group.
+    groups:      rules of the tables of each group.
     num_growing: groups that take more blocks as a sequence grows: all but those of states.
     """
 
@@ -40,20 +40,23 @@ class BlockTables:
         self._registry = registry
 
     def num_missing(self, hit: PrefixHit, num_tokens: int) -> int:
-        """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
+        """Return how many free blocks a sequence of `num_tokens` tokens takes when it shares `hit`."""
+        # A page from a connector needs a new block, although the token counts as found.
         count = len(hit.loads)
         for table, ids in zip(self.groups, hit.block_ids, strict=True):
-            shared = filter(None, ids)  # without null blocks, which nobody holds
+            shared = filter(None, ids)  # without null blocks, which have no references
+            # An evictable block counts as free, so sharing it takes one of the free blocks.
             count += self.pool.num_evictable(shared)
             count += table.num_missing_after(len(ids), hit.num_tokens, num_tokens)
         return count
 
     def start(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Give a sequence the blocks of a hit; blocks whose pages a connector has are new ones, for the caller to fill."""
+        """Give a sequence the blocks of a hit, and new blocks, for the caller to fill, where a connector has the page."""
         sequence.block_ids = [ids.copy() for ids in hit.block_ids]
         for ids in sequence.block_ids:
             shared = filter(None, ids)
             self.pool.touch(shared)
+        # After every `touch`: an allocation may evict, and must not evict the blocks of this very hit.
         if hit.loads:
             new_ids = self.pool.allocate(len(hit.loads))
             for load, block_id in zip(hit.loads, new_ids, strict=True):
@@ -61,27 +64,30 @@ class BlockTables:
                 ids[load.entry] = block_id
         if hit.state:
             self._take_states(sequence)
+        # Entries before a window are null blocks in a hit, as in a table whose window has passed them.
         sequence.num_released = [table.growth.first_needed(hit.num_tokens) for table in self.groups]
         sequence.num_slots = hit.num_tokens
 
     def _take_states(self, sequence: KVSequence) -> None:
-        """Give a sequence the blocks of its states."""
+        """Allocate the blocks of a sequence's states."""
         for table in self.groups:
             if not table.growth.holds_slots:
                 count = table.growth.most_blocks(0)
                 sequence.block_ids[table.group] = self.pool.allocate(count)
 
     def extend(self, sequence: KVSequence, end: int) -> NewBlocks | None:
-        """Release what lies behind the windows, then append what is missing up to position `end`.
+        """Free the blocks before the windows, then append what is missing up to position `end`.
 
         None, with nothing appended, when too few blocks are free.
         """
+        # First, because the blocks that are freed here may serve the growth below.
         self._release_passed(sequence)
         if not sequence.block_ids:
             sequence.block_ids = [[] for _ in self.groups]
             sequence.num_released = [0] * len(self.groups)
         counts = [table.num_missing(sequence, end) for table in self.groups]
         num_missing = sum(counts)
+        # Checked for all groups together: with blocks for some of them only, the sequence would have to give them back.
         if num_missing > self.pool.num_free:
             return None
         block_ids = self.pool.allocate(num_missing)
@@ -108,7 +114,7 @@ class BlockTables:
         return grown
 
     def clear(self, sequence: KVSequence) -> None:
-        """Give all blocks of a sequence back, its tail first."""
+        """Free all blocks of a sequence, its tail first."""
         if sequence.block_ids:
             self.pool.free(self._tail_first(sequence))
         sequence.block_ids = []
@@ -116,7 +122,7 @@ class BlockTables:
         sequence.num_slots = 0
 
     def num_slots(self, sequence: KVSequence) -> int:
-        """Positions that all tables of a sequence have room for; with states alone `ANY_NUMBER`."""
+        """Return the positions that all tables of a sequence have room for; `ANY_NUMBER` for a model with states only."""
         lengths: list[int] = []
         for table in self.groups:
             if table.growth.holds_slots:
@@ -127,17 +133,18 @@ class BlockTables:
         return min(lengths) * self.block_size
 
     def _release_passed(self, sequence: KVSequence) -> None:
-        """Give back blocks that lie behind every later query's window; full ones stay cached."""
+        """Free the blocks that no later query's window reaches; full ones stay cached."""
         for group in range(len(sequence.block_ids)):
             table = self.groups[group]
             first = table.first_needed(sequence)
             if first > sequence.num_released[group]:
+                # Before they are freed: a block in use can be cached, a spare one cannot.
                 self._registry.offer(sequence, first)
                 released = table.release(sequence, first)
                 self.pool.free(released)
 
     def _tail_first(self, sequence: KVSequence) -> Iterator[int]:
-        """The blocks of all tables, last ones first, so that a prefix loses its end first."""
+        """Yield the blocks of all tables, last ones first, so that a prefix loses its end first."""
         tables = sequence.block_ids
         longest = max(len(ids) for ids in tables)
         for index in reversed(range(longest)):
@@ -150,7 +157,7 @@ class PlainTables(BlockTables):
     """The tables of one group that keeps every token: nothing is ever released before the end."""
 
     def extend(self, sequence: KVSequence, end: int) -> NewBlocks | None:
-        """Append what is missing."""
+        """Append the missing blocks; None, with nothing appended, when too few are free."""
         num_tokens = end - sequence.num_slots
         count = -(-num_tokens // self.block_size)
         if count > self.pool.num_free:
@@ -165,7 +172,7 @@ class PlainTables(BlockTables):
         return [block_ids]
 
     def extend_all(self, sequences: Sequence[KVSequence], lengths: Sequence[int]) -> list[NewBlocks]:
-        """One block each: all their blocks are full, and one token more is to have room."""
+        """Append one block to each: all their blocks are full, and one more token needs room."""
         grown: list[NewBlocks] = []
         new_ids = self.pool.allocate(len(sequences))
         for sequence, block_id in zip(sequences, new_ids, strict=True):
@@ -179,7 +186,7 @@ class PlainTables(BlockTables):
 
 
 def make_tables(pool: BlockPool, growth: Sequence[Growth], block_size: int, registry: BlockRegistry) -> BlockTables:
-    """The tables of groups that grow like `growth`."""
+    """Build the tables of groups that grow like `growth`."""
     is_plain = len(growth) == 1 and isinstance(growth[0], FullGrowth)
     kind = PlainTables if is_plain else BlockTables
     return kind(pool, growth, block_size, registry)

@@ -1,11 +1,11 @@
-"""The contract of KV connectors: places outside the block pool that cached blocks come from and go to.
+"""The contract of KV connectors, which store cached blocks outside the block pool and load them back.
 
 Owns: `KVConnector`, and `BlockCache`, the part of the KV manager that a connector may use. Never does: import torch, read or
 write a page. Called by: plugins (they inherit from `KVConnector`), `core.kv.connectors` (calls them).
 
-Every method is called from the thread that plans steps, between two steps unless it says otherwise, so none may wait: a slow
-place is read on a thread of the connector (`start_load`). A method that raises ends the connector, not the engine: the
-engine goes on without it, with a warning.
+Every method is called from the thread that plans steps, between two steps unless it says otherwise, so none may block. Slow
+storage is read on a thread of the connector (`start_load`). A method that raises ends the connector, not the engine: the
+engine continues without it, with a warning.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from core.api.kv_transfer import KVTransfers, Page, PrefixKey
 from core.api.messages import SchedulerStats
 
 Copy = Callable[[KVTransfers], list[Page] | None]
-"""Makes copies now, between steps; None when that failed."""
+"""Function that makes copies now, between steps, and returns the saved pages; None when that failed."""
 
 
 class BlockCache(Protocol):
-    """The KV manager as a connector sees it."""
+    """The part of the KV manager that a connector may use."""
 
     def register_starting(self) -> None:
-        """Cache the blocks that running sequences started with; until then nobody was told of them."""
+        """Cache the blocks that running sequences started with; until then they have not been reported."""
         ...
 
     def cached_blocks(self) -> Iterable[tuple[int, int, PrefixKey]]:
-        """(block id, group, key) of every cached block."""
+        """Return (block id, group, key) of every cached block."""
         ...
 
     def save(self, block_id: int, group: int, key: PrefixKey, connector: KVConnector) -> None:
-        """Have the next step hand the bytes of a cached block to `put` of `connector`; the block stays cached."""
+        """Have the next step pass the bytes of a cached block to `put` of `connector`; the block stays cached."""
         ...
 
     def copy_now(self, copy: Copy) -> bool:
@@ -43,118 +43,119 @@ class BlockCache(Protocol):
 
 
 class KVConnector(Protocol):
-    """Kind `kv_connector`. Inherit from it and override what the connector does; by default a method does nothing.
+    """A plugin of kind `kv_connector`, owned by the engine. Inherit from it and override what the connector does; by default
+    a method does nothing.
 
     Blocks are named by group of layers and `PrefixKey`. A page may be returned only under the very key that it was saved
     with (digest and payload), and only for the weights it was saved for (`use_weights`).
 
-    argument: engine argument that is named when a request waits for a load.
+    argument: engine argument that is reported as the reason when a request waits for a load.
     """
 
     argument: str = "kv_transfer_config"
 
-    # --- look-up, while a step is planned: answer from memory, at once ---
+    # --- look-up, while a step is planned: answer from memory, without delay ---
 
     def contains(self, group: int, key: PrefixKey) -> bool:
         """Whether `get` would return the page of a block."""
         return False
 
     def get(self, group: int, key: PrefixKey) -> Page | None:
-        """The verified page of a block if it is in memory, or None."""
+        """Return the verified page of a block if it is in memory, or None."""
         return None
 
     def can_load(self) -> bool:
-        """Whether there is a slow place, and it answers at the moment."""
+        """Whether there is slow storage, and it is available at the moment."""
         return False
 
     def may_load(self, group: int, key: PrefixKey) -> bool:
-        """Whether the slow place seems to have a block, by a single glance; its page may turn out to be unusable."""
+        """Whether slow storage seems to have a block, by one quick check; its page may turn out to be unusable."""
         return False
 
     # --- loads: a sequence steps aside until its load is done ---
 
     def start_load(self, load: KVLoad) -> None:
-        """Begin to fill a load on a thread of the connector (`KVLoad.fill`), which then calls `load.finish()`."""
+        """Start filling a load on a thread of the connector (`KVLoad.fill`), which then calls `load.finish()`."""
         load.finish()
 
     def is_loaded(self, load: KVLoad) -> bool:
-        """Whether a load is done; asked until it is. The engine itself ends a load that takes too long."""
+        """Whether a load is done; called until it is. The engine itself ends a load that takes too long."""
         return load.is_done
 
     def end_load(self, load: KVLoad) -> None:
-        """The pages of a load are in blocks, or nobody waits for them any more."""
+        """Drop a load whose pages are in blocks, or whose sequence no longer waits."""
         load.finish()
 
     # --- saving ---
 
     def wants(self, group: int, key: PrefixKey) -> bool:
-        """Whether to be given the page of a block that is being evicted; asked while a step is planned."""
+        """Whether to receive the page of a block that is being evicted; called while a step is planned."""
         return False
 
     def put(self, group: int, key: PrefixKey, page: Page, *, evicted: bool) -> None:
-        """Keep a page, which never changes. evicted: the block has left the pool; False: `BlockCache.save` asked for it."""
+        """Store a page, which never changes. evicted: its block has left the pool; False: requested by `BlockCache.save`."""
         return None
 
     def lost(self, group: int, key: PrefixKey) -> None:
-        """The step that should have copied a wanted page failed: `put` will not be called for it."""
+        """Handle that `put` will not be called for a wanted page, because the step that should have copied it failed."""
         return None
 
     def discard(self, group: int, key: PrefixKey) -> None:
-        """A page that was saved, or is being loaded, has wrong values: no one may get it."""
+        """Discard a page that was saved, or is being loaded, and has wrong values: it must never be returned."""
         return None
 
     # --- events of the cache ---
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """A block is cached from now on. parent: digest of the preceding block, None for a first one."""
+        """Note that a block is cached from now on. parent: digest of the preceding block, None for a first one."""
         return None
 
     def reused(self, block_id: int) -> None:
-        """A sequence started with a cached block."""
+        """Note that a sequence started with a cached block."""
         return None
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """A block is no longer cached. valid: its values are right and stay in place until the next step."""
+        """Note that a block is no longer cached. valid: its values are right and stay in place until the next step."""
         return None
 
     def cleared(self) -> None:
-        """The user dropped the prefix cache: forget every page."""
+        """Drop every page: the user has reset the prefix cache."""
         return None
 
     def pool_replaced(self) -> None:
-        """The pool is replaced by an empty one; loads are over and no copy arrives. Pages that were kept stay good."""
+        """Note that the pool is replaced by an empty one: loads are over and no copy arrives. Stored pages remain valid."""
         return None
 
     # --- work ---
 
     def after_step(self, cache: BlockCache) -> None:
-        """A step has ended: publish, or have a little saved with the next one."""
+        """Work after a step: publish, or have a few blocks saved with the next one."""
         return None
 
     def save_idle(self, cache: BlockCache, copy: Copy) -> int | None:
-        """No request runs: do a few milliseconds of work.
+        """Do a few milliseconds of work while no request runs.
 
         Returns the milliseconds after which to be called again if there is still no work; None: nothing is left to do.
         """
         return None
 
     def save_all(self, cache: BlockCache, copy: Copy, seconds: float) -> None:
-        """The engine ends: save what is missing, for at most `seconds`."""
+        """Save what is missing, for at most `seconds`, because the engine ends."""
         return None
 
     def report(self, stats: SchedulerStats) -> None:
-        """Add what is counted here."""
+        """Add the counters of this connector to `stats`."""
         return None
 
     def use_weights(self, config: EngineConfig, fingerprint: Callable[[], str]) -> None:
-        """From now on blocks belong to other weights: return pages only if they were saved under the same fingerprint.
+        """Switch to other weights: from now on return only pages that were saved under the same fingerprint.
 
-        fingerprint: 32 hex digits over everything besides tokens that values depend on; computing it reads files.
+        fingerprint: returns 32 hex digits over everything except tokens that values depend on; computing it reads files.
         """
         return None
 
     def drop_memory(self) -> None:
-        """The engine goes to sleep: free host memory."""
+        """Free host memory, because the engine goes to sleep."""
         return None
 
     def close(self, timeout_s: float) -> None:
@@ -162,9 +163,9 @@ class KVConnector(Protocol):
         return None
 
     def check_integrity(self) -> None:
-        """Raise an error unless what is counted agrees with what is kept. Called by tests and on request."""
+        """Raise an error unless counters and stored pages agree. Called by tests and on request."""
         return None
 
     def explainer(self, cache: Any) -> Any:
-        """A finder of the causes of cache misses, or None. For the engine's own: see `core.kv.explainer`."""
+        """Return an explainer of cache misses, or None. For the engine's own connectors: see `core.kv.explainer`."""
         return None

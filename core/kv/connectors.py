@@ -32,20 +32,20 @@ from core.plugin.table import PluginTable
 logger = logging.getLogger(__name__)
 
 LAST_WRITES_S = 1.0
-"""Seconds that a connector gets for pages under way when everything else is done."""
+"""Seconds that a connector gets at the end to write the pages that it has already been given."""
 
 MAX_LOAD_S = 10.0
-"""How long a sequence waits for a load before it is computed with the pages that have come by then."""
+"""Maximum wait of a sequence for a load, in seconds; it is then computed with the pages loaded so far."""
 
 
 class KVConnectors(CacheObserver):
-    """Several connectors behind one surface.
+    """All connectors of an engine as one; it outlives the managers that use it.
 
-    connectors: those that work; one that fails is taken out.
+    connectors: the working connectors; one that fails is removed.
     copies:     copies that the next plan carries.
     names:      names of the connectors for messages; by default those of their classes.
-    page_bytes: bytes of a page; 0: any number.
-    clock:      seconds, for the time that sequences wait.
+    page_bytes: bytes of a page; 0: not checked.
+    clock:      returns seconds, for the time that sequences wait.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class KVConnectors(CacheObserver):
 
     @classmethod
     def open(cls, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnectors:
-        """The connectors that the configuration names, in its order.
+        """Build the connectors that the configuration names, in its order.
 
         numerics:   name of the arithmetic that values depend on.
         page_bytes: bytes of one block in all layers of its group.
@@ -89,7 +89,7 @@ class KVConnectors(CacheObserver):
             raise
         return cls(opened, names=names, page_bytes=page_bytes)
 
-    # --- the manager's side ---
+    # --- called by the manager ---
 
     @property
     def has_pages(self) -> bool:
@@ -98,13 +98,13 @@ class KVConnectors(CacheObserver):
 
     @property
     def hears(self) -> bool:
-        """Whether any connector follows cached blocks; otherwise the pool reports to no one, which costs nothing."""
+        """Whether any connector follows cached blocks; otherwise the pool has no observer to call for each block."""
         return bool(self._savers or any(self._hearing.values()))
 
     def begin_pool(self, *, keeps_pages: bool) -> None:
-        """A pool starts empty: copies and loads of an earlier one are over.
+        """Prepare for an empty pool: copies and loads of an earlier one end.
 
-        keeps_pages: False for models with states, whose pages would be of no use without the state behind them.
+        keeps_pages: False for models with states, whose pages are useless without the state at their end.
         """
         self._keeps_pages = keeps_pages
         self.end_loads()
@@ -115,7 +115,7 @@ class KVConnectors(CacheObserver):
         self._sort()
 
     def explainer(self, cache: CacheView) -> MissExplainer | None:
-        """The first connector's finder of causes of misses, or None."""
+        """Return the first connector's explainer of misses, or None."""
         for connector in self.connectors:
             found: MissExplainer | None = self._call(connector, "explainer", cache)
             if found is not None:
@@ -123,11 +123,11 @@ class KVConnectors(CacheObserver):
         return None
 
     def contains(self, group: int, key: PrefixKey) -> bool:
-        """Whether `get` has the page of a block."""
+        """Whether any connector has the page of a block in memory."""
         return any(self._call(connector, "contains", group, key) for connector in self._stores)
 
     def get(self, group: int, key: PrefixKey) -> Page | None:
-        """The page of a block if it is in memory, or None."""
+        """Return the page of a block if a connector has it in memory, or None."""
         for connector in self._stores:
             page: Page | None = self._call(connector, "get", group, key)
             if page is not None:
@@ -135,17 +135,17 @@ class KVConnectors(CacheObserver):
         return None
 
     def fits(self, page: Page) -> bool:
-        """Whether a page has the size of a block: others would fail the whole step that copies them."""
+        """Whether a page has the size of a block. Any other size would make the step that copies it fail."""
         if not self._page_bytes or page.nbytes == self._page_bytes:
             return True
         logger.warning("A KV connector returned a page of %d bytes, expected %d.", page.nbytes, self._page_bytes)
         return False
 
     def loader(self, gap: Callable[[], tuple[int, PrefixKey] | None]) -> KVConnector | None:
-        """The first connector from which a prefix may become longer; None: compute the prompt at once.
+        """Return the first connector that may have more of a prefix; None: compute the prompt at once.
 
-        gap: group and key of a block that every longer prefix needs; None when that depends on the length. Called only
-        when a connector can load, because it hashes.
+        gap: returns group and key of a block that every longer prefix needs, None when that depends on the length. Called only
+             when a connector can load, because it hashes.
         """
         missing: tuple[int, PrefixKey] | None = None
         is_known = False
@@ -166,11 +166,11 @@ class KVConnectors(CacheObserver):
         self._call(connector, "start_load", load)
 
     def load_finished(self) -> None:
-        """Wake the thread that waits in `wait`. Called from any thread."""
+        """Wake the thread that waits in `wait`. May be called from any thread."""
         self._finished.set()
 
     def is_loaded(self, load: KVLoad) -> bool:
-        """Whether a load is done, with what has come by then."""
+        """Whether a load is done. One that is too late ends here, with the pages loaded so far."""
         is_late = not load.is_done and self._clock() - load.started >= MAX_LOAD_S
         if is_late and load.finish():
             logger.warning("KV pages took too long to load; %d of them came.", len(load.pages))
@@ -181,40 +181,42 @@ class KVConnectors(CacheObserver):
         return bool(answer) or load.is_done
 
     def waits_for(self, load: KVLoad | None) -> str:
-        """The engine argument that a sequence with this load waits for."""
+        """Return the engine argument that a sequence with this load waits for."""
         connector = None if load is None else self._loading.get(load)
         return KVConnector.argument if connector is None else connector.argument
 
     def end_load(self, load: KVLoad) -> None:
-        """The pages of a load are in blocks, or nobody waits for them any more."""
+        """End a load whose pages are in blocks, or whose sequence no longer waits."""
         connector = self._loading.pop(load, None)
         if connector is not None:
             self._call(connector, "end_load", load)
             load.finish()
 
     def end_loads(self) -> None:
-        """Nobody waits any more; no page that is being read arrives."""
+        """End all loads and drop their pages; pages that are still being read are not used."""
         for load in list(self._loading):
             self.end_load(load)
             load.pages = {}
 
     def wait(self, timeout_s: float) -> None:
-        """Return when some load is done, or after `timeout_s` seconds."""
+        """Block until a load is done, but at most `timeout_s` seconds."""
         if self._finished.wait(timeout_s):
+            # A load that finishes just before this line is not lost: the caller checks every load after the wait.
             self._finished.clear()
 
     def take_transfers(self) -> KVTransfers | None:
-        """The copies to make before the next step, or None."""
+        """Return the copies to make before the next step, or None."""
         return self.copies.take()
 
     def settle(self, transfers: KVTransfers, pages: Sequence[Page] | None) -> None:
-        """Give pages that copies brought to the connectors that wanted them; None: the copies were not made."""
+        """Pass the pages that copies returned to the connectors that wanted them; None: the copies were not made."""
         saves = self.copies.settle(transfers)
         if pages is None:
             for save in saves:
                 for connector in save.receivers:
                     self._call(connector, "lost", save.group, save.key)
             return
+        # Not strict: after `forget` the copies in flight have no saves any more, while their pages still arrive.
         for save, page in zip(saves, pages, strict=False):
             if self.copies.is_wanted(save):
                 for connector in save.receivers:
@@ -226,24 +228,25 @@ class KVConnectors(CacheObserver):
         for connector in self.connectors:
             connector.check_integrity()
 
-    # --- events of the cache ---
+    # --- events of the cache, from the pool and the registry ---
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """A block is cached now."""
+        """Report a newly cached block to the connectors that follow blocks."""
         for connector in self._hearing["stored"]:
             self._call(connector, "stored", block_id, group, key, parent)
 
     def reused(self, block_id: int) -> None:
-        """A sequence started with a cached block."""
+        """Report that a sequence started with a cached block."""
         for connector in self._hearing["reused"]:
             self._call(connector, "reused", block_id)
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """Have the next plan return the bytes of an evicted block that a connector wants; drop wrong values everywhere."""
+        """Have the next plan return the bytes of an evicted block that a connector wants; discard invalid values everywhere."""
         for connector in self._hearing["removed"]:
             self._call(connector, "removed", block_id, group, key, valid=valid)
         if not self._savers:
             return
+        # A save of it as a cached block is void now: a valid block is saved as evicted below, an invalid one not at all.
         saving = self.copies.stop_saving(block_id)
         if valid:
             receivers = tuple(one for one in self._savers if self._call(one, "wants", group, key))
@@ -254,35 +257,35 @@ class KVConnectors(CacheObserver):
                 self._call(connector, "discard", group, key)
 
     def cleared(self) -> None:
-        """Forget every page; those under way are dropped on arrival."""
+        """Drop every page; pages of copies in flight are dropped on arrival."""
         self.end_loads()  # first: no load may bring back what is deleted next
         self.copies.forget()
         self._tell("cleared")
 
-    # --- the engine loop's side ---
+    # --- called by the engine loop ---
 
     @property
     def observers(self) -> Sequence[CacheObserver]:
-        """Parts that must hear of a pool that starts over besides `begin_pool`: none."""
+        """Observers that must be notified of a new pool in addition to `begin_pool`: none."""
         return ()
 
     def after_step(self, kv: BlockCache) -> None:
-        """A step has ended."""
+        """Let connectors work after a step has ended."""
         for connector in self._working:
             self._call(connector, "after_step", kv)
 
     def save_idle(self, kv: BlockCache, copy: Copy) -> int | None:
-        """No request runs: let connectors work; the milliseconds after which to call again, None for never."""
+        """Let connectors work while no request runs; returns the milliseconds until the next call, None for never."""
         waits = [self._call(connector, "save_idle", kv, copy) for connector in self.connectors]
         return min((wait for wait in waits if wait is not None), default=None)
 
     def report(self, stats: SchedulerStats) -> None:
-        """Add what connectors count."""
+        """Add the connectors' counters to `stats`."""
         for connector in self._reporting:
             self._call(connector, "report", stats)
 
     def use_weights(self, config: EngineConfig, numerics: str, page_bytes: int) -> None:
-        """From now on blocks belong to the weights of `config`. A connector that fails is left out.
+        """Switch connectors to the weights of `config`. A connector that fails is removed.
 
         A manager that was made before must not be used any more. Arguments: as for `open`.
         """
@@ -290,11 +293,11 @@ class KVConnectors(CacheObserver):
         self._tell("use_weights", config, partial(fingerprint, config, numerics))
 
     def drop_host_pages(self) -> None:
-        """Forget what lies in host memory."""
+        """Drop all pages in host memory."""
         self._tell("drop_memory")
 
     def close(self, kv: BlockCache, copy: Copy, seconds: float) -> None:
-        """Save what connectors lack, for at most `seconds`, and end their threads."""
+        """Let connectors save what they lack, for at most `seconds`, and end their threads."""
         self._tell("save_all", kv, copy, seconds)
         self._tell("close", LAST_WRITES_S)
 
@@ -305,10 +308,11 @@ class KVConnectors(CacheObserver):
             self._call(connector, method, *arguments)
 
     def _call(self, connector: KVConnector, method: str, *arguments: Any, **options: Any) -> Any:
-        """Call a method; None when the connector fails, which then is left out, or was left out before."""
+        """Call a method; None when the connector fails, which removes it, or was removed before."""
         try:
             return getattr(connector, method)(*arguments, **options)
         except Exception as error:
+            # It may have been removed before: saves in flight still name it as a receiver.
             if connector in self.connectors:
                 self._leave_out(connector, method, error)
             return None
@@ -321,6 +325,7 @@ class KVConnectors(CacheObserver):
         )  # fmt: skip
         self.connectors = tuple(one for one in self.connectors if one is not connector)
         self._sort()
+        # Sequences that wait for this connector would otherwise wait until `MAX_LOAD_S`.
         for load, owner in list(self._loading.items()):
             if owner is connector:
                 del self._loading[load]
@@ -331,7 +336,7 @@ class KVConnectors(CacheObserver):
             logger.warning("The KV connector '%s' could not be closed: %s", name, again)
 
     def _sort(self) -> None:
-        """Who is asked what: only connectors that override a method, because most questions are asked for each block."""
+        """Choose the connectors for each method: only those that override it, because most are called for each block."""
         with_pages = self.connectors if self._keeps_pages else ()
         self._stores = _overriding(with_pages, "get")
         self._loaders = _overriding(with_pages, "start_load")
@@ -342,7 +347,7 @@ class KVConnectors(CacheObserver):
 
 
 def load_connector(table: PluginTable, name: str, config: EngineConfig, numerics: str, page_bytes: int) -> KVConnector:
-    """Build one connector that was chosen. Raises ConfigError and PluginError."""
+    """Build the connector called `name`. Raises ConfigError and PluginError."""
     context = LoadContext(
         arguments=config.plugins.arguments.get(f"kv_connector.{name}"),
         config=config,
@@ -353,6 +358,6 @@ def load_connector(table: PluginTable, name: str, config: EngineConfig, numerics
 
 
 def _overriding(connectors: Iterable[KVConnector], method: str) -> tuple[KVConnector, ...]:
-    """The connectors whose class has a method of its own."""
+    """Return the connectors whose class overrides `method`."""
     default = getattr(KVConnector, method)
     return tuple(one for one in connectors if getattr(type(one), method, None) is not default)

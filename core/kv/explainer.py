@@ -1,7 +1,7 @@
-"""Causes of prefix-cache misses, as the KV manager asks for them.
+"""The interface through which the KV manager asks for causes of prefix-cache misses.
 
-Owns: the Protocol `MissExplainer` and `CacheView`, which an explainer is built from. Never does: find a cause (a KV connector
-brings the explainer). Called by: the manager and the block registry.
+Owns: the Protocol `MissExplainer` and `CacheView`, from which an explainer is built. Never does: determine a cause (a KV
+connector provides the explainer). Called by: the manager and the block registry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core.kv.sequence import KVSequence
 
 
 class CacheView(NamedTuple):
-    """One KV manager as an explainer reads it.
+    """The parts of one KV manager that an explainer reads.
 
     keys:       keys of blocks.
     prefixes:   cached blocks.
@@ -37,14 +37,14 @@ class CacheView(NamedTuple):
 
 
 class MissExplainer(Protocol):
-    """Remembers earlier sequences and says why a token was not cached."""
+    """Remembers earlier sequences and determines why a token was not cached; provided by a KV connector."""
 
     def remember(self, sequence: KVSequence) -> None:
-        """A sequence with computed tokens is about to lose its blocks."""
+        """Remember a sequence with computed tokens that is about to lose its blocks."""
         ...
 
     def find(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss:
-        """The cause for the token after `hit`, which was just found for this sequence. Changes nothing."""
+        """Return why the token after `hit`, the result of this sequence's look-up, is not cached. Changes nothing."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""One name for everything besides tokens that the values of a KV block depend on.
+"""Fingerprint of everything except tokens that the values of a KV block depend on.
 
 Owns: `fingerprint`, and the digest of weight files in it. Never does: read whole weights. Called by: `KVConnectors`, the state
 canary, the API server.
@@ -19,11 +19,11 @@ WEIGHT_SUFFIXES = (".safetensors", ".gguf", ".bin", ".pt", ".npz")
 
 
 def fingerprint(config: EngineConfig, numerics: str) -> str:
-    """32 hex digits over weights, model configuration, plugins, numerics and the layout of a block.
+    """Return 32 hex digits over weights, model configuration, plugins, numerics and the layout of a block.
 
-    What was laid over the checkpoint counts by its version, its files' sizes and times, and a digest of what came from memory.
+    An update over the checkpoint counts by its version, the sizes and times of its files, and a digest of tensors from memory.
 
-    Of each weight file the size, the time of its last change and `NUM_SAMPLES` pieces count; without files, the reference.
+    Each weight file counts by its size, its modification time and `NUM_SAMPLES` samples; without files the model's name counts.
     """
     cache = config.cache
     model = config.model
@@ -35,11 +35,12 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
         "sources": [[row.kind, row.name, row.version, row.sha256] for row in plugins.table],
         "cache": [cache.dtype, cache.block_size, cache.hash_algorithm, cache.groups],
     }
-    if config.draft is not None:  # its shape is known to the executor alone, and here a plain value
+    if config.draft is not None:  # its type is known to the executor only, so it is read as plain values here
         draft = msgspec.to_builtins(config.draft)
         settled["draft"] = [draft["model"]["model"], draft["spec"]]
     if config.weights.number:
         settled["weights"] = [config.weights.version, config.weights.sources]
+    # Deterministic, because the order of a configuration's keys says nothing about values.
     digest = hashlib.sha256(msgspec.msgpack.encode(settled, order="deterministic"))
     files = _weight_files(Path(model.model))
     if not files:
@@ -50,7 +51,7 @@ def fingerprint(config: EngineConfig, numerics: str) -> str:
 
 
 def weights_digest(model: str) -> str:
-    """Hex digits over the sizes and samples of the weight files alone, wherever and since whenever they lie there.
+    """Return hex digits over the sizes and samples of the weight files, independent of their paths and times.
 
     model: a path; without files the digest is that of nothing.
     """
@@ -63,7 +64,7 @@ def weights_digest(model: str) -> str:
 
 
 def files_digest(model: str) -> str:
-    """Hex digits over the weight files where they lie: names, sizes, times of the last change, and samples.
+    """Return hex digits over the weight files: names, sizes, modification times, and samples.
 
     model: a path; without files the digest is that of nothing.
     """
@@ -89,6 +90,7 @@ def _add_file(digest: hashlib._Hash, path: Path) -> None:
 
 def _add_samples(digest: hashlib._Hash, path: Path, size: int) -> None:
     with path.open("rb") as file:
+        # 64 samples of 4 KiB from all parts of the file: reading whole weights would take as long as loading them.
         for index in range(NUM_SAMPLES):
             start = size * index // NUM_SAMPLES
             file.seek(start)

@@ -1,7 +1,7 @@
-"""The block tables of one KV group, one a sequence.
+"""The block tables of one KV group, one for each sequence.
 
-Owns: `GroupTable`: which entries a table lacks, has and no longer needs. Never does: take blocks from the pool or give them
-back. Called by: the block tables, which do that for all groups at once, and the checks.
+Owns: `GroupTable`: which entries a table lacks, has and no longer needs. Never does: allocate or free blocks. Called by: the
+block tables, which do that for all groups at once, and the checks.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core.kv.sequence import KVSequence
 
 
 class GroupTable:
-    """Group number `group`, whose tables grow by `growth`. The table of a sequence is `block_ids[group]`."""
+    """Rules of the tables of group `group`, which grow by `growth`. The table of a sequence is its `block_ids[group]`."""
 
     __slots__ = ("group", "growth")
 
@@ -22,32 +22,37 @@ class GroupTable:
         self.growth = growth
 
     def num_missing(self, sequence: KVSequence, end: int) -> int:
-        """Entries to append so that the table has room up to position `end`. One with a window takes all it will ever have."""
+        """Return how many entries to append so that the table has room up to position `end`.
+
+        A table with a window gets all the blocks that it will ever have.
+        """
         if not self.growth.needs_prefix:
+            # All at once, so that a sequence never waits for a block in the middle of its prompt (see `SlidingGrowth`).
             end = max(end, len(sequence.token_ids))
         wanted = self.growth.table_length(sequence.num_computed_tokens, end)
         return max(wanted - len(sequence.block_ids[self.group]), 0)
 
     def num_missing_after(self, num_shared: int, num_computed: int, num_tokens: int) -> int:
-        """Entries that a sequence which starts with `num_shared` ones appends to hold `num_tokens` tokens."""
+        """Return how many entries a sequence with `num_shared` ones appends for `num_tokens` tokens."""
         return max(self.growth.table_length(num_computed, num_tokens) - num_shared, 0)
 
     def first_needed(self, sequence: KVSequence) -> int:
-        """Index of the first block that a later query reads."""
+        """Return the index of the first block that a later query reads."""
         return self.growth.first_needed(sequence.num_computed_tokens)
 
     def release(self, sequence: KVSequence, first: int) -> list[int]:
-        """Take out the blocks before index `first`; returns them, last one first."""
+        """Replace the blocks before index `first` by the null block; returns them, last one first."""
         ids = sequence.block_ids[self.group]
         start = sequence.num_released[self.group]
         passed = ids[start:first]
         ids[start:first] = [NULL_BLOCK] * (first - start)
         sequence.num_released[self.group] = first
+        # The pool evicts in the order of freeing, and a prefix should lose its end first.
         passed.reverse()
         return passed
 
     def check(self, sequence: KVSequence) -> None:
-        """Raise `IntegrityError` unless a table has zeros as far as a window has passed, then blocks, each once."""
+        """Raise `IntegrityError` unless a table has zeros before its window, then blocks, each once."""
         ids = sequence.block_ids[self.group]
         released = sequence.num_released[self.group]
         held = ids[released:]

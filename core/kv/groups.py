@@ -1,12 +1,12 @@
 """KV groups: which layers share a block table, so that one pool of equal blocks serves all kinds of layers.
 
-Owns: the division of a model's layers into groups, and how many tokens a pool then holds. Never does: hold blocks.
-Called by: the configuration (memory plan), the worker (which buffer a layer lies in), the manager.
+Owns: the division of a model's layers into groups, and how many tokens a pool then has room for. Never does: own blocks.
+Called by: the configuration (memory plan), the worker (which buffer a layer uses), the manager.
 
-A block of a group holds `block_size` tokens for all layers of that group. Groups have equally many layers, so blocks are
-equal in bytes and any group may use any of them. Layers that see a window then need blocks for the window only. Layers with
-a state are in groups of their own: a state takes as many whole blocks as hold its bytes, whatever the sequence's length,
-and as many again where drafts are verified.
+A block of a group has room for `block_size` tokens in all layers of that group. Groups have equally many layers, so blocks are
+equal in bytes and any group may use any of them. Layers with a sliding window then need blocks for the window only. Layers
+with a state are in groups of their own: a state takes as many whole blocks as its bytes need, independent of the sequence's
+length, and as many again where drafts are verified.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from core.api.specs import KVGroup
 from core.kv.growth import growth_of
 
 MAX_GROUPS = 16
-"""Block tables are built for each group in every step, so there should be few."""
+"""Limit of the number of groups, because block tables are built for each group in every step."""
 
 UNLIMITED = 1 << 40
-"""Tokens of a sequence whose layers need no more than a window, when the pool holds that."""
+"""Limit of the length in tokens when no layer needs more than a window and the pool has room for that."""
 
 
 def single_group(num_layers: int) -> tuple[KVGroup, ...]:
-    """All layers share one table and keep every token."""
+    """Return a single group of all layers, which keeps every token."""
     return (KVGroup("full", tuple(range(num_layers))),)
 
 
@@ -39,12 +39,13 @@ def group_layers(
     states: Collection[int] = frozenset(),
     drafts: bool = False,
 ) -> tuple[KVGroup, ...]:
-    """Divide layers into groups: first the groups that keep every token, last the groups with a state.
+    """Divide layers into groups: first the groups that keep every token, last the groups with states.
 
-    windows: of each layer; None for one that sees all keys.
-    layer_bytes: of a block of each layer, or of a sequence's state for a layer in `states`.
+    windows: sliding window of each layer in tokens; None for a layer that attends to all keys.
+    layer_bytes: bytes of a block of each layer, or of a sequence's state for a layer in `states`.
     hybrid: False puts all layers with keys into one group.
-    drafts: whether drafts are verified, so that a state needs blocks for a copy of it.
+    states: layers with a state.
+    drafts: whether drafts are verified, so that a state needs blocks for a copy.
 
     Layers whose blocks differ in bytes cannot share a pool, so layers with such keys form one group as well.
     """
@@ -62,13 +63,14 @@ def group_layers(
 def _keyed_groups(
     layers: Sequence[int], windows: Sequence[int | None], layer_bytes: Sequence[int], hybrid: bool
 ) -> tuple[KVGroup, ...]:
-    """The layers with keys and values."""
+    """Divide the layers with keys and values into groups."""
     by_window: dict[int | None, list[int]] = {}
     for layer in layers:
         alike = by_window.setdefault(windows[layer], [])
         alike.append(layer)
     block_sizes = {layer_bytes[layer] for layer in layers}
     has_windows = any(window is not None for window in by_window)
+    # A single group keeps every token, which is always right; windows then save no memory.
     if not hybrid or not has_windows or len(block_sizes) > 1:
         return (KVGroup("full", tuple(layers)),)
     counts = [len(alike) for alike in by_window.values()]
@@ -84,7 +86,7 @@ def _keyed_groups(
 
 
 def _parts(layers: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    """Consecutive parts of `size` layers; the last one may be shorter."""
+    """Cut layers into consecutive parts of `size`; the last one may be shorter."""
     parts: list[tuple[int, ...]] = []
     for start in range(0, len(layers), size):
         end = start + size
@@ -97,7 +99,7 @@ def _full_first(window: int | None) -> tuple[bool, int]:
 
 
 def _state_groups(keyed: Sequence[KVGroup], states: Collection[int], layer_bytes: Sequence[int]) -> tuple[KVGroup, ...]:
-    """Groups of as many layers as the others have (more where there would be too many), equal states together."""
+    """Divide the layers with states into groups as large as the others, or larger to respect `MAX_GROUPS`."""
     size = len(states)
     if keyed:
         most_groups = max(MAX_GROUPS - len(keyed), 1)
@@ -105,9 +107,10 @@ def _state_groups(keyed: Sequence[KVGroup], states: Collection[int], layer_bytes
         largest = max(len(group.layers) for group in keyed)
         size = max(largest, fewest)
     by_number = sorted(states)
+    # Layers with states of equal size together, because a group takes the blocks that its largest state needs.
     by_size = sorted(by_number, key=lambda layer: layer_bytes[layer])
     groups = [KVGroup("state", members) for members in _parts(by_size, size)]
-    # only now it is known how large a block is in each buffer, and so how many of them a state takes
+    # The size of a block in each buffer is known only now, and with it the number of blocks that a state takes.
     places = place_bytes([*keyed, *groups], layer_bytes)
     counted: list[KVGroup] = []
     for group in groups:
@@ -117,7 +120,7 @@ def _state_groups(keyed: Sequence[KVGroup], states: Collection[int], layer_bytes
 
 
 def _num_state_blocks(group: KVGroup, places: Sequence[int], layer_bytes: Sequence[int]) -> int:
-    """Blocks that hold a sequence's state in each layer. places: bytes of one block in each buffer."""
+    """Return the blocks that a sequence's state takes in each layer. places: bytes of one block in each buffer."""
     most = 0
     for layer, place in zip(group.layers, places, strict=False):
         num_blocks = -(-layer_bytes[layer] // place)
@@ -126,7 +129,7 @@ def _num_state_blocks(group: KVGroup, places: Sequence[int], layer_bytes: Sequen
 
 
 def _group_size(counts: Sequence[int]) -> int:
-    """Layers of a group: the fewest places left empty, then the largest groups, with at most `MAX_GROUPS` of them."""
+    """Return the layers of a group: fewest empty places, then largest groups, with at most `MAX_GROUPS` of them."""
 
     num_layers = sum(counts)
 
@@ -138,6 +141,7 @@ def _group_size(counts: Sequence[int]) -> int:
         num_empty = num_places - num_layers
         return num_empty, -size
 
+    # Layers with different windows cannot share a group, so there may have to be more.
     most_groups = max(MAX_GROUPS, len(counts))
     sizes = range(1, max(counts) + 1)
     possible = [size for size in sizes if num_groups(size) <= most_groups]
@@ -145,17 +149,18 @@ def _group_size(counts: Sequence[int]) -> int:
 
 
 def place_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]:
-    """Bytes of one block in each buffer: of the layers with keys that lie there, else of the largest state."""
+    """Return the bytes of one block in each buffer: of its layers with keys, otherwise of its largest state."""
     keyed = [group for group in groups if group.kind != "state"]
     states = [group for group in groups if group.kind == "state"]
     of_keys = _largest(keyed, layer_bytes)
     of_states = _largest(states, layer_bytes)
+    # Keys decide the size where there are any: a larger state takes several blocks, a larger block would waste memory.
     beyond_keys = of_states[len(of_keys) :]
     return of_keys + beyond_keys
 
 
 def _largest(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]:
-    """For each buffer the bytes of the largest layer in it: the nth layers of all groups share the nth buffer."""
+    """Return the bytes of the largest layer in each buffer. The nth layers of all groups share the nth buffer."""
     largest: list[int] = []
     for group in groups:
         missing = len(group.layers) - len(largest)
@@ -166,12 +171,12 @@ def _largest(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> list[int]
 
 
 def page_bytes(groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
-    """Bytes of one block of the pool, in all buffers."""
+    """Return the bytes of one block of the pool, summed over all buffers."""
     return sum(place_bytes(groups, layer_bytes))
 
 
 def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, num_tokens: int) -> int:
-    """Most blocks that a sequence of `num_tokens` tokens holds at any time."""
+    """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""
     count = 0
     for group in groups:
         rule = growth_of(group, block_size, max_step_tokens)
@@ -180,10 +185,10 @@ def blocks_of_sequence(groups: Sequence[KVGroup], block_size: int, max_step_toke
 
 
 def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens: int, capacity: int) -> int:
-    """Tokens of the longest sequence that `capacity` blocks hold.
+    """Return the tokens of the longest sequence for which `capacity` blocks suffice; 0 when none fits.
 
-    max_step_tokens: most tokens of one sequence in a step; a window must stay until all of them are computed.
-    capacity: blocks of the pool.
+    max_step_tokens: maximum tokens of one sequence in a step; a window must stay until all of them are computed.
+    capacity: usable blocks of the pool.
     """
 
     def needed(num_blocks: int) -> int:
@@ -193,5 +198,6 @@ def longest_sequence(groups: Sequence[KVGroup], block_size: int, max_step_tokens
         return 0
     most = UNLIMITED // block_size
     lengths = range(most + 1)
+    # The need grows with the length, so a binary search takes 40 evaluations at most.
     num_blocks = bisect_right(lengths, capacity, key=needed) - 1
     return num_blocks * block_size

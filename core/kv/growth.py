@@ -1,9 +1,9 @@
-"""How the block table of one group grows with a sequence, and what falls off its front.
+"""Rules of how the block table of one group grows with a sequence, and which leading blocks it no longer needs.
 
-Owns: one class for each kind of group; pure arithmetic. Never does: hold blocks. Called by: the manager, the groups.
+Owns: one class for each kind of group; pure arithmetic. Never does: own blocks. Called by: the manager, the groups.
 
-A table has one entry for every `block_size` tokens from the first token on; entries that are not needed any more are the
-null block. Positions and counts are in tokens, indices in blocks.
+A table has one entry for every `block_size` tokens from the first token on; entries that are no longer needed are the null
+block. Positions and counts are in tokens, indices in blocks.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from core.api.specs import KVGroup
 
 
 class Growth(Protocol):
-    """The rule of one kind of group.
+    """The growth rule of one kind of group.
 
     needs_prefix: whether a prefix hit needs every block from the first on.
-    holds_slots: whether entries are tokens.
+    holds_slots: whether entries correspond to tokens; False for states.
     """
 
     needs_prefix: bool
     holds_slots: bool
 
     def first_needed(self, num_computed: int) -> int:
-        """Index of the first block that a query at position `num_computed` or later reads."""
+        """Return the index of the first block that a query at position `num_computed` or later reads."""
         ...
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
-        """Entries of a table that holds `num_tokens` tokens, of which `num_computed` are computed."""
+        """Return the entries of a table for `num_tokens` tokens, of which `num_computed` are computed."""
         ...
 
     def most_blocks(self, num_tokens: int) -> int:
-        """Most blocks that a sequence of `num_tokens` tokens holds at any time."""
+        """Return the maximum number of blocks that a sequence of `num_tokens` tokens has at any time."""
         ...
 
 
 class FullGrowth:
-    """Every token stays."""
+    """The rule of a group that keeps every token."""
 
     needs_prefix = True
     holds_slots = True
@@ -46,23 +46,23 @@ class FullGrowth:
         self.block_size = block_size
 
     def first_needed(self, num_computed: int) -> int:
-        """The first of all."""
+        """Return 0: every block is needed."""
         return 0
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
-        """Room for all tokens."""
+        """Return the number of blocks for all tokens."""
         return -(-num_tokens // self.block_size)
 
     def most_blocks(self, num_tokens: int) -> int:
-        """Room for all tokens."""
+        """Return the number of blocks for all tokens."""
         return -(-num_tokens // self.block_size)
 
 
 class SlidingGrowth:
-    """Only the last `window` tokens stay, and those of the running step.
+    """The rule of a group with a sliding window: the last `window` tokens are kept, and those of the running step.
 
-    most: blocks that hold a window less one token and a step, wherever they begin in a block. A sequence takes so many
-    at once and later only exchanges them, so that it never waits for a block in the middle of its prompt.
+    most: blocks for a window less one token plus a step, wherever these begin in a block. A sequence takes this number
+    at once and later only exchanges blocks, so that it never waits for one in the middle of its prompt.
     """
 
     needs_prefix = False
@@ -72,30 +72,30 @@ class SlidingGrowth:
         self.block_size = block_size
         self.window = window
         most_tokens = window - 1 + max_step_tokens
-        # such a run of tokens may begin with the last one of a block: that block, and enough for all the others
+        # Such a run of tokens may begin at the last position of a block: that block, and enough for all other tokens.
         self.most = -(-(most_tokens - 1) // block_size) + 1
 
     def first_needed(self, num_computed: int) -> int:
-        """The block of the oldest key that the next query sees."""
+        """Return the index of the block with the oldest key that the next query attends to."""
         oldest_key = max(0, num_computed - self.window + 1)
         return oldest_key // self.block_size
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
-        """Room for all tokens, but no more than a window and a step ahead."""
+        """Return the number of blocks for all tokens, limited to a window and a step ahead."""
         num_blocks = -(-num_tokens // self.block_size)
         most = self.first_needed(num_computed) + self.most
         return min(num_blocks, most)
 
     def most_blocks(self, num_tokens: int) -> int:
-        """Of a short sequence all, else a window and a step."""
+        """Return all blocks of a short sequence, otherwise those of a window and a step."""
         num_blocks = -(-num_tokens // self.block_size)
         return min(num_blocks, self.most)
 
 
 class StateGrowth:
-    """A state of fixed size that every step overwrites, so that a sequence has one of its own.
+    """The rule of a group with a state of fixed size, which every step overwrites and no sequences share.
 
-    num_blocks: of the state, and of a copy of it where drafts are verified.
+    num_blocks: blocks of the state, and of a copy of it where drafts are verified.
     """
 
     needs_prefix = False
@@ -105,20 +105,20 @@ class StateGrowth:
         self.num_blocks = num_blocks
 
     def first_needed(self, num_computed: int) -> int:
-        """All of it."""
+        """Return 0: the whole state is needed."""
         return 0
 
     def table_length(self, num_computed: int, num_tokens: int) -> int:
-        """The state."""
+        """Return the blocks of the state, independent of the number of tokens."""
         return self.num_blocks
 
     def most_blocks(self, num_tokens: int) -> int:
-        """The state."""
+        """Return the blocks of the state, independent of the number of tokens."""
         return self.num_blocks
 
 
 def growth_of(group: KVGroup, block_size: int, max_step_tokens: int) -> Growth:
-    """The growth of a group. max_step_tokens: most tokens of one sequence in a step, drafts included."""
+    """Return the growth rule of a group. max_step_tokens: maximum tokens of one sequence in a step, drafts included."""
     if group.kind == "state":
         return StateGrowth(group.num_state_blocks + group.num_spare_blocks)
     if group.kind == "sliding" and group.window is not None:

@@ -3,8 +3,8 @@
 Owns: `PrefixHasher` (tokens to keys) and what else a key depends on. Never does: store keys (`core.kv.prefix_table`).
 Called by: the manager.
 
-The key of a block depends on all tokens before it, so equal keys mean equal prefixes. A hit is believed only when the
-block's own token ids agree as well.
+The key of a block depends on all tokens before it, so equal keys mean equal prefixes. A hit counts only when the block's own
+token ids are equal as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HASH_ALGORITHMS = ("sha256", "sha256_cbor", "xxhash", "xxhash_cbor")
 
 
 class MediaSpan(NamedTuple):
-    """Positions [start, stop) of a prompt that stand for one item of media.
+    """Positions [start, stop) of a prompt that represent one media item.
 
     digest: of the item's content.
     """
@@ -36,20 +36,21 @@ class MediaSpan(NamedTuple):
 
 
 class KeyExtras(NamedTuple):
-    """Parts of a sequence's keys besides its tokens.
+    """Parts of a sequence's keys in addition to its tokens.
 
-    adapter: its name, None for the base model alone.
-    media: items in the prompt.
+    adapter: name of the LoRA adapter, None for the base model.
+    media: media items in the prompt.
     """
 
     adapter: str | None = None
     media: tuple[MediaSpan, ...] = ()
 
     def of_block(self, start: int, stop: int) -> list[str]:
-        """The extra keys of the block with positions [start, stop): where and which media cut it count, others do not."""
+        """Return the extra keys of the block with positions [start, stop): the adapter, and the media items that overlap it."""
         keys = [] if self.adapter is None else [f"lora:{self.adapter}"]
         for span in self.media:
             if span.start < stop and span.stop > start:
+                # Where the item begins in the block, or how much of it lies before: equal placeholder tokens must not match.
                 offset = max(span.start - start, 0)
                 passed = max(start - span.start, 0)
                 keys.append(f"media:{offset}:{passed}:{span.digest}")
@@ -57,7 +58,7 @@ class KeyExtras(NamedTuple):
 
 
 class PrefixHasher:
-    """Computes the keys of one algorithm. Raises `ConfigError` for an unknown one.
+    """Computes keys with one hash algorithm. Raises `ConfigError` for an unknown one.
 
     `sha256` and `xxhash` (XXH3, 128 bits; quicker, but collisions can be constructed) hash the parent's digest, the token
     ids (4 bytes each, native order) and the extra keys (msgpack). The `_cbor` forms hash the canonical CBOR (RFC 8949) of
@@ -76,17 +77,19 @@ class PrefixHasher:
             self._encode = _canonical_cbor()
 
     def root(self, salt: str | None) -> bytes:
-        """The parent digest of a first block. Prefixes under different salts never meet."""
+        """Return the parent digest of a first block. Prefixes with different salts are never shared."""
         if salt is None:
+            # Distinct prefixes, so that no salt can give the digest of an unsalted prefix.
             return self._digest(b"unsalted")
         return self._digest(b"salted:" + salt.encode())
 
     def private(self, parent: bytes, tenant: str) -> bytes:
-        """The parent digest of a tenant's first block behind the prefix with digest `parent`. Tenants never meet behind it."""
+        """Return the parent digest of a tenant's first private block after the prefix `parent`; tenants share none after it."""
         return self._digest(b"tenant:" + parent + tenant.encode())
 
     def key(self, parent: bytes, token_ids: Sequence[int], extra: Sequence[str] = ()) -> PrefixKey:
-        """The key of the block that holds `token_ids` after the prefix with digest `parent`; see `KeyExtras`."""
+        """Return the key of the block of `token_ids` after the prefix with digest `parent`. extra: see `KeyExtras`."""
+        # Part of the key itself: a hit compares it with the cached block's.
         payload = array("I", token_ids).tobytes()
         if self._encode is not None:
             data = self._encode([parent, list(token_ids), list(extra) or None])
@@ -102,6 +105,6 @@ def _sha256(data: bytes) -> bytes:
 
 
 def _canonical_cbor() -> Callable[[object], bytes]:
-    import cbor2  # costs 20 ms, so only those who asked for it pay
+    import cbor2  # takes 20 ms, which only users of these algorithms should pay
 
     return lambda value: cbor2.dumps(value, canonical=True)

@@ -1,4 +1,4 @@
-"""The error of a broken invariant.
+"""The error for a broken invariant.
 
 Owns: `IntegrityError` and the helper that raises it. Never does: repair. Called by: the `check_integrity` functions of
 the KV cache and the scheduler, and by operations that would corrupt their state.
@@ -21,6 +21,6 @@ class IntegrityError(CoreError):
 
 
 def require(holds: bool, invariant: str, message: str) -> None:
-    """Raise `IntegrityError` unless `holds`."""
+    """Raise `IntegrityError` for `invariant` unless `holds`. The message is built even when it holds."""
     if not holds:
         raise IntegrityError(invariant, message)

@@ -1,8 +1,8 @@
 """The KV cache as the scheduler sees it: prefix look-up, growth, release.
 
 Owns: the composition of block pool, block tables, registry, prefix search and connectors, and the counts of hits. Never
-does: decide who runs or who is preempted, or know where a page outside the pool lies. Called by: the scheduler; connectors use
-its side `BlockCache`.
+does: decide which sequence runs or is preempted, or know where a page outside the pool is stored. Called by: the scheduler;
+connectors use the part of it that is `BlockCache`.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ from core.kv.state_copies import StateCopies
 
 
 class KVManager:
-    """Block tables of `block_size` tokens an entry, one for each KV group; block 0 is reserved.
+    """The KV cache of one scheduler: block tables of `block_size` tokens an entry, one for each KV group.
 
-    groups: KV groups; none given: one that keeps every token.
-    max_step_tokens: most tokens of one sequence in a step, drafts included.
-    connectors: places outside the pool that pages come from and go to. Models with states use none of their pages.
-    observers: further listeners to cached blocks.
+    Block 0 is reserved. A scheduler that starts over makes a new manager.
+
+    groups: KV groups; empty: a single group that keeps every token.
+    max_step_tokens: maximum tokens of one sequence in a step, drafts included.
+    connectors: sources and destinations of pages outside the pool. Models with states use none of their pages.
+    observers: further observers of cached blocks.
     snapshot_interval: minimum number of tokens between two cached states of a sequence; None: `MIN_INTERVAL`.
 
-    states: where the states of sequences are, and the copies of them that the next plan makes.
+    states: locations of the sequences' states, and the copies of them that the next plan makes.
     snapshots: the cached states; None without states, or without prefix caching.
     capacity: tokens of the longest sequence that fits.
     num_growing: groups that take more blocks as a sequence grows: all but those of states.
-    num_query_tokens: tokens asked of the prefix cache, over all admissions.
-    num_hit_tokens: tokens found in it.
-    num_external_tokens: tokens found whose pages came from a connector.
+    num_query_tokens: tokens looked up in the prefix cache, over all admissions.
+    num_hit_tokens: tokens served by it.
+    num_external_tokens: those of them whose pages came from a connector.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class KVManager:
         has_states = self.states.num_blocks > 0
         self.connectors = KVConnectors() if connectors is None else connectors
         self._copies = self.connectors.copies
+        # Before the observers are attached: loads and copies of an earlier manager end here, and must not reach this one.
         self.connectors.begin_pool(keeps_pages=enable_prefix_caching and not has_states)
         self.observers = self._attach_observers(observers)
         self.num_query_tokens = 0
@@ -111,14 +114,14 @@ class KVManager:
 
     @property
     def usage(self) -> float:
-        """Fraction of blocks in use, in [0, 1]; cached blocks that nobody uses count as free."""
+        """Fraction of blocks in use, in [0, 1]; cached blocks without a user count as free."""
         return 1.0 - self.pool.num_free / self.pool.capacity
 
     def lookup(self, sequence: KVSequence) -> PrefixHit | KVLoad:
-        """Cached blocks of the longest known prefix; at least one token is left to compute. Takes nothing.
+        """Look up the longest cached prefix; at least one token is left to compute. Takes no blocks.
 
-        A prefix that nobody knows is a hit of 0 tokens. A `KVLoad` when pages may have to be read first: the sequence waits
-        until `is_loaded`, and looks again.
+        Returns a hit of 0 tokens for an unknown prefix, and a `KVLoad` when pages may have to be read first: the sequence then
+        waits until `is_loaded` and looks again.
 
         O(hit blocks), plus the blocks with which others started since the last look-up; when a load begins, O(blocks of
         the sequence).
@@ -129,31 +132,31 @@ class KVManager:
         return self._search.find(sequence)
 
     def lookup_now(self, sequence: KVSequence) -> PrefixHit:
-        """The same for a sequence that does not wait: the longest prefix that is in memory."""
+        """Look up the longest prefix that is in memory, for a sequence that does not wait."""
         if not self.enable_prefix_caching:
             return self.no_hit()
         self._registry.offer_starting()
         return self._search.find_now(sequence)
 
     def no_hit(self) -> PrefixHit:
-        """The start of a sequence that does not use the prefix cache."""
+        """Return the empty hit, for a sequence that does not use the prefix cache."""
         return PrefixHit(0, [[] for _ in self.groups])
 
     def miss(self, sequence: KVSequence, hit: PrefixHit) -> CacheMiss | None:
-        """Why the token after `hit`, which `lookup` has just returned, is not cached; None when no connector explains that.
+        """Return why the token after `hit`, which `lookup` has just returned, is not cached; None without an explainer.
 
-        Takes nothing. O(1), or O(blocks of the prefix) when it may report on other tenants.
+        Changes nothing. O(1), or O(blocks of the prefix) when it may report on other tenants.
         """
         if not self.enable_prefix_caching:
             return CacheMiss(0, "caching_off")
         return None if self._explainer is None else self._explainer.find(sequence, hit)
 
     def is_loaded(self, sequence: KVSequence) -> bool:
-        """Whether a sequence need not wait any longer: what it waited for is in memory, was not found or took too long."""
+        """Whether a sequence need not wait any longer: its pages are in memory, do not exist or took too long."""
         return sequence.load is None or self.connectors.is_loaded(sequence.load)
 
     def waits_for(self, sequence: KVSequence) -> str:
-        """The engine argument behind the wait of a sequence that has stepped aside."""
+        """Return the engine argument that causes the wait of a sequence that has stepped aside."""
         return self.connectors.waits_for(sequence.load)
 
     def wait_for_loads(self, timeout_s: float) -> None:
@@ -161,11 +164,11 @@ class KVManager:
         self.connectors.wait(timeout_s)
 
     def blocks_missing(self, hit: PrefixHit, num_tokens: int) -> int:
-        """Free blocks that a sequence takes which holds `num_tokens` tokens and shares `hit`."""
+        """Return how many free blocks a sequence of `num_tokens` tokens takes when it shares `hit`."""
         return self._tables.num_missing(hit, num_tokens)
 
     def attach(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Start the block tables of a sequence with what `lookup` found; those tokens count as computed.
+        """Start the block tables of a sequence with the blocks of `hit`, whose tokens count as computed.
 
         The caller has checked that `blocks_missing` blocks are free.
         """
@@ -173,13 +176,17 @@ class KVManager:
         self.num_hit_tokens += hit.num_tokens
         for observer in self.observers:
             for ids in (*hit.block_ids, hit.state):
+                # Block 0, the null block, stands for entries that no query reads.
                 for block_id in filter(None, ids):
                     observer.reused(block_id)
         self._tables.start(sequence, hit)
+        # After `start`, which allocates the blocks that the state is copied to.
         if self.snapshots is not None and hit.state:
             self.snapshots.restore(sequence, hit.num_tokens, hit.state)
         sequence.num_forked_tokens = hit.num_known_tokens
         if hit.loads:
+            # These blocks count as cached before their bytes arrive: the next plan makes its copies first, and all later plans
+            # follow it. If its step fails, `settle_transfers` takes the blocks out of the cache again.
             self._fill(sequence, hit)
         self._end_load(sequence)
         sequence.num_computed_tokens = hit.num_tokens
@@ -190,7 +197,7 @@ class KVManager:
         self._registry.begin(sequence)
 
     def allocate_slots(self, sequence: KVSequence, num_new_tokens: int, num_lookahead: int = 0) -> NewBlocks | None:
-        """Make room for `num_new_tokens` after the computed ones and `num_lookahead` positions more.
+        """Make room for `num_new_tokens` after the computed ones and for `num_lookahead` further positions.
 
         Returns the ids of appended blocks, one list for each group, or an empty list when there was room; None, with
         nothing appended, when too few blocks are free.
@@ -201,20 +208,23 @@ class KVManager:
         return self._tables.extend(sequence, end)
 
     def allocate_next(self, sequences: Sequence[KVSequence], lengths: Sequence[int]) -> list[NewBlocks] | None:
-        """Make room for one token more in each of these sequences, whose blocks are all full.
+        """Make room for one more token in each of these sequences, whose blocks are all full.
 
-        Each then has room for `lengths` tokens. Returns the answer of `allocate_slots` for each; None, with nothing taken,
-        when blocks may be too few for all.
+        Each then has room for `lengths` tokens. Returns the result of `allocate_slots` for each; None, with nothing taken, when
+        blocks may be too few for all.
         """
+        # An upper bound: sliding groups may free blocks meanwhile. Too cautious is harmless, since the caller then goes one
+        # by one.
         if len(sequences) * self.num_growing > self.pool.num_free:
             return None
         return self._tables.extend_all(sequences, lengths)
 
     def free(self, sequence: KVSequence, *, keep_cached: bool = True) -> None:
-        """Give all blocks of a sequence back, its tail first; nothing of it counts as computed any more.
+        """Free all blocks of a sequence, its tail first; none of its tokens counts as computed any more.
 
-        keep_cached: False when the values may be wrong: nobody finds the blocks that it has computed itself any more.
+        keep_cached: False when the values may be wrong: blocks that it has computed itself are then no longer cached.
         """
+        # First, because offering blocks reads the tables and the count of computed tokens, which end below.
         self._registry.leave(sequence, keep_cached=keep_cached)
         self._tables.clear(sequence)
         if self.snapshots is not None:
@@ -228,7 +238,7 @@ class KVManager:
         sequence.num_shared_blocks = 0
 
     def reset(self) -> bool:
-        """Forget all cached prefixes, in connectors too; False, and no change, while any block is in use."""
+        """Drop all cached prefixes, in connectors too; False, and no change, while any block is in use."""
         if not self.pool.reset():
             return False
         for observer in self._listeners:
@@ -237,25 +247,27 @@ class KVManager:
         return True
 
     def take_transfers(self) -> KVTransfers | None:
-        """Copies for the next plan that computes something: its worker does them before anything else. None: none.
+        """Return the copies for the next plan that computes something, or None. Its worker makes them before anything else.
 
-        Each one taken needs one call of `settle_transfers`.
+        Each result needs one call of `settle_transfers`.
         """
         return self._copies.take()
 
     def settle_transfers(self, transfers: KVTransfers, pages: list[Page] | None) -> None:
-        """Take the saved pages in. None: the copies were not made, so what should have been loaded is forgotten."""
+        """Accept the saved pages. None: the copies were not made, so the blocks to be loaded are no longer cached."""
         self.connectors.settle(transfers, pages)
         if pages is None:
             self.forget(block_id for block_id, _ in transfers.loads)
 
     def cached_blocks(self) -> Iterable[tuple[int, int, PrefixKey]]:
-        """(block id, group, key) of every cached block."""
+        """Return (block id, group, key) of every cached block."""
         return self.pool.prefixes.entries()
 
     def save(self, block_id: int, group: int, key: PrefixKey, connector: KVConnector) -> None:
-        """Have the next step return the bytes of a cached block to a connector. To be called between steps: steps under way
-        write the block before the copies of the next one are made."""
+        """Have the next step return the bytes of a cached block to a connector.
+
+        To be called between steps: steps in flight write the block before the copies of the next one are made.
+        """
         self.connectors.copies.save_cached(block_id, group, key, connector)
 
     def copy_now(self, copy: Copy) -> bool:
@@ -272,16 +284,18 @@ class KVManager:
         self._registry.offer_starting()
 
     def take_unwritten(self) -> list[int]:
-        """Blocks that were offered since the last call although the steps that write them have no result yet: the caller
-        gives them to `forget` when one of those steps fails."""
+        """Return the blocks offered since the last call although the steps that write them have no result yet.
+
+        The caller passes them to `forget` when one of those steps fails.
+        """
         return self._registry.take_unwritten()
 
     def forget(self, block_ids: Iterable[int]) -> None:
-        """Take blocks out of the prefix table."""
+        """Remove blocks from the prefix table."""
         self._registry.forget(block_ids)
 
     def key(self, sequence: KVSequence, index: int) -> PrefixKey:
-        """Key of a full block, computed once a sequence."""
+        """Return the key of a full block, computed once for each sequence."""
         return self._keys.key(sequence, index)
 
     def check_integrity(self, sequences: Iterable[KVSequence]) -> None:
@@ -293,7 +307,7 @@ class KVManager:
         self.connectors.check_integrity(self.pool.num_blocks)
 
     def _attach_observers(self, observers: Sequence[CacheObserver]) -> tuple[CacheObserver, ...]:
-        """Have the pool report to all listeners, the connectors among them if any of them follows blocks."""
+        """Have the pool report to all observers, and to the connectors if any of them follows blocks."""
         self._listeners = tuple(observers)
         listening = self._listeners
         if self.connectors.hears:
@@ -302,17 +316,18 @@ class KVManager:
         return listening
 
     def _fill(self, sequence: KVSequence, hit: PrefixHit) -> None:
-        """Have the next plan carry pages to the blocks that were taken for them."""
+        """Have the next plan copy pages to the blocks that were allocated for them."""
         for load in hit.loads:
             ids = sequence.block_ids[load.group]
             block_id = ids[load.entry]
             self._registry.cache(sequence, load.group, load.entry, block_id)
             self.connectors.copies.load(block_id, load.page)
+        # Entries, not loads: several groups load their blocks for the same tokens.
         entries = {load.entry for load in hit.loads}
         self.num_external_tokens += len(entries) * self.block_size
 
     def _end_load(self, sequence: KVSequence) -> None:
-        """The pages that a sequence waited for are in its blocks, or it does not wait any more."""
+        """End the load of a sequence whose pages are in its blocks, or that no longer waits."""
         if sequence.load is not None:
             self.connectors.end_load(sequence.load)
             sequence.load = None

@@ -1,7 +1,7 @@
-"""Listeners to what happens to cached blocks.
+"""Observers of cached blocks.
 
-Owns: `CacheObserver`. Never does: anything by itself. Called by: the manager and the block pool; KV connectors
-listen.
+Owns: `CacheObserver`. Never does: anything by itself. Called by: the manager, the block registry and the block pool;
+implemented by `KVConnectors` and by observers such as the log of cache events.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from core.api.kv_transfer import PrefixKey
 
 
 class CacheObserver:
-    """Hears of cached blocks; each method does nothing unless it is overridden."""
+    """Receives events of cached blocks; each method does nothing unless it is overridden."""
 
     def stored(self, block_id: int, group: int, key: PrefixKey, parent: bytes | None) -> None:
-        """A block is cached now. parent: digest of the block before it, None for a first one."""
+        """Note a newly cached block. parent: digest of the preceding block, None for a first one."""
 
     def reused(self, block_id: int) -> None:
-        """A sequence started with a cached block."""
+        """Note that a sequence started with a cached block."""
 
     def removed(self, block_id: int, group: int, key: PrefixKey, *, valid: bool) -> None:
-        """A block is not cached any more. valid: its values are right and still there until the next step."""
+        """Note that a block is no longer cached. valid: its values are right and stay in place until the next step."""
 
     def cleared(self) -> None:
-        """All blocks were forgotten."""
+        """Note that no block is cached any more."""

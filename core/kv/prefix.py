@@ -1,7 +1,7 @@
-"""The longest prefix of a sequence that the cache can serve.
+"""Search for the longest prefix of a sequence that the cache can serve.
 
-Owns: the search over blocks and connectors. Never does: take blocks, or read from a slow place: a
-sequence whose prefix may lie there gets a `KVLoad` to wait for. Called by: the manager.
+Owns: the search over blocks and connectors. Never does: take blocks, or read from slow storage: a sequence whose prefix may
+be there gets a `KVLoad` to wait for. Called by: the manager.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from core.kv.snapshots import Snapshots
 
 
 class PrefixSearch:
-    """Looks for the blocks of prefixes under their keys.
+    """The prefix search of one manager, by keys of blocks.
 
-    needs:    what of each group a prefix needs.
-    keys:     of a sequence's blocks.
+    needs:    blocks of each group that a prefix needs.
+    keys:     keys of a sequence's blocks.
     prefixes: the cached blocks.
     pages:    connectors with pages; None when there are none.
-    snapshots: of the states; None for a model without.
-    num_keyed: groups with keys, which come first; the others have states.
+    snapshots: cached states; None for a model without states.
+    num_keyed: number of groups with keys, which come first; the others have states.
     """
 
     def __init__(
@@ -53,10 +53,10 @@ class PrefixSearch:
         self._pages = pages
 
     def find(self, sequence: KVSequence) -> PrefixHit | KVLoad:
-        """Search; at least one token of the sequence is left to compute.
+        """Search memory and connectors; at least one token of the sequence is left to compute.
 
-        A load, which may begin here, when a connector may have more of the prefix than memory has. A sequence whose load is
-        done gets what came of it.
+        Returns a load, which may begin here, when a connector may have more of the prefix than memory has. A sequence whose
+        load is done gets a hit with the loaded pages.
         """
         if self._pages is None:
             return self.find_now(sequence)
@@ -72,7 +72,7 @@ class PrefixSearch:
         return self.find_now(sequence)
 
     def find_now(self, sequence: KVSequence) -> PrefixHit:
-        """Search in memory alone."""
+        """Search in memory only."""
         most = self._most(sequence)
         has = partial(self._has, sequence)
         lost: set[Entry] = set()
@@ -80,20 +80,24 @@ class PrefixSearch:
             num_known = self._needs.known(most, has)
             num_blocks = self._needs.served(num_known, has)
             hit = self._gather(sequence, num_blocks)
+            # A page may be gone, or have a wrong size, although `contains` reported it: search again without that entry.
             if isinstance(hit, PrefixHit):
                 hit.num_known_tokens = num_known * self._block_size
                 return hit
-            lost.add(hit)  # whatever a connector says of it from now on: the search has to end
+            lost.add(
+                hit
+            )  # even if the connector reports it again: each turn must exclude an entry, so that the search ends
             has = partial(self._still_has, sequence, lost)
 
     def _most(self, sequence: KVSequence) -> int:
+        # One less than all tokens, because at least one has to be computed to give logits.
         return (len(sequence.token_ids) - 1) // self._block_size
 
     def _start_load(self, sequence: KVSequence, most: int, has: Has, pages: KVConnectors) -> KVLoad | None:
-        """Have everything read that the longest prefix needs and memory does not have.
+        """Start loading everything that the longest prefix needs and memory lacks.
 
-        None when no connector seems to have more, after a single glance at each, so that an unknown prompt is computed at
-        once.
+        Returns None when no connector seems to have more. Each is queried for one block only, so that an unknown prompt is
+        computed at once.
         """
 
         def gap() -> tuple[int, PrefixKey] | None:
@@ -115,12 +119,13 @@ class PrefixSearch:
         return load
 
     def _snapshot(self, load: KVLoad, group: int, pages: KVConnectors) -> bytearray:
-        """Which blocks of a group are cached. Pages in memory go into the load: they may have left it when that is done."""
+        """Return which blocks of a group are cached, one byte each, and copy pages in memory into the load."""
         in_pool = bytearray(len(load.keys))
         for index, key in enumerate(load.keys):
             if self._prefixes.find(key, group) is not None:
                 in_pool[index] = 1
                 continue
+            # The load keeps the page, because the connector may have dropped it by the time the load is done.
             page = pages.get(group, key)
             if page is not None:
                 load.pages[group, index] = page
@@ -144,7 +149,7 @@ class PrefixSearch:
         return (group, index) not in lost and self._has(sequence, group, index)
 
     def _gather(self, sequence: KVSequence, num_blocks: int) -> PrefixHit | Entry:
-        """Blocks and pages of a prefix, or the first entry whose page has left memory since it was seen."""
+        """Return the hit of a prefix, or the first entry whose page has left memory since it was seen."""
         hit = PrefixHit(num_blocks * self._block_size, [])
         for group in range(self._num_keyed):
             ids = [NULL_BLOCK] * num_blocks
@@ -167,7 +172,7 @@ class PrefixSearch:
         return hit
 
     def _page(self, sequence: KVSequence, group: int, index: int) -> Page | None:
-        """A page that is in memory."""
+        """Return a page that is in memory and has the right size, or None."""
         if self._pages is None:
             return None
         page = self._pages.get(group, self._keys.key(sequence, index))

@@ -1,4 +1,4 @@
-"""The prefix of a sequence that the cache can serve, as the search found it.
+"""The result of a prefix search: the prefix of a sequence that the cache can serve.
 
 Owns: `PrefixHit` and `PageLoad`. Never does: search or take blocks. Called by: the prefix search (creates it), the manager, the
 scheduler, explainers of misses.
@@ -13,9 +13,9 @@ from core.api.kv_transfer import Page
 
 
 class PageLoad(NamedTuple):
-    """A block that a connector has: its values, and the entry of the table of `group` that it belongs to.
+    """A block whose page a connector has, with the entry of the table of `group` that it belongs to.
 
-    was_awaited: whether the sequence waited for it, because it came from a slow place.
+    was_awaited: whether the sequence waited for it, because it came from slow storage.
     """
 
     group: int
@@ -26,12 +26,12 @@ class PageLoad(NamedTuple):
 
 @dataclass(slots=True)
 class PrefixHit:
-    """A prefix of `num_tokens` tokens: the start of each group's table, and pages to load where that has a 0.
+    """A prefix of `num_tokens` tokens: the leading entries of each group's table, and pages to load where these are 0.
 
-    Entries that no later query reads are 0 (the null block) and have no page. The tables of states have none: the sequence
-    gets a copy of the blocks in `state`.
+    Entries that no later query reads are 0 (the null block) and have no page. The tables of states have no entries: the
+    sequence gets a copy of the blocks in `state`.
 
-    num_known_tokens: of the longest prefix that groups which keep every token have, whether there is a state or not.
+    num_known_tokens: tokens of the longest prefix cached in the groups that keep every token, with or without a state.
     """
 
     num_tokens: int

@@ -1,10 +1,10 @@
-"""The blocks of each group that a prefix needs so that it can be served.
+"""Rules of which blocks of each group a prefix needs so that it can be served.
 
-Owns: `PrefixNeeds`; pure arithmetic. Never does: know keys, blocks or pages. Called by: the prefix search, which asks about
-memory, and the page reader, which asks about a disk as well.
+Owns: `PrefixNeeds`; pure arithmetic. Never does: know keys, blocks or pages. Called by: the prefix search, for what is in
+memory, and loads (`KVLoad`), for what a connector has as well.
 
-A prefix of n blocks can be served when every group has what a query right behind it reads: groups that keep every token
-all n blocks, sliding ones those of the last window, states the one behind the last block.
+A prefix of n blocks can be served when every group has what the next query reads: groups that keep every token all n blocks,
+sliding ones those of the last window, states the one after the last block.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from core.kv.growth import Growth
 
 Has = Callable[[int, int], bool]
-"""Whether a group has the block of an index."""
+"""Function (group, index) that returns whether a group has the block at an index."""
 
 
 class PrefixNeeds:
@@ -30,28 +30,28 @@ class PrefixNeeds:
                 states.append(group)
             elif not rule.needs_prefix:
                 self._sliding.append(group)
-        self._sliding += states[:1]  # the states of all groups are kept together
+        self._sliding += states[:1]  # one group is enough: a snapshot has the states of all groups or does not exist
 
     def first(self, group: int, num_blocks: int) -> int:
-        """Index of the first block of a group that a prefix of `num_blocks` blocks needs; it needs all behind it."""
+        """Return the index of the first block of a group that a prefix of `num_blocks` blocks needs, and all after it."""
         rule = self._growth[group]
         if not rule.holds_slots:
             return max(num_blocks - 1, 0)
         return rule.first_needed(num_blocks * self._block_size)
 
     def entries(self, num_blocks: int) -> Iterator[tuple[int, int]]:
-        """(group, index) of everything that a prefix of `num_blocks` blocks needs."""
+        """Yield (group, index) of everything that a prefix of `num_blocks` blocks needs."""
         for group in range(len(self._growth)):
             for index in range(self.first(group, num_blocks), num_blocks):
                 yield group, index
 
     def longest(self, most: int, has: Has) -> int:
-        """Blocks of the longest prefix, of `most` at most, that can be served."""
+        """Return the number of blocks of the longest prefix that can be served, at most `most`."""
         num_known = self.known(most, has)
         return self.served(num_known, has)
 
     def known(self, most: int, has: Has) -> int:
-        """Blocks from the first on, `most` at most, that all groups have which keep every token."""
+        """Return the number of leading blocks, at most `most`, that every group has which keeps every token."""
         num_blocks = most
         for group, rule in enumerate(self._growth):
             if rule.needs_prefix:
@@ -59,7 +59,7 @@ class PrefixNeeds:
         return num_blocks
 
     def first_gap(self, most: int, has: Has) -> tuple[int, int] | None:
-        """(group, index) of a block that every prefix longer than what is there needs; None when it depends on the length."""
+        """Return (group, index) of a block that every longer prefix needs; None when that depends on its length."""
         for group, rule in enumerate(self._growth):
             if rule.needs_prefix:
                 index = _leading(group, most, has)
@@ -68,14 +68,17 @@ class PrefixNeeds:
         return None
 
     def served(self, most: int, has: Has) -> int:
-        """Blocks of the longest prefix that can be served, of those that are `known`: the last window of each sliding
-        group is there, and the state."""
+        """Return the number of blocks, at most `most`, for which each sliding group has its last window, and the state exists.
+
+        most: result of `known`.
+        """
         num_blocks = most
         agreed = 0
         while num_blocks and agreed < len(self._sliding):
             for group in self._sliding:
                 missing = self._last_missing(group, num_blocks, has)
                 if missing is not None:
+                    # A shorter prefix moves the windows of all groups, so that all of them are checked again.
                     num_blocks = missing
                     agreed = 0
                     break
@@ -83,7 +86,7 @@ class PrefixNeeds:
         return num_blocks
 
     def _last_missing(self, group: int, num_blocks: int, has: Has) -> int | None:
-        """The last block of a group's window that is missing: a shorter prefix has to end before it."""
+        """Return the index of the last missing block in a group's window, None for none; a prefix has to end before it."""
         first = self.first(group, num_blocks)
         for index in range(num_blocks - 1, first - 1, -1):
             if not has(group, index):
@@ -92,7 +95,7 @@ class PrefixNeeds:
 
 
 def _leading(group: int, most: int, has: Has) -> int:
-    """How many blocks from the first on a group has, up to `most`."""
+    """Return how many leading blocks a group has, up to `most`."""
     for index in range(most):
         if not has(group, index):
             return index

@@ -1,4 +1,4 @@
-"""Cached blocks by key.
+"""Table of cached blocks by key.
 
 Owns: `PrefixTable`. Never does: count references, hash, or decide what is evicted. Called by: the block pool, the manager.
 """
@@ -13,9 +13,9 @@ Entry = tuple[int, PrefixKey]
 
 
 class PrefixTable:
-    """For each group at most one block a key; for each block at most one (group, key).
+    """Maps for each group a key to at most one block, and each block to at most one (group, key); owned by the pool.
 
-    The two directions are kept apart: of each group the block of a digest, and of each block its entry.
+    Each direction has its own table: for each group from digest to block, and from block to entry.
     """
 
     def __init__(self, num_groups: int = 1) -> None:
@@ -31,17 +31,18 @@ class PrefixTable:
         return block_id in self._keys
 
     def find(self, key: PrefixKey, group: int = 0) -> int | None:
-        """The block cached under `key`, or None when there is none or its token ids differ (a collision)."""
+        """Return the block cached under `key`, or None when there is none or its token ids differ (a collision)."""
         block_id = self._blocks[group].get(key.digest)
         if block_id is None:
             return None
         _, cached = self._keys[block_id]
+        # Digests can collide, with xxhash even on purpose, so only equal token ids make a hit.
         if cached.payload != key.payload:
             return None
         return block_id
 
     def insert(self, key: PrefixKey, block_id: int, group: int = 0) -> bool:
-        """Cache `block_id` under `key`; False (and no change) when the digest or the block is already in the table."""
+        """Cache `block_id` under `key`; False, without a change, when the digest or the block is already in the table."""
         blocks = self._blocks[group]
         if key.digest in blocks:
             return False
@@ -57,25 +58,25 @@ class PrefixTable:
         return is_taken and self.find(key, group) is None
 
     def discard(self, block_id: int) -> Entry:
-        """Forget a cached block; returns its group and key."""
+        """Remove a cached block; returns its group and key."""
         group, key = self._keys.pop(block_id)
         blocks = self._blocks[group]
         del blocks[key.digest]
         return group, key
 
     def entry(self, block_id: int) -> Entry | None:
-        """Group and key of a cached block, or None when it is not cached."""
+        """Return group and key of a cached block, or None when it is not cached."""
         return self._keys.get(block_id)
 
     def entries(self) -> list[tuple[int, int, PrefixKey]]:
-        """(block id, group, key) of every cached block, as a copy."""
+        """Return (block id, group, key) of every cached block, as a copy."""
         listed: list[tuple[int, int, PrefixKey]] = []
         for block_id, (group, key) in self._keys.items():
             listed.append((block_id, group, key))
         return listed
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all blocks; their references are not changed."""
         for blocks in self._blocks:
             blocks.clear()
         self._keys.clear()

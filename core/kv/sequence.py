@@ -1,4 +1,4 @@
-"""One sequence as the KV cache sees it.
+"""The part of a sequence that the KV cache knows.
 
 Owns: `KVSequence`. Never does: know requests, queues or stop conditions (the scheduler's sequence extends it).
 Called by: the manager (reads and writes) and the scheduler (extends).
@@ -12,28 +12,28 @@ from core.kv.hashing import KeyExtras
 
 
 class KVSequence:
-    """Tokens of a sequence and the blocks that hold their keys and values.
+    """Tokens of a sequence and the blocks of their keys and values; the base of the scheduler's sequence.
 
-    token_ids:             prompt and output; drafts are not among them. Only ever appended to.
+    token_ids:             prompt and output tokens, without drafts; append-only.
     cache_salt, extras:    prefixes are shared only where these are equal.
-    tenant:                shares prefixes with nobody else; empty: with everybody who has none.
-    num_public_tokens:     at the beginning, which tenants share all the same.
-    owner:                 whose it is: what is remembered of it is told to nobody else. Prefixes are shared all the same.
-    num_computed_tokens:   tokens, from the first on, whose keys and values are in the blocks.
-    num_planned_tokens:    the same when all planned steps are done; kept up only until its prompt is planned whole.
-    block_ids:             one block table for each KV group, empty without blocks; 0 where a window has passed.
-    num_released:          leading entries of each table that are 0 for that reason.
-    num_slots:             token positions, from the first on, that all groups have room for.
+    tenant:                its prefixes are shared within this tenant only; empty: with all sequences without a tenant.
+    num_public_tokens:     leading tokens that all tenants share nevertheless.
+    owner:                 user whose sequence it is; its records are shown to no other user. Prefixes are shared nevertheless.
+    num_computed_tokens:   leading tokens whose keys and values are in the blocks.
+    num_planned_tokens:    the same after all planned steps; updated only until the whole prompt is planned.
+    block_ids:             one block table for each KV group, empty without blocks; 0 for entries before a window.
+    num_released:          number of leading entries of each table that are 0 for that reason.
+    num_slots:             leading token positions that all groups have room for.
     num_initial_tokens:    tokens that were known when it got its first blocks.
     num_shared_blocks:     leading blocks that came from the prefix cache.
     num_registered_blocks: leading blocks that have been offered to the prefix table.
     prefix_keys:           keys of leading full blocks, as far as they were needed.
-    num_forked_tokens:     tokens of the known prefix whose keys and values were found, whether its state was or not.
-    num_kept_tokens:       tokens behind which its state was last kept, or found.
-    snapshots:             all such numbers of tokens since it got its blocks.
-    num_saved_tokens:      tokens whose state the copy has from before drafts were verified; -1 for none.
+    num_forked_tokens:     tokens of the longest cached prefix of keys and values, whether its state is cached or not.
+    num_kept_tokens:       position of its last state that was kept, or taken from the cache.
+    snapshots:             all such positions since it got its blocks.
+    num_saved_tokens:      position of the state that was copied before drafts were verified; -1 for none.
     is_rolled_back:        whether drafts were rejected, so that the next step has to begin from that copy.
-    load:                  pages that it waits for, or that have come and are not in blocks yet; else None.
+    load:                  pages that it waits for, or that are loaded and not in blocks yet; else None.
     """
 
     __slots__ = (

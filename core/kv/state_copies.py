@@ -1,12 +1,12 @@
-"""The states of sequences in their blocks, and the copies that are made of them.
+"""States of sequences in their blocks, and the copies that are made of them.
 
-Owns: `StateCopies`: where a sequence's state lies, the copy from before drafts are verified, and what the next plan is to
-copy. Never does: take blocks, hash, or copy anything by itself: the worker does, before it computes the plan.
+Owns: `StateCopies`: the blocks of a sequence's state, its copy from before drafts are verified, and the copies for the next
+plan. Never does: take blocks, hash, or copy anything by itself: the worker does, before it computes the plan.
 Called by: the manager and the snapshots.
 
-A step that verifies drafts moves the state on by all of them. When some are rejected, the next step begins from the copy
-and computes the accepted tokens again, together with new drafts; the scheduler sees to it that these are no more tokens
-than a step with all drafts has.
+A step that verifies drafts advances the state by all of them. When some are rejected, the next step begins from the copy
+and computes the accepted tokens again, together with new drafts; the scheduler ensures that these are no more tokens than a
+step with all drafts has.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from core.kv.sequence import KVSequence
 
 
 class StateCopies:
-    """States in the tables of `groups`, those without a state included.
+    """The states in the tables of `groups`, which may include groups without a state; owned by the manager.
 
-    num_blocks: of one sequence's state, in all groups.
-    can_roll_back: whether sequences have blocks for a copy.
+    num_blocks: blocks of one sequence's state, in all groups.
+    can_roll_back: whether sequences have spare blocks for a copy.
     """
 
     def __init__(self, groups: Sequence[KVGroup]) -> None:
@@ -35,7 +35,7 @@ class StateCopies:
         self._copies: list[StateCopy] = []
 
     def blocks(self, sequence: KVSequence) -> list[int]:
-        """Where the state of a sequence is, group by group."""
+        """Return the blocks of a sequence's state, group by group."""
         found: list[int] = []
         for index, group in self._groups:
             ids = sequence.block_ids[index]
@@ -47,25 +47,29 @@ class StateCopies:
         self._copies.append(StateCopy(sources, targets))
 
     def take(self) -> list[StateCopy]:
-        """The copies for the next plan that computes something."""
+        """Return and clear the copies for the next plan that computes something."""
         copies = self._copies
         self._copies = []
         return copies
 
     def begin_step(self, sequence: KVSequence, num_drafts: int) -> None:
-        """The next plan continues a sequence from its computed tokens on: see that its state is the one behind these, and
-        that it can come back when drafts are to be verified."""
+        """Prepare the state of a sequence for the next plan, which continues after its computed tokens.
+
+        Restores the state there after a rollback, and copies it when drafts are to be verified.
+        """
         if not self.can_roll_back:
             return
+        # The copy keeps its content, so this step may verify drafts as well: another rollback comes back to the same place.
         if sequence.is_rolled_back:
             self.add(self._spare_blocks(sequence), self.blocks(sequence))
             sequence.is_rolled_back = False
+        # A copy of this very state need not be made twice.
         elif num_drafts and sequence.num_saved_tokens != sequence.num_computed_tokens:
             self.add(self.blocks(sequence), self._spare_blocks(sequence))
             sequence.num_saved_tokens = sequence.num_computed_tokens
 
     def _spare_blocks(self, sequence: KVSequence) -> list[int]:
-        """Where the copy of a sequence's state is."""
+        """Return the blocks of the copy of a sequence's state, group by group."""
         found: list[int] = []
         for index, group in self._groups:
             ids = sequence.block_ids[index]

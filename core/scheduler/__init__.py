@@ -1,4 +1,4 @@
-"""Which sequences compute how many tokens in the next step, and what the results mean.
+"""The scheduler: which sequences compute how many tokens in the next step, and how results are read.
 
 Owns: queues, the token budget, the step plan, preemption and stop conditions. Never does: import torch, sample, decode
 text. Called by: the engine loop.

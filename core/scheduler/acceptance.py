@@ -1,10 +1,10 @@
-"""How likely drafts are right, learned from those that were verified.
+"""Estimates of how likely drafts are right, learned from verified ones.
 
-Owns: `Acceptance`: evidence of each sequence and of the whole run, for each place behind the newest token. Never does:
+Owns: `Acceptance`: evidence of each sequence and of the whole run, for each place after the newest token. Never does:
 decide on drafts. Called by: the choice of drafts.
 
-A sequence begins with what the run has shown. The run itself begins with `FIRST_CHANCE`, and a place that was not reached
-lately is taken to be as good as the one before it, so that it is tried again.
+A sequence starts from the estimates of the run. The run itself starts from `FIRST_CHANCE`. A place that was not reached
+lately counts as good as the one before it, so that it is tried again.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ FIRST_CHANCE = 0.6
 """The chance of a draft before any was verified."""
 
 RUN_WEIGHT = 4.0
-"""How many drafts of the run the guess for a place counts as."""
+"""Weight of the initial guess for a place, in drafts of the run."""
 
 RUN_DECAY = 0.99
-"""What is left of the run's evidence when another sequence's drafts were verified."""
+"""Factor on the run's evidence each time a sequence's drafts were verified."""
 
 OWN_WEIGHT = 3.0
-"""How many of its own drafts what the run has shown counts as, for a sequence."""
+"""Weight of the run's estimate for a sequence, in drafts of its own."""
 
 OWN_DECAY = 0.9
-"""What is left of a sequence's own evidence with each further step."""
+"""Factor on a sequence's own evidence with each further step."""
 
 SHARE_RATE = 0.3
-"""How far one step corrects the share of a sequence's drafts that come."""
+"""Fraction of the error that one step corrects in the share of a sequence's ordered drafts that are proposed."""
 
 RUN_SHARE_RATE = 0.05
-"""The same for the run."""
+"""The corresponding fraction for the run."""
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class Acceptance:
-    """Chances by slot and place.
+    """Chances by slot and place, owned by `DraftEvidence`.
 
-    most: drafts of a sequence in a step.
-    accepted: int64 [most], drafts that were right, by place, since the start.
+    most: maximum number of drafts of a sequence in a step.
+    accepted: int64 [most], number of accepted drafts by place since the start.
     """
 
     __slots__ = ("_hits", "_places", "_run", "_run_hits", "_run_share", "_run_trials", "_shares", "_trials", "accepted")
@@ -60,36 +60,37 @@ class Acceptance:
         self._run = np.full(most, FIRST_CHANCE)
 
     def start(self, slot: int) -> None:
-        """Another sequence has got a slot."""
+        """Reset a slot for another sequence."""
         self._hits[slot] = 0.0
         self._trials[slot] = 0.0
         self._shares[slot] = self._run_share
 
     def chances(self, slots: NDArray[np.int32]) -> Floats:
-        """[B, most]: how likely each draft of these sequences is kept: it is right, and all before it are."""
+        """Return the chance of each draft of these sequences to be accepted, [B, most]: it and all before it are right."""
         right = self._hits[slots] + OWN_WEIGHT * self._run
         right /= self._trials[slots] + OWN_WEIGHT
         np.cumprod(right, axis=1, out=right)
         return right
 
     def fresh_chances(self) -> Floats:
-        """[most]: the same of a sequence that nothing is known of."""
+        """Return the chance of each draft of a new sequence to be accepted, [most]."""
         return np.cumprod(self._run)
 
     def shares(self, slots: NDArray[np.int32]) -> Floats:
-        """[B]: how many of the drafts that may be proposed for a sequence are."""
+        """Return the share of ordered drafts that are proposed, for each of these sequences, [B]."""
         return self._shares[slots]
 
     def count(self, num_accepted: Sequence[int]) -> None:
-        """Count drafts that were right. num_accepted: one number for each sequence."""
+        """Count accepted drafts. num_accepted: one number for each sequence."""
         reached = np.array(num_accepted)[:, None] > self._places
         self.accepted += reached.sum(axis=0)
 
     def learn(self, slots: Sequence[int], num_drafts: Sequence[int], num_accepted: Sequence[int]) -> None:
-        """The drafts of these sequences were verified in one step; `num_accepted` of each were right."""
+        """Learn from one step that verified drafts of these sequences and accepted `num_accepted` of each."""
         drafted = np.array(num_drafts)[:, None]
         accepted = np.array(num_accepted)[:, None]
         hits = self._places < accepted
+        # Places after the first wrong draft say nothing: they continued a text that is not the answer.
         trials = self._places < np.minimum(accepted + 1, drafted)
         rows = np.array(slots)
         self._hits[rows] = OWN_DECAY * self._hits[rows] + hits
@@ -100,7 +101,7 @@ class Acceptance:
         self._learn_run()
 
     def learn_shares(self, slots: Sequence[int], wanted: Sequence[int], num_drafts: Sequence[int]) -> None:
-        """Of these sequences so many drafts were wanted, from 1 on, and so many were verified."""
+        """Learn the share of ordered drafts that came. wanted: ordered, at least 1 each; num_drafts: verified."""
         rows = np.array(slots)
         found = np.array(num_drafts) / np.array(wanted)
         self._shares[rows] += SHARE_RATE * (found - self._shares[rows])
@@ -108,7 +109,7 @@ class Acceptance:
         self._run_share = left * self._run_share + (1.0 - left) * float(found.mean())
 
     def _learn_run(self) -> None:
-        """The chance of a draft by place, if all before it are right."""
+        """Update the chance of a draft by place, given that all before it are right."""
         chance = FIRST_CHANCE
         hits = self._run_hits.tolist()
         trials = self._run_trials.tolist()

@@ -1,9 +1,9 @@
-"""The waiting sequences that start in a step.
+"""Admission of waiting sequences to a step.
 
 Owns: the conditions of an admission (seat, blocks, reserve, partial prefills) and the trial of suspects. Never does:
 order the queue (the policy does) or preempt. Called by: `Scheduler.schedule`, after running sequences were planned.
 
-A step that admits nobody looks at the head of the queue only; an admission costs what the policy's queue costs.
+A step that admits nothing looks at the head of the queue only; an admission costs what the policy's queue costs.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from core.scheduler.state import SchedulerState
 
 
 class Admission:
-    """Fills what is left of a step."""
+    """Fills the rest of a step's budget with waiting sequences; owned by the scheduler."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
 
     def admit(self, planner: StepPlanner) -> None:
-        """Start waiting sequences in the policy's order until one does not fit."""
+        """Start waiting sequences in the policy's order until one does not fit, or seats or budget are used up."""
         state = self.state
         if len(state.awaiting):
             state.awaiting.restore_ready()
         is_anyone_queued = len(state.waiting) or len(state.held)
         if not is_anyone_queued or state.running.is_full or planner.budget <= 0:
             return
+        # A fair policy orders its queue by what users have been charged, so the queue must know the newest tokens.
         if state.policy.charges:
             for running in state.running.sequences:
                 state.settle(running)
@@ -41,7 +42,7 @@ class Admission:
                 return
 
     def held_by(self, planner: StepPlanner) -> str:
-        """The argument whose limit keeps the sequences that wait out of a step, to the best of what is known of it."""
+        """Return the engine argument whose limit most likely keeps waiting sequences out of a step."""
         state = self.state
         if state.running.is_full:
             return "max_num_seqs"
@@ -57,11 +58,12 @@ class Admission:
         return "kv_cache"
 
     def try_suspect(self, planner: StepPlanner) -> bool:
-        """Plan a step for the first suspect alone; False when blocks are missing, so that the others must go on first."""
+        """Plan a step for the first suspect alone; False when it lacks blocks, so that others must run on first."""
         state = self.state
         suspect = state.seats.suspects[0]
         if suspect.slot == NO_SLOT:
             kv = state.kv
+            # Without a wait for slow places: all other sequences stand still until the suspects are through.
             hit = kv.no_hit() if suspect.needs_whole_prompt else kv.lookup_now(suspect)
             missing = kv.blocks_missing(hit, len(suspect.token_ids))
             if state.running.is_full or not state.seats.has_free(missing):
@@ -72,7 +74,7 @@ class Admission:
         return True
 
     def _next(self) -> SequenceState | None:
-        """The first in line. Long prompts that may not start yet step aside, into a queue that is first in line later."""
+        """Return the next sequence to start, None for none. Long prompts that may not start yet are moved to `held`."""
         state = self.state
         held = state.held
         waiting = state.waiting
@@ -80,6 +82,7 @@ class Admission:
         may_start_long = num_long < state.config.max_long_partial_prefills
         if len(held) and may_start_long:
             first = _peek(held)
+            # A preempted sequence, or one with a higher priority, may still come before the long prompts that were overtaken.
             if not len(waiting) or first.order < _peek(waiting).order:
                 return first
         while len(waiting):
@@ -93,7 +96,9 @@ class Admission:
         return None
 
     def _may_be_tried(self, sequence: SequenceState) -> bool:
-        """Whether there is room for one more that steps aside. One that has waited does not: others may need its memory."""
+        """Whether a sequence may be looked up, which may make it step aside for a load."""
+        # A sequence that has waited does not step aside again. If it could not start while others wait for loads, the memory
+        # of its pages would be kept from them.
         return sequence.load is not None or not self.state.awaiting.is_full
 
     def _is_long(self, sequence: SequenceState) -> bool:
@@ -102,15 +107,17 @@ class Admission:
         return config.enable_chunked_prefill and 0 < threshold < len(sequence.token_ids)
 
     def _try(self, planner: StepPlanner, sequence: SequenceState) -> bool:
-        """Start a sequence if seat, budget and blocks allow it; False when nobody behind it may be tried."""
+        """Start a sequence if seat, budget and blocks allow it; False when no later sequence may be tried either."""
         state = self.state
         config = state.config
+        # The need of the last attempt, which spares the look-up of a long prompt in every step while the cache is full.
         if not state.seats.has_room(sequence.blocks_missing):
             return False
         state.at_work = sequence
         hit = self._look_up(sequence)
         if isinstance(hit, KVLoad):
             assert sequence.queue is not None
+            # Later sequences may pass meanwhile, hence the True.
             state.awaiting.add(sequence, sequence.queue)
             return True
         num_known = len(sequence.token_ids)

@@ -1,9 +1,9 @@
-"""Sequences whose keys and values are on their way.
+"""Sequences that wait for their keys and values to be loaded.
 
-Owns: `AwaitingKV`: who stepped out of the queue to wait for pages, and who goes back. Never does: read pages, admit or end
-anybody. Called by: admission and the scheduler's state.
+Owns: `AwaitingKV`: the sequences that left their queue to wait for pages, and their return. Never does: read pages, admit or
+end a sequence. Called by: admission and the scheduler's state.
 
-A sequence that waits lets those behind it pass, and keeps its place: it goes back to its queue as if it had been preempted,
+Later sequences may overtake one that waits, but it keeps its place: it returns to its queue as if it had been preempted,
 before all that arrived later.
 """
 
@@ -16,7 +16,7 @@ from core.kv.manager import KVManager
 from core.scheduler.sequence import SequenceState, SequenceStatus
 
 MAX_AWAITING = 8
-"""More do not step aside: the look-up of each, which hashes its whole prompt, is part of a step."""
+"""Maximum number of sequences that wait. The look-up of each hashes its whole prompt while a step is planned."""
 
 
 class AwaitingKV:
@@ -34,25 +34,25 @@ class AwaitingKV:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may step aside."""
+        """Whether no further sequence may step aside."""
         return len(self._queues) >= MAX_AWAITING
 
     def add(self, sequence: SequenceState, queue: WaitingQueue) -> None:
-        """Take a sequence out of its queue until its pages are there."""
+        """Move a sequence out of its queue until its pages are loaded."""
         queue.remove(sequence)
         sequence.queue = None
         sequence.status = SequenceStatus.WAITING_FOR_KV
         self._queues[sequence] = queue
 
     def remove(self, sequence: SequenceState) -> None:
-        """A sequence waits no longer, wherever it goes."""
+        """Remove a sequence that no longer waits, whether it returns to its queue or ends."""
         del self._queues[sequence]
         sequence.status = SequenceStatus.WAITING
 
     def restore_ready(self) -> None:
-        """Put sequences whose wait is over back into their queues.
+        """Return sequences whose wait is over to their queues.
 
-        The last one goes first, so that in the end the first one is first there.
+        The last one is returned first: `restore` puts a sequence at the head, so that in the end the first one is first.
         """
         for sequence in reversed(list(self._queues)):
             if self._kv.is_loaded(sequence):

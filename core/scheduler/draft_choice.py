@@ -1,4 +1,4 @@
-"""How many drafts bring the most tokens per second.
+"""Choice of the drafts that give a batch the most tokens per second.
 
 Owns: `choose`, a function of numbers. Never does: learn them or remember anything. Called by: the control of drafts.
 """
@@ -11,22 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 MARGIN = 1.01
-"""Drafts are worth it when the batch then gets so many times the tokens per second that it gets without."""
+"""Minimum speed-up of the batch, in tokens per second, that justifies drafting."""
 
 NEVER = 2.0
-"""A chance that no draft has."""
+"""A threshold above every chance: no drafts."""
 
 Floats = NDArray[np.float64]
 
 
 class Outlook(NamedTuple):
-    """What a step of B sequences may cost and bring.
+    """Expected cost and gain of a step of B sequences.
 
-    chances:  [B, K], how likely each draft is kept, falling along a row.
-    shares:   [B], how many of the drafts that may be proposed are.
+    chances:  [B, K], chance of each draft to be accepted, falling along a row.
+    shares:   [B], share of the ordered drafts that are proposed.
     step:     seconds of a step without drafts.
     row:      seconds of a further row.
-    proposal: [K + 1], seconds of proposing, by the most drafts of any sequence.
+    proposal: [K + 1], seconds of proposing, by the largest number of drafts of any sequence.
     """
 
     chances: Floats
@@ -37,17 +37,19 @@ class Outlook(NamedTuple):
 
 
 def choose(outlook: Outlook) -> float:
-    """The chance from which a draft is worth its row: `NEVER` when the batch is quickest without any.
+    """Return the smallest chance with which a draft is worth its row; `NEVER` when the batch is quickest without drafts.
 
-    Drafts are taken in the order of their chances for as long as the rate of the whole batch grows.
+    Drafts are added in the order of their chances for as long as the rate of the whole batch grows.
     """
     num_seqs, most = outlook.chances.shape
     chances = outlook.chances.ravel()
     shares = np.repeat(outlook.shares, most)
+    # Stable, so that among equal chances an earlier place of a sequence comes before a later one.
     order = np.argsort(-chances, kind="stable")
     chances = chances[order]
     shares = shares[order]
     tokens = num_seqs + np.cumsum(shares * chances)
+    # Proposing takes as long as for the sequence with the most drafts, which is the deepest place so far.
     depth = np.maximum.accumulate(order % most) + 1
     seconds = outlook.step + outlook.row * np.cumsum(shares) + outlook.proposal[depth]
     rates = tokens / seconds

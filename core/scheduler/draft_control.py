@@ -1,11 +1,11 @@
-"""How many drafts the sequences of a step may have, so that drafts never make a batch slower.
+"""Choice of the number of drafts for the sequences of a step, so that drafts never make a batch slower.
 
 Owns: `DraftControl`: that choice, and when it is made. Never does: plan, propose, verify, or learn (`DraftEvidence` does).
 Called by: the rules for drafts.
 
-With drafts, each step chooses anew from what steps cost, what proposing costs and how likely drafts are right
-(`choose`). Without, nothing is looked at for `REST` steps. Sequences without drafts are probed with one each whenever the
-account of gains and losses has enough for it. How many drafts there are never changes a token.
+While drafts are on, each step chooses again, from the cost of steps, the cost of proposing and the chance that drafts are
+right (`choose`). While they are off, nothing is examined for `REST` steps. Sequences without drafts are probed with one
+each whenever the account of gains and losses can pay for it. The number of drafts never changes a token.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from core.scheduler.running import RunningSet
 from core.scheduler.step_cost import FIRST_TERMS, StepCost
 
 REST = 16
-"""Steps without drafts between two choices; also the least steps between two probes."""
+"""Steps without drafts between two choices; also the minimum of steps between two probes."""
 
 PROBE_REST = 3
-"""Steps without drafts behind a probe, until its outcome is known."""
+"""Steps without drafts after a probe, until its outcome is known."""
 
 MEASURE_EVERY = 128
-"""Steps with drafts after which there are some without: how long these take must not be forgotten."""
+"""Number of steps with drafts after which some run without, so that the measured cost of those stays current."""
 
 MEASURED = 2
-"""How many these are."""
+"""Number of steps without drafts in such a measurement."""
 
 
 class DraftControl:
-    """The choice for one engine. With `adaptive_drafts` off it is always the most.
+    """The choice for one engine, owned by `DraftRules`. With `adaptive_drafts` off it is always the maximum.
 
     is_on:   whether sequences of the step that is planned may be given drafts.
     reason:  why drafts are not worth it at present, a name of `NO_DRAFTS_CAUSES`; empty when they are.
     num_off: steps without drafts, by cause.
-    num_on:  steps with drafts, by the most that a sequence might have.
-    evidence: what is known of drafts.
+    num_on:  steps with drafts, by the largest budget of a sequence.
+    evidence: observations of drafts so far.
     """
 
     def __init__(self, config: SchedulerConfig, cost: StepCost) -> None:
@@ -66,24 +66,25 @@ class DraftControl:
         self._is_stopped = False
 
     def start(self, slot: Slot) -> None:
-        """A sequence has got a slot."""
+        """Reset what is known of a slot: a new sequence has it."""
         self.evidence.start(slot)
         self._barred[slot] = False
 
     def bar(self, slot: Slot) -> None:
-        """A sequence has no drafts from now on."""
+        """Give the sequence at `slot` no drafts from now on."""
         self._barred[slot] = True
 
     def stop(self) -> None:
-        """There will be no more drafts."""
+        """End drafting for the rest of the run, because the proposer has failed."""
         self._is_stopped = True
 
     def begin(self, running: RunningSet) -> None:
-        """A step is about to be planned."""
+        """Choose the budgets of the step that is about to be planned."""
         self._num_steps += 1
         if self._is_stopped:
             self._rest("failed", REST)
             return
+        # Nothing is examined in steps without drafts, so that speculation which does not pay costs nothing.
         if self._num_resting:
             self._num_resting -= 1
             self.num_off[self._cause] += 1
@@ -102,19 +103,20 @@ class DraftControl:
             self._turn_on({}, self._config.max_num_seqs)
 
     def budget(self, slot: Slot) -> int:
-        """Most drafts that a sequence of the step may be given. It is asked once a step for each."""
+        """Limit of drafts for a sequence in this step. Called once a step for each sequence: it counts new ones."""
         if not self.is_on:
             return 0
         budget = self._budgets.get(slot)
         if budget is not None:
             return budget
+        # A sequence that starts in this very step has no budget of its own yet.
         if not self._num_fresh or self._barred[slot]:
             return 0
         self._num_fresh -= 1
         return self._fresh_budget
 
     def _limit(self, num_seqs: int) -> int:
-        """Most drafts of a sequence in a batch of this size."""
+        """Limit of drafts of a sequence in a batch of this size."""
         most = self._config.num_speculative_tokens
         for first, last, limit in self._config.drafts_by_batch_size:
             if first <= num_seqs <= last:
@@ -123,10 +125,12 @@ class DraftControl:
 
     def _decide(self, slots: Int32Array, context_tokens: int, most: int) -> None:
         """Choose the budgets of a step."""
+        # The gain is judged against steps without drafts; with drafts always on, their cost would be a guess from long ago.
         if self._num_in_a_row == MEASURE_EVERY:
             self._rest("measure", MEASURED)
             return
         outlook = self._outlook(slots, context_tokens, most)
+        # Estimates may be wrong, measured losses are not: an empty account overrules the choice.
         least_chance = NEVER if self.evidence.account.credit < 0.0 else choose(outlook)
         budgets = (outlook.chances >= least_chance).sum(axis=1)
         is_worth_it = bool(budgets.any())
@@ -146,13 +150,14 @@ class DraftControl:
         self._turn_on(dict(by_slot), max(len(slots), 1))
 
     def _outlook(self, slots: Int32Array, context_tokens: int, most: int) -> Outlook:
-        """What the next step may cost and bring; of a batch that is about to begin: for one sequence."""
+        """Expected cost and gain of the next step; for an empty batch, those of one sequence."""
         cost = self.evidence.cost
         acceptance = self.evidence.acceptance
         num_seqs = max(len(slots), 1)
         step = cost.predict(0, num_seqs, context_tokens)
         row = cost.predict(0, num_seqs + 1, context_tokens) - step
         if not cost.num_observed:
+            # Before the first step is observed `predict` returns 0.0; of these terms only the ratios count.
             row = FIRST_TERMS["decode"]
             step = FIRST_TERMS["step"] + row * num_seqs
         if len(slots):
@@ -165,7 +170,7 @@ class DraftControl:
         return Outlook(chances, shares, step, row, self.evidence.proposal.seconds)
 
     def _probe(self, budgets: NDArray[np.int64], outlook: Outlook, slots: Int32Array) -> bool:
-        """Give a draft to each sequence that has none, if its time has come; returns whether that was done."""
+        """Give one draft to each sequence that has none, if a probe is due and paid for; returns whether it did."""
         if self._num_steps < self._next_probe or not len(slots):
             return False
         has_none = (budgets == 0) & ~self._barred[slots]
@@ -181,7 +186,7 @@ class DraftControl:
         return True
 
     def _rest(self, cause: str, num_steps: int) -> None:
-        """No drafts in this step and the next ones, `num_steps` in all."""
+        """Plan no drafts in this step and the next ones, `num_steps` in total."""
         self.is_on = False
         self.num_off[cause] += 1
         self._cause = cause

@@ -1,6 +1,6 @@
-"""What the steps of an engine tell about drafts.
+"""Evidence about drafts from the steps of an engine.
 
-Owns: `DraftEvidence`: which drafts were right, what proposing took, and what drafts have brought so far. Never does: decide.
+Owns: `DraftEvidence`: which drafts were right, the time of proposing, and the gain of drafts so far. Never does: decide.
 Called by: the control of drafts.
 """
 
@@ -14,22 +14,21 @@ from core.scheduler.step import Step
 from core.scheduler.step_cost import StepCost, work_of
 
 MOST_SURPRISE = 1.5
-"""The factor by which a step may differ from its prediction; what differs more counts as that much, since it was hardly the
-drafts that did it."""
+"""Limit of the ratio of a step to its prediction; larger ratios are clipped to it, since drafts are hardly their cause."""
 
 NO_DRAFTS = (0, 0)
 
 
 class DraftEvidence:
-    """Learns from steps with drafts; of others it takes no more than a look.
+    """Learns from steps with drafts; a step without any costs one check. Owned by `DraftControl`.
 
-    acceptance: how likely drafts are right.
-    proposal:   what proposing takes.
-    account:    what drafts have brought and cost.
-    cost:       of steps.
-    seconds:    of proposing, since the start.
+    acceptance: estimates of how likely drafts are right.
+    proposal:   seconds of proposing.
+    account:    gains and losses of drafts.
+    cost:       cost model of steps.
+    seconds:    total time of proposing since the start.
 
-    learns: whether anybody goes by it; otherwise drafts are only counted.
+    learns: whether the choice of drafts uses it; otherwise drafts are only counted.
     """
 
     def __init__(self, most: int, num_slots: int, cost: StepCost, *, learns: bool) -> None:
@@ -43,16 +42,16 @@ class DraftEvidence:
         self._verified: dict[Slot, tuple[int, int]] = {}
 
     def start(self, slot: Slot) -> None:
-        """A sequence has got a slot."""
+        """Reset what is known of a slot: a new sequence has it."""
         self.acceptance.start(slot)
         self._wanted.pop(slot, None)
 
     def verified(self, slot: Slot, num_drafts: int, num_accepted: int) -> None:
-        """The step that is being read has verified so many drafts of a sequence, and so many were right."""
+        """Note that the step that is being read verified `num_drafts` of a sequence and accepted `num_accepted`."""
         self._verified[slot] = num_drafts, num_accepted
 
     def finish(self, step: Step, result: StepResult, seconds: float) -> None:
-        """The results of a step have been read. seconds: that it took."""
+        """Learn from a step whose results have been read. seconds: its duration."""
         plan = step.plan
         if not (plan.draft_budget or self._verified or self._wanted):
             if step.num_decodes:
@@ -64,18 +63,19 @@ class DraftEvidence:
         self.seconds += result.draft_seconds
         if self._learns:
             self._learn()
+            # The time of a step with prompts is mostly theirs, so it would say little about drafts.
             if step.num_decodes and not step.chunks:
                 self._settle(step, result, seconds)
         self._wanted = {slot: budget for slot, budget in plan.draft_budget.items() if budget}
         self._verified = {}
 
     def _learn(self) -> None:
-        """Learn from the drafts that the step before had wanted, and this one has verified."""
+        """Learn from the drafts that the previous step ordered and this one verified."""
         wanted = self._wanted
         verified = self._verified
         if not wanted:
             return
-        # Text that a grammar forces may come unasked, and then says nothing of the proposer.
+        # Text that a grammar forces may come without an order, and then says nothing about the proposer.
         slots = [slot for slot in wanted if slot in verified]
         if slots:
             num_drafts = [verified[slot][0] for slot in slots]
@@ -85,7 +85,7 @@ class DraftEvidence:
         self.acceptance.learn_shares(list(wanted), list(wanted.values()), found)
 
     def _settle(self, step: Step, result: StepResult, seconds: float) -> None:
-        """Charge a step of decodes for its time, and credit its tokens."""
+        """Charge the account for the time of a step of decodes, and credit its tokens."""
         work = work_of(step.plan, step.num_decodes, result)
         expected = self.cost.predict(*work)
         without = self.cost.predict(0, step.num_decodes, work.context_tokens)

@@ -1,12 +1,12 @@
-"""How many draft tokens a sequence may have, and what became of them.
+"""Rules for draft tokens: how many a sequence may have, and the counts of accepted ones.
 
 Owns: the draft budget under the control's choice and the sequence's length limits, the drafts of forced text that come
-without a budget, and the counters of speculation. Never does: propose, hold or verify drafts (the worker does), or find out
-how many pay (`DraftControl` does). Called by: the scheduler.
+without a budget, and the counters of speculation. Never does: propose, store or verify drafts (the worker does), or
+determine how many pay (`DraftControl` does). Called by: the scheduler.
 
-A step that verifies d drafts adds between 1 and d + 1 tokens. The worker says how many drafts it holds, so a plan knows what
-it verifies, unless it is made ahead: then it allows for as many as were ordered, and its sequences may be longer than they
-are sure to be (`num_unsettled`) until the results say how long they are.
+A step that verifies d drafts adds between 1 and d + 1 tokens. The worker reports how many drafts it has, so a plan knows
+what it verifies, unless it is made ahead. Then it allows for as many as were ordered, and until the results arrive a
+sequence may be up to `num_unsettled` tokens longer than its confirmed length.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from core.scheduler.step_cost import StepCost
 
 
 class DraftRules:
-    """Rules for drafts of at most `num_speculative_tokens` a step. They are counted in `stats`.
+    """Rules for drafts of at most `num_speculative_tokens` a step, owned by the scheduler's state. Counts go to `stats`.
 
-    Of a sequence with a grammar, the worker may also hold the tokens of forced text, `most_forced` a step, which nobody
-    ordered: they take no blocks and no memory but those of the step that verifies them.
+    For a sequence with a grammar, the worker may also have the tokens of forced text, up to `most_forced` a step, which no
+    budget ordered. They take no blocks and no memory but those of the step that verifies them.
 
     control: chooses how many drafts there are; None without speculation.
     """
@@ -44,23 +44,23 @@ class DraftRules:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether the next step orders any, so that each sequence is told how many."""
+        """Whether the next step orders drafts, so that the plan has a budget for each sequence."""
         return self.control is not None and self.control.is_on
 
     def switch_off(self, reason: str) -> None:
-        """The worker's proposer is not asked any more: plan without it from now on. reason: a sentence."""
+        """Plan without drafts from now on, because the worker's proposer is off. reason: a sentence."""
         self._stats.spec_off = reason
         if self.control is not None:
             self.control.stop()
 
     def enter(self, sequence: SequenceState, num_others: int) -> None:
-        """A sequence has come, to `num_others` that wait or run."""
+        """Decide whether a new sequence may have drafts, given `num_others` that wait or run."""
         most = self._config.disable_drafts_by_batch_size
         if most and num_others >= most:
             sequence.no_drafts = "batch_size"
 
     def seat(self, sequence: SequenceState) -> None:
-        """A sequence has got a slot."""
+        """Prepare the slot that a sequence has just got."""
         if self.control is None:
             return
         self.control.start(sequence.slot)
@@ -68,28 +68,31 @@ class DraftRules:
             self.control.bar(sequence.slot)
 
     def begin_step(self, running: RunningSet) -> None:
-        """A step is about to be planned."""
+        """Choose the draft budgets of the step that is about to be planned."""
         if self.control is not None:
             self.control.begin(running)
 
     def finish_step(self, step: Step, result: StepResult, seconds: float) -> None:
-        """The results of a step have been read. seconds: that it took; 0.0 where nobody goes by that."""
+        """Learn from a step whose results have been read. seconds: its duration; 0.0 where steps are not timed."""
         if self.control is not None:
             self.control.evidence.finish(step, result, seconds)
 
     def are_in_play(self, running: Sequence[SequenceState]) -> bool:
-        """Whether the worker may hold drafts of a running sequence or be verifying some, or a state is to come back from
-        some. Nothing is looked at while none were planned."""
+        """Whether any running sequence may have drafts with the worker or in a step in flight, or is to be rolled back.
+
+        O(1) while no drafts were planned.
+        """
         if self._in_play:
             self._in_play = any(map(_has_drafts, running))
         return self._in_play
 
     def order(self, sequence: SequenceState, plan: StepPlan, num_known: int, num_unsettled: int) -> int:
-        """Enter how many drafts may be proposed behind a step after which `num_known` tokens are known, and at most
-        `num_unsettled` besides.
+        """Enter into the plan how many drafts may be proposed after a step.
 
-        Returns the positions to reserve behind the step's own, which a proposer with a KV cache may write before the next
-        step.
+        num_known: tokens known after the step; up to `num_unsettled` more may be accepted by then.
+
+        Returns the number of positions to reserve after the step's own; a proposer with a KV cache may write them before the
+        next step.
         """
         budget = self._budget(sequence, num_known)
         if budget == 0:
@@ -98,22 +101,24 @@ class DraftRules:
         return self._room(sequence, num_known + num_unsettled, budget)
 
     def follow(self, sequence: SequenceState, plan: StepPlan) -> None:
-        """Have a draft with a KV cache keep up with a sequence that needs no drafts behind the step."""
+        """Order 0 drafts, so that a draft model with a KV cache still computes the sequence's tokens."""
         if self.are_wanted:
             plan.draft_budget[sequence.slot] = 0
 
     def withdraw(self, sequence: SequenceState, plan: StepPlan) -> None:
-        """Allow no proposals for the next step: there is no room for them."""
+        """Set an ordered budget to 0, because there is no room for the proposals."""
         if sequence.slot in plan.draft_budget:
             plan.draft_budget[sequence.slot] = 0
 
     def fitting(self, sequence: SequenceState, num_known: int) -> int:
-        """The drafts that a step may verify behind `num_known` tokens."""
+        """Number of drafts that a step may verify after `num_known` tokens."""
         return self._room(sequence, num_known, sequence.num_drafts)
 
     def begin(self, sequence: SequenceState, plan: StepPlan, num_verified: int) -> None:
-        """A step is planned that verifies at most so many drafts of a sequence: enter that. Before the step has a result, the
-        worker may hold as many as were ordered."""
+        """Enter into the plan that a step verifies up to `num_verified` drafts of a sequence.
+
+        Until the step has a result, the worker may have as many new drafts as the plan orders.
+        """
         if num_verified or sequence.num_unsettled:
             plan.num_drafts[sequence.slot] = num_verified
             sequence.num_unsettled += num_verified
@@ -133,8 +138,10 @@ class DraftRules:
         return num_tokens - 1 <= num_drafts <= plan.num_drafts.get(slot, 0)
 
     def settle(self, sequence: SequenceState, plan: StepPlan, result: StepResult, *, is_newest: bool) -> None:
-        """A step's tokens are known, and how many drafts the worker holds since. is_newest: whether no later step is planned
-        that computes the sequence; otherwise that step has taken these drafts."""
+        """Update a sequence's drafts from a result, which has its tokens and the number of drafts that the worker now has.
+
+        is_newest: whether no later step is planned that computes the sequence; otherwise that step verifies these drafts.
+        """
         slot = sequence.slot
         sequence.num_unsettled -= plan.num_drafts.get(slot, 0)
         num_proposed = result.num_proposed.get(slot, 0)
@@ -143,12 +150,12 @@ class DraftRules:
         if is_newest:
             allowed = self._most_forced if is_forced else ordered
             sequence.num_drafts = self._room(sequence, len(sequence.token_ids), min(allowed, num_proposed))
-        elif is_forced:  # what is forced is longer than one token, so there will be more of it
+        elif is_forced:  # forced text is longer than one token, so the worker will have more of it
             sequence.num_drafts = self._most_forced
         self._in_play = self._in_play or sequence.num_drafts > 0
 
     def why_none(self, sequence: SequenceState) -> str:
-        """Why a sequence has no drafts at present, as a sentence; empty where it may have some."""
+        """Return why a sequence has no drafts at present, as a sentence; empty when it may have some."""
         if self.control is None:
             return ""
         cause = sequence.no_drafts or self.control.reason
@@ -179,7 +186,7 @@ class DraftRules:
         return self._room(sequence, length, most)
 
     def _room(self, sequence: SequenceState, length: int, most: int) -> int:
-        """Drafts that fit behind `length` known tokens; the token that a step samples needs a place of its own."""
+        """Limit `most` drafts to those that fit after `length` known tokens and the token that the step samples."""
         num_left = sequence.max_length - length - 1
         return max(min(most, num_left), 0)
 

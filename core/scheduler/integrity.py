@@ -29,7 +29,7 @@ def check_sequences(state: SchedulerState, *, num_in_flight: int) -> None:
 
 
 def _check_counts(state: SchedulerState, suspects: list[SequenceState]) -> None:
-    """Every live sequence is in exactly one place."""
+    """Check that every live sequence is in exactly one place."""
     live = set(state.roster)
     running = state.running.sequences
     waiting = [*state.waiting, *state.held]
@@ -46,11 +46,12 @@ def _check_counts(state: SchedulerState, suspects: list[SequenceState]) -> None:
     require(num_live == len(live), "num_live", f"{len(live)} live, {num_live} counted")
     pressed = sum(sequence.was_preempted for sequence in live)
     num_pressed = state.seats.num_pressed
+    # The count decides on the reserve of admission; one too many would keep blocks unused for ever.
     require(pressed == num_pressed, "pressed", f"{pressed} live sequences were preempted, {num_pressed} counted")
 
 
 def _check_queues(state: SchedulerState) -> None:
-    """Every sequence of a queue knows that queue, and holds nothing."""
+    """Check that every sequence of a queue refers to that queue, and has neither slot nor blocks."""
     for queue in (state.waiting, state.held):
         for sequence in queue:
             assert isinstance(sequence, SequenceState)
@@ -75,7 +76,7 @@ def _holds_nothing(sequence: SequenceState) -> bool:
 
 
 def _check_running(state: SchedulerState, sequence: SequenceState) -> None:
-    """A running sequence has a slot of its own, and room for another token."""
+    """Check that a running sequence has a slot of its own, and room for another token."""
     key = sequence.key
     slot = sequence.slot
     length = len(sequence.token_ids)
@@ -89,13 +90,14 @@ def _check_running(state: SchedulerState, sequence: SequenceState) -> None:
 
 
 def _check_columns(state: SchedulerState, sequence: SequenceState, num_in_flight: int) -> None:
-    """The columns of a running sequence agree with what is known of it, less the steps in flight."""
+    """Check that the columns of a running sequence agree with its state, apart from the steps in flight."""
     key = sequence.key
     columns = state.running
     length = int(columns.length[sequence.slot])
     capacity = int(columns.capacity[sequence.slot])
     num_known = len(sequence.token_ids)
     num_ahead = length - num_known
+    # Each step in flight that samples it has counted one token in advance.
     require(0 <= num_ahead <= num_in_flight, "length_column", f"{key}: {length} in the column, {num_known} known")
     has_capacity = capacity == sequence.num_slots
     require(has_capacity, "capacity_column", f"{key}: {capacity} in the column, {sequence.num_slots} in blocks")
@@ -114,7 +116,7 @@ def _check_columns(state: SchedulerState, sequence: SequenceState, num_in_flight
 
 
 def _check_order(state: SchedulerState) -> None:
-    """The running list is in order, and every slot is either taken or free."""
+    """Check that the running list is in order, and that every slot is either taken or free."""
     columns = state.running
     require(len(columns) <= columns.max_num_seqs, "max_num_seqs", f"{len(columns)} sequences run")
     slots = {sequence.slot for sequence in columns.sequences}

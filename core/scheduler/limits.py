@@ -1,6 +1,6 @@
-"""How long a sequence may become.
+"""Limits of the length of a sequence.
 
-Owns: the bound that context and KV cache set together, and the sentences that explain it. Never does: end a sequence.
+Owns: the limit that context and KV cache set together, and the sentences that explain it. Never does: end a sequence.
 Called by: the scheduler.
 """
 
@@ -11,22 +11,23 @@ from core.kv.manager import KVManager
 
 
 class LengthLimits:
-    """The longest sequence of an engine.
+    """Maximum length of a sequence of one engine, owned by the scheduler's state.
 
-    max_length: prompt plus output tokens: `max_model_len`, or less when the whole KV cache holds less. The last token
-                of a sequence is never computed, so it needs no room. A sequence alone can always reach it.
+    max_length: prompt plus output tokens: `max_model_len`, or less when the whole KV cache has less room. A sequence alone
+                can always reach it.
     """
 
     def __init__(self, max_model_len: int, kv: KVManager) -> None:
         self.max_model_len = max_model_len
         self._num_slots = kv.capacity
+        # The last token of a sequence is never computed and needs no room in the cache, hence the + 1.
         self.max_length = min(max_model_len, kv.capacity + 1)
         self._capacity = f"The KV cache holds {kv.capacity} tokens ({kv.pool.capacity} blocks of {kv.block_size})"
 
     def why_never(self, num_prompt_tokens: int, *, pools: bool = False) -> str:
-        """Why a prompt of that many tokens can never run, as a sentence, or an empty string.
+        """Return why a prompt of that many tokens can never run, as a sentence, or an empty string.
 
-        pools: nothing follows it, so that it may fill the context.
+        pools: a pooled prompt has no output, so it may fill the context.
         """
         if num_prompt_tokens == 0:
             return "The prompt is empty; expected at least one token."
@@ -41,7 +42,7 @@ class LengthLimits:
         return f"{problem}The context holds {self.max_length} and one is left for the output: shorten the prompt."
 
     def why_not_resumed(self, request: EngineRequest) -> str:
-        """Why a request that has already got tokens can get no more, as a sentence, or an empty string."""
+        """Return why a resumed request can get no more tokens, as a sentence, or an empty string."""
         if request.resume is None:
             return ""
         num_given = len(request.resume.output_token_ids)
@@ -57,7 +58,7 @@ class LengthLimits:
         )
 
     def why_full(self, length: int) -> str | None:
-        """Why a sequence of that length had to end, when the cache and not the request or the context is the reason."""
+        """Return why a sequence of that length had to end, when the cache rather than request or context is the reason."""
         if self.max_length < self.max_model_len and length >= self.max_length:
             return f"{self._capacity} and this sequence has filled it."
         return None

@@ -1,13 +1,13 @@
-"""The next step: how many tokens each sequence computes in it.
+"""Planning of one step: how many tokens each sequence computes in it.
 
 Owns: the token budget, chunks of prompts, the growth of running sequences and preemption. Never does: admit (admission
 does) or read results. Called by: `Scheduler.schedule`.
 
-First all that decode get their token (and drafts), so that no prompt holds them up; what is left of the budget goes to
-prompts that have begun, then to those that wait. When nobody has drafts, the sequences that decode are planned at once,
-as arrays; one after the other gives the same plan.
+Decodes come first and get their token (and drafts), so that no prompt delays them. The rest of the budget goes to prompts
+that have begun, then to waiting sequences. When no sequence has drafts, all decodes are planned at once, as arrays;
+planning them one after the other gives the same plan.
 
-A step that is planned ahead of results is planned for the longest that its sequences may be by then.
+A step that is planned ahead of results assumes the greatest length that each of its sequences may have by then.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StepPlanner:
     """Builds one step.
 
     budget:       tokens of the step.
-    mixed_budget: prompt tokens of a step that gives somebody a token: who gets one waits for the whole step.
+    mixed_budget: limit of prompt tokens in a step that also gives a sequence a token, which waits for the whole step.
     vectorized:   False plans every sequence on its own, for comparison.
     """
 
@@ -44,12 +44,13 @@ class StepPlanner:
         self._chunk_slots: list[int] = []
 
     def plan_decodes(self, *, in_flight: bool) -> None:
-        """Give each decoding sequence its next token. in_flight: whether the step before has no result yet."""
+        """Give each decoding sequence its next token. in_flight: whether the previous step has no result yet."""
         running = self.state.running
         view = running.view
         if in_flight and len(view.slots):
             view = self._without_ending(view)
         if len(view.slots) > self.budget:
+            # The list is in the policy's order, so the first ones are served.
             view = running.select(view.sequences[: self.budget])
         if len(view.slots) and not self._plan_together(view):
             view = self._plan_one_by_one(view)
@@ -66,15 +67,18 @@ class StepPlanner:
         plan.num_computed = running.length[view.slots] - 1
         if self._pending is not None:
             plan.num_computed = running.length[view.slots] - self._pending
+        # Last of all: `length` counts tokens after all planned steps, `num_computed` above is from before this one.
         running.length[view.slots] += 1
         self.step.decodes = view
         self._keep_states(view)
+        # From here on prompts only: each of their tokens makes the streams of this step wait longer.
         self.budget = min(self.budget - plan.total_num_tokens, self._mixed_budget)
         if self._room is not None:
             self._room.admit_streams(plan)
 
     def plan_chunks(self) -> None:
-        """Give prompts that have begun their next chunks, as far as the budget and the blocks go."""
+        """Give prompts that have begun their next chunks, as far as budget and blocks allow."""
+        # A copy, because a chunk may preempt later sequences of this list; these have no slot any more.
         for sequence in self.state.running.partial.copy():
             if self.budget <= 0:
                 return
@@ -84,12 +88,13 @@ class StepPlanner:
     def plan_start(self, sequence: SequenceState, num_tokens: int) -> None:
         """Plan the first chunk of a sequence that has just been started, with blocks for it."""
         self._reserve_for_drafts(sequence, num_tokens)
+        # `introduce` sends the whole table, with the blocks just reserved for drafts: sent twice, they would be added twice.
         self.plan.new_block_ids.pop(sequence.slot, None)
         self.state.introduce(sequence, self.plan)
         self._add_chunk(sequence, num_tokens)
 
     def chunk(self, start: int, num_tokens: int) -> int:
-        """How many of `num_tokens` known tokens of one sequence, from position `start` on, a step computes."""
+        """Return how many of the `num_tokens` known tokens of a sequence from position `start` on this step computes."""
         config = self.state.config
         threshold = config.long_prefill_token_threshold
         if threshold > 0 and config.enable_chunked_prefill:
@@ -99,14 +104,14 @@ class StepPlanner:
         return min(num_tokens, self.budget)
 
     def cut(self, sequence: SequenceState, start: int, num_tokens: int) -> int:
-        """How many of a chunk's tokens a step computes so that it ends where a state is to be kept."""
+        """Shorten a chunk so that it ends at a block edge whose state is worth keeping; returns its number of tokens."""
         snapshots = self.state.kv.snapshots
         if snapshots is None or not self.state.config.enable_chunked_prefill:
             return num_tokens
         return snapshots.chunk(sequence, start, num_tokens)
 
     def finish(self) -> Step:
-        """Put the rows together."""
+        """Join the rows of decodes and chunks, add the removals, and return the step."""
         plan = self.plan
         seats = self.state.seats
         if self._chunk_slots:
@@ -122,7 +127,7 @@ class StepPlanner:
         return self.step
 
     def _append_chunks(self) -> None:
-        """Add the rows of the chunks behind the rows that decode."""
+        """Append the rows of the chunks to the rows that decode."""
         plan = self.plan
         lens = [chunk.num_tokens for chunk in self.step.chunks]
         plan.slots = _joined(plan.slots, self._chunk_slots)
@@ -130,7 +135,7 @@ class StepPlanner:
         plan.num_computed = _joined(plan.num_computed, self._chunk_starts)
 
     def _without_ending(self, view: DecodeView) -> DecodeView:
-        """Leave out the sequences whose token in flight is their last one, whatever it is."""
+        """Leave out sequences that end with the token in flight because it reaches their length limit."""
         running = self.state.running
         num_computed = running.length[view.slots] - 1
         rows = (num_computed <= view.last_computed).nonzero()[0]
@@ -140,7 +145,7 @@ class StepPlanner:
         return running.select(staying)
 
     def _plan_together(self, view: DecodeView) -> bool:
-        """Plan all decodes at once; False, and nothing is taken, when somebody has drafts or blocks are too few."""
+        """Plan all decodes at once; False, with nothing allocated, when a sequence has drafts or blocks are too few."""
         running = self.state.running
         drafts = self.state.drafts
         if not self._vectorized or drafts.are_wanted or drafts.are_in_play(running.sequences):
@@ -152,6 +157,7 @@ class StepPlanner:
             return True
         sequences = [view.sequences[row] for row in rows.tolist()]
         grown = self.state.kv.allocate_next(sequences, lengths[rows].tolist())
+        # Too few blocks for all: a sequence has to be preempted, which is decided one by one.
         if grown is None:
             return False
         slots = view.slots[rows]
@@ -160,10 +166,10 @@ class StepPlanner:
         return True
 
     def _plan_one_by_one(self, view: DecodeView) -> DecodeView:
-        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns the ones that are left.
+        """Plan decodes in order, with drafts, preempting the last ones for blocks; returns the view of the remaining ones.
 
-        Drafts take nothing that another sequence needs: what is left once each has its known tokens, and each prompt a
-        token, is divided equally among all sequences still to come.
+        Drafts take no budget that another sequence needs: the tokens left once each sequence has its known ones, and each
+        prompt one, are divided equally among the sequences still to come.
         """
         state = self.state
         budget = self.budget
@@ -175,8 +181,11 @@ class StepPlanner:
         num_spare = max(budget - sum(due) - num_prompts, 0)
         num_left = len(due) + num_prompts
         for sequence, num_pending in zip(view.sequences, due, strict=True):
+            # Undivided, the drafts of the first sequences took the whole budget in every step, and the last ones and all
+            # prompts never got a token (tests/simulation/known/12-drafts-of-the-first.json).
             share = num_spare // num_left
             num_left -= 1
+            # Without a slot it was preempted just now, when an earlier sequence needed its blocks.
             if budget < num_pending or sequence.slot == NO_SLOT:
                 continue
             state.at_work = sequence
@@ -192,6 +201,7 @@ class StepPlanner:
                 budget -= num_tokens
                 num_spare -= num_drafts
         state.at_work = None
+        # Without these columns every row computes one token, and the plan says so with fewer arrays.
         if any(num_tokens != 1 for num_tokens in lens):
             self._query_lens = np.array(lens, np.int32)
             self._pending = np.array(pending, np.int32)
@@ -200,20 +210,20 @@ class StepPlanner:
         return state.running.select(planned)
 
     def _num_prompts(self) -> int:
-        """Prompts that this step may compute: those that have begun, and one that may start."""
+        """Number of prompts that this step may compute: all that have begun, and one that may start."""
         state = self.state
         may_start = not state.running.is_full and (len(state.waiting) or len(state.held))
         return len(state.running.partial) + bool(may_start)
 
     def _num_pending(self, sequence: SequenceState) -> int:
-        """Known tokens that the next step of a decode computes: one, or all since the state to which it was rolled back."""
+        """Known tokens that a decode's next step computes: one, or all since the state to which it was rolled back."""
         return sequence.num_pending if sequence.is_rolled_back else 1
 
     def _num_drafts(self, sequence: SequenceState, num_pending: int) -> int:
-        """Drafts that it verifies, as far as the budget allows.
+        """Number of drafts that the sequence's next step may verify, before the budget is divided.
 
-        With states, tokens that are computed again take the place of drafts: should drafts be rejected over and over, a
-        step never has more tokens, and in the end the state goes on without any.
+        With states, tokens that are computed again take the place of drafts. So however often drafts are rejected, a step never
+        has more tokens, and in the end the state advances without any drafts.
         """
         length = int(self.state.running.length[sequence.slot])
         num_drafts = self.state.drafts.fitting(sequence, length)
@@ -234,22 +244,25 @@ class StepPlanner:
             kv.snapshots.keep(view.sequences[row], int(num_computed[row]))
 
     def _grow(self, sequence: SequenceState, num_drafts: int) -> int | None:
-        """Find blocks for a decoding sequence, giving up its drafts and then preempting the last ones.
+        """Allocate blocks for a decoding sequence, dropping its drafts first and then preempting the last sequences.
 
-        Returns how many drafts it may verify, or None when it had to go itself. A sequence alone always finds blocks: none
-        grows beyond what the whole cache holds.
+        Returns how many drafts it may verify, or None when it was preempted itself. A sequence alone always gets blocks,
+        because none grows beyond the capacity of the whole cache.
         """
         state = self.state
         length = int(state.running.length[sequence.slot])
+        # Steps in flight may accept all of their drafts, so there must be room for the longest outcome.
         most_known = length + sequence.num_unsettled
         lookahead = state.drafts.order(sequence, self.plan, length + 1, sequence.num_unsettled + num_drafts)
         while True:
+            # The last token of a sequence is never computed, hence the - 1.
             end = min(most_known + num_drafts, sequence.max_length - 1)
             num_tokens = end - sequence.num_computed_tokens
             block_ids = state.kv.allocate_slots(sequence, num_tokens, lookahead)
             if block_ids is not None:
                 self._append_blocks(sequence, block_ids)
                 return num_drafts
+            # The cheapest loss first: drafts that are not proposed yet, then those to verify, then a sequence's blocks.
             if lookahead:
                 lookahead = 0
                 state.drafts.withdraw(sequence, self.plan)
@@ -273,7 +286,7 @@ class StepPlanner:
         self.state.running.capacity[sequence.slot] = sequence.num_slots
 
     def _reserve_for_drafts(self, sequence: SequenceState, num_tokens: int) -> None:
-        """Allow proposals after the next chunk, of `num_tokens`, if it completes the sequence and blocks are left."""
+        """Order proposals after the next chunk, of `num_tokens`, if it completes the sequence and blocks are free."""
         state = self.state
         length = len(sequence.token_ids)
         if sequence.num_planned_tokens + num_tokens < length:
@@ -291,7 +304,7 @@ class StepPlanner:
     def plan_chunk(self, sequence: SequenceState) -> None:
         """Plan one chunk, a smaller one when blocks are short.
 
-        A sequence that gets no block waits, unless nothing else is planned: then the sequences behind it give theirs.
+        A sequence that gets no block waits, unless nothing else is planned: then later sequences are preempted for it.
         """
         state = self.state
         state.at_work = sequence
@@ -306,9 +319,11 @@ class StepPlanner:
             if block_ids is not None:
                 break
             if num_tokens > 1:
+                # The blocks that are left may do for a part, and a part now is better than a whole that waits.
                 num_tokens = max(1, num_tokens // 2)
                 continue
             behind = state.running.partial[-1]
+            # As long as the step does some work, blocks will be freed in time. An empty step would change nothing, for ever.
             is_anything_planned = len(self.plan.slots) or self._chunk_slots
             if is_anything_planned or behind is sequence:
                 return
@@ -328,6 +343,7 @@ class StepPlanner:
         self._mixed_budget -= num_tokens
         self.plan.total_num_tokens += num_tokens
         if completes:
+            # This sequence samples, so it is a stream that waits for the step like those that decode.
             self.budget = min(self.budget, self._mixed_budget)
             self.state.running.begin_decode(sequence)
             self.state.drafts.begin(sequence, self.plan, 0)
@@ -338,5 +354,5 @@ class StepPlanner:
 
 
 def _joined(rows: Int32Array, more: list[int]) -> Int32Array:
-    """A column of the plan with further rows behind it."""
+    """Return a column of the plan with further rows appended, as int32."""
     return np.concatenate((rows, np.array(more, np.int32)))

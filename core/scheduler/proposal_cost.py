@@ -1,4 +1,4 @@
-"""What proposing costs, learned from the steps in which it was done.
+"""Cost model of proposing drafts, learned from the steps that did it.
 
 Owns: `ProposalCost`: seconds by the number of drafts. Never does: measure time; the worker does. Called by: the choice of
 drafts.
@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 RATE = 0.2
-"""How far one step corrects the seconds of its number of drafts."""
+"""Fraction of the error that one step corrects in the seconds of its number of drafts."""
 
 MOST_SURPRISE = 2.0
-"""The factor by which one step may exceed what is known: what takes longer counts as that much."""
+"""Limit of the ratio of one step to the present estimate; longer times are clipped to it."""
 
 
 class ProposalCost:
-    """Seconds of proposing in one step. most: drafts of a sequence in a step."""
+    """Seconds of proposing in one step, owned by `DraftEvidence`. most: maximum drafts of a sequence in a step."""
 
     __slots__ = ("_known", "_numbers", "_seconds")
 
@@ -28,18 +28,19 @@ class ProposalCost:
 
     @property
     def seconds(self) -> NDArray[np.float64]:
-        """[most + 1]: by the most drafts that any sequence may have; none take no time.
+        """Seconds by the largest number of drafts of any sequence, [most + 1]; 0.0 for none.
 
-        A number that was never tried lies between those that were; beyond the largest of them, time grows with it.
+        Numbers that were never tried are interpolated; beyond the largest one that was, time grows in proportion.
         """
         return self._seconds
 
     def observe(self, num_drafts: int, seconds: float) -> None:
-        """In a step, proposing at most `num_drafts` for each sequence took so long."""
+        """Learn that proposing up to `num_drafts` for each sequence took `seconds` in a step."""
         before = self._known.get(num_drafts)
         if before is None:
             self._known[num_drafts] = seconds
         else:
+            # Only from above: a machine that pauses makes a step too long, nothing makes it too short.
             seconds = min(seconds, MOST_SURPRISE * before)
             self._known[num_drafts] = before + RATE * (seconds - before)
         tried = [0, *sorted(self._known)]

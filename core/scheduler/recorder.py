@@ -1,7 +1,7 @@
-"""What happens to sequences whose requests ask how their answers came about.
+"""Records of sequences whose requests set `explain`.
 
-Owns: `Recorder`: the `SequenceRecord`s of such sequences while they live. Never does: decide anything, or look at the
-sequences of others: while nobody asks, a step costs the question whether anybody does.
+Owns: `Recorder`: the `SequenceRecord`s of such sequences while they live. Never does: decide anything, or examine other
+sequences: without such a request, the cost of a step is one check.
 Called by: `SchedulerState` (transitions), the scheduler (once a step).
 """
 
@@ -19,7 +19,10 @@ from core.scheduler.step import Step
 
 
 class Recorder:
-    """Records of live sequences. clock: seconds. Sequences that nobody asks about are passed over by every method."""
+    """Records of live sequences, owned by the scheduler's state. clock: returns seconds.
+
+    Every method ignores sequences without a record.
+    """
 
     def __init__(self, kv: KVManager, clock: Callable[[], float]) -> None:
         self._kv = kv
@@ -27,11 +30,11 @@ class Recorder:
         self._num_lost: dict[SequenceState, int] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is anybody to record."""
+        """Whether any live sequence has a record."""
         return bool(self._num_lost)
 
     def enter(self, sequence: SequenceState) -> None:
-        """A sequence has come, or has been taken over with the record that it has."""
+        """Create the record of a new sequence; one adopted from another state keeps its record."""
         if not sequence.request.explain:
             return
         if sequence.record is None:
@@ -39,12 +42,13 @@ class Recorder:
         self._num_lost[sequence] = 0
 
     def start(self, sequence: SequenceState, hit: PrefixHit) -> None:
-        """A sequence is about to get the blocks of `hit`."""
+        """Record the start of a sequence that is about to get the blocks of `hit`."""
         record = sequence.record
         if record is None:
             return
         num_again = self._num_lost[sequence] - hit.num_tokens
         record.num_recomputed_tokens += max(num_again, 0)
+        # Times and the cause of a miss belong to the first start; later ones only add recomputed tokens.
         if record.started:
             return
         record.started = self._clock()
@@ -55,18 +59,18 @@ class Recorder:
         record.num_memory_tokens = len(external - awaited) * self._kv.block_size
 
     def lose(self, sequence: SequenceState) -> None:
-        """A running sequence is about to lose its blocks."""
+        """Note how many tokens of a running sequence are computed before it loses its blocks."""
         if sequence.record is not None:
             self._num_lost[sequence] = sequence.num_computed_tokens
 
     def end(self, sequence: SequenceState) -> None:
-        """A sequence has ended."""
+        """Record the end of a sequence."""
         if sequence.record is not None:
             sequence.record.ended = self._clock()
             self._num_lost.pop(sequence, None)
 
     def wait(self, limit: str) -> None:
-        """A step was planned without the sequences that still wait. limit: the argument that kept them out."""
+        """Record why waiting sequences are not in the planned step. limit: the engine argument that kept them out."""
         for sequence in self._num_lost:
             if sequence.record is None or sequence.record.started:
                 continue
@@ -74,7 +78,7 @@ class Recorder:
             sequence.record.waited_for = self._kv.waits_for(sequence) if is_aside else limit
 
     def count(self, step: Step, result: StepResult, drafts: DraftRules) -> None:
-        """A step is done; its results have not been read yet."""
+        """Count a step that is done; its results have not been read yet."""
         computed = list(self._among(step.sequences(), step))
         for sequence in computed:
             assert sequence.record is not None
@@ -94,7 +98,7 @@ class Recorder:
         return self._kv.miss(sequence, hit)
 
     def _among(self, sequences: Iterable[SequenceState], step: Step) -> Iterable[SequenceState]:
-        """Those with a record whose slot is still the one that they had in the step."""
+        """Yield the sequences with a record that still have the slot that they had in the step."""
         for sequence in sequences:
             runs = sequence.status is SequenceStatus.RUNNING
             if sequence.record is not None and runs and sequence.first_step <= step.number:

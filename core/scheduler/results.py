@@ -1,9 +1,9 @@
-"""The meaning of a step's results.
+"""Reading the results of a step.
 
-Owns: new tokens, ends, errors, and the outputs that tell of them. Never does: plan. Called by: `Scheduler.finish`.
+Owns: new tokens, ends, errors, and the outputs that report them. Never does: plan. Called by: `Scheduler.finish`.
 
-Sequences that decoded one token and have nothing else to say are read at once, as arrays, and leave as `TokenColumns`;
-reading them one after the other gives the same state.
+Sequences that decoded one token and have nothing else to report are read at once, as arrays, and are sent as
+`TokenColumns`. Reading them one after the other gives the same state.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from core.scheduler.stopping import append_tokens, stop_reason
 class StepOutputs:
     """The outputs of a step, for clients.
 
-    records: of sequences with more to say than a token.
-    tokens:  of all others, in columns.
+    records: outputs of sequences that report more than a token.
+    tokens:  outputs of all others, in columns.
     """
 
     records: list[EngineOutput] = field(default_factory=list)
@@ -35,7 +35,7 @@ class StepOutputs:
 
 
 class ResultReader:
-    """Takes the result of one step in. `run` is called once."""
+    """Reader of one step's result, created by `Scheduler.finish`. `run` is called once."""
 
     def __init__(self, state: SchedulerState, step: Step, result: StepResult, *, vectorized: bool = True) -> None:
         self.state = state
@@ -46,7 +46,7 @@ class ResultReader:
         self._vectorized = vectorized
 
     def run(self) -> StepOutputs:
-        """Read all rows; sequences that have left since the plan was made are skipped."""
+        """Read all rows and return the outputs; sequences that have left since the plan was made are skipped."""
         self.outputs.records = self.state.take_told()
         num_decodes = self.step.num_decodes
         view = self.step.decodes
@@ -67,11 +67,12 @@ class ResultReader:
         return self.outputs
 
     def _is_plain(self, num_decodes: int) -> bool:
-        """Whether all decodes are still there, got one token each in order, and none failed or has drafts."""
+        """Whether all decodes still run, got one token each in order, and none failed or has drafts."""
         state = self.state
         result = self.result
         if not self._vectorized or state.seats.suspects or not self.step.one_each:
             return False
+        # Counting departures replaces a look at every slot: while none has left, each row is still the sequence of the plan.
         has_lost_some = self.step.num_departures != state.running.num_departures
         if has_lost_some or result.errors or result.more_token_ids or result.num_proposed:
             return False
@@ -82,7 +83,7 @@ class ResultReader:
         return np.array_equal(answered, planned)
 
     def _tokens_behind(self, num_decodes: int) -> dict[int, list[int]]:
-        """The tokens of the chunks that sampled, by slot. They got one each."""
+        """Tokens of the chunks that sampled, by slot; one each."""
         slots = self.result.slots[num_decodes:].tolist()
         token_ids = self.result.token_ids[num_decodes:].tolist()
         return {slot: [token_id] for slot, token_id in zip(slots, token_ids, strict=True)}
@@ -93,10 +94,11 @@ class ResultReader:
             self._read(chunk.sequence, slot, chunk.num_tokens, token_ids.get(slot), completes=chunk.completes)
 
     def _read_together(self, view: DecodeView, token_ids: list[int]) -> None:
-        """One token for each sequence of the view."""
+        """Append one token to each sequence of the view, and build the outputs."""
         for known, token_id in zip(view.token_lists, token_ids, strict=True):
             known.append(token_id)
         count = len(token_ids)
+        # From the plan, not from the running set, whose lengths may already include a later step in flight.
         computed = self.plan.num_computed[:count]
         at_limit = computed >= view.last_computed
         ended = self._ended(view, token_ids, at_limit)
@@ -120,8 +122,9 @@ class ResultReader:
                 self._finish(sequence, output, reason)
 
     def _ended(self, view: DecodeView, token_ids: list[int], at_limit: NDArray[np.bool_]) -> dict[int, FinishReason]:
-        """Rows that end with their new token, and why. A stop token goes before the limit."""
+        """Rows that end with their new token, and why. A stop token takes precedence over the limit."""
         ended: dict[int, FinishReason] = {}
+        # One set operation for the batch: hardly any step has a stop token, so that rows are rarely looked at.
         stop_ids = self.state.running.stop_ids.keys()
         if not stop_ids.isdisjoint(token_ids):
             for row, token_id in enumerate(token_ids):
@@ -136,7 +139,7 @@ class ResultReader:
         return ended
 
     def _rows_with_records(self, view: DecodeView, ended: dict[int, FinishReason]) -> list[int]:
-        """Rows with more to say than a token, in order."""
+        """Rows that report more than a token, in order."""
         rows = set(ended)
         rows.update(view.without_handle)
         logprobs = self.result.logprobs
@@ -148,7 +151,7 @@ class ResultReader:
     def _read(
         self, sequence: SequenceState, slot: int, num_tokens: int, token_ids: list[int] | None, *, completes: bool
     ) -> None:
-        """One sequence: `num_tokens` were computed at `slot`, up to its last known token when it `completes`."""
+        """Read one sequence: `num_tokens` were computed at `slot`, up to its last known token if `completes`."""
         # With several steps in flight a sequence may have been preempted and started again since.
         has_left = sequence.status is not SequenceStatus.RUNNING
         if has_left or sequence.first_step > self.step.number:
@@ -174,18 +177,19 @@ class ResultReader:
         self._take_tokens(sequence, slot, token_ids)
 
     def _take_tokens(self, sequence: SequenceState, slot: int, token_ids: list[int]) -> None:
-        """Append what a sequence sampled, tell of it, and keep the proposals for its next step."""
+        """Append the tokens that a sequence sampled, report them, and record the proposals for its next step."""
         state = self.state
         start = sequence.num_output_tokens
         num_computed = sequence.num_computed_tokens
         reason = append_tokens(sequence, token_ids)
-        # All but the newest token are computed: the keys and values of rejected drafts are forgotten by that.
+        # All but the newest token are computed. This also drops the keys and values of rejected drafts.
         sequence.num_pending = 1
         num_drafts = self.result.num_verified.get(slot, 0)
         if state.kv.states.can_roll_back and len(token_ids) <= num_drafts and reason is None:
-            # A state has seen the rejected drafts: the next step begins where this one did.
+            # The state includes the rejected drafts, so the next step begins where this one did.
             sequence.num_computed_tokens = num_computed
             sequence.is_rolled_back = True
+        # The plan has counted one token already.
         state.running.length[slot] += len(token_ids) - 1
         output = self._output(sequence, slot, start, token_ids, reason)
         self.outputs.records.append(output)
@@ -197,7 +201,7 @@ class ResultReader:
             state.drafts.settle(sequence, self.plan, self.result, is_newest=is_newest)
 
     def _end_without_token(self, sequence: SequenceState, slot: int) -> None:
-        """A sequence that was pooled ends with its prompt; for any other one the worker went wrong."""
+        """End a pooled sequence, which samples nothing; any other sequence without a token is an error of the worker."""
         pooled = self.result.pooled.get(slot)
         if pooled is None:
             self._fail(sequence, "The worker returned no token for this sequence; see the engine's log.")
@@ -209,6 +213,7 @@ class ResultReader:
     def _output(
         self, sequence: SequenceState, slot: int, start: int, token_ids: list[int], reason: FinishReason | None
     ) -> EngineOutput:
+        # They are sent once, with the first output.
         prompt_logprobs = sequence.prompt_logprobs
         sequence.prompt_logprobs = None
         request_id, choice = sequence.key
@@ -228,7 +233,7 @@ class ResultReader:
         )
 
     def _finish(self, sequence: SequenceState, output: EngineOutput, reason: FinishReason) -> None:
-        """Drop the tokens behind the end, say why the sequence ended, and release it."""
+        """Drop the tokens after the end, set the stop reason, and release the sequence."""
         num_kept = sequence.num_output_tokens - output.start
         output.token_ids = output.token_ids[:num_kept]
         if output.logprobs is not None:
@@ -240,11 +245,11 @@ class ResultReader:
         self.state.release(sequence)
 
     def _fail(self, sequence: SequenceState, sentence: str) -> None:
-        """End a sequence whose step went wrong; what the step wrote is not trusted."""
+        """End a sequence whose row failed; the values that the step wrote are not trusted."""
         output = self.state.end(sequence, "error", sentence, keep_cached=False)
         self.outputs.records.append(output)
 
 
 def _columns(handles: NDArray[np.int64], starts: Int32Array, token_ids: Int32Array) -> TokenColumns:
-    """Arrays with one item for each sequence, as they travel."""
+    """Pack arrays with one item for each sequence as bytes, the form in which they are sent."""
     return TokenColumns(handles.tobytes(), starts.tobytes(), token_ids.tobytes())

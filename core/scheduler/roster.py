@@ -1,6 +1,6 @@
-"""All sequences that have not ended: by name, by deadline, and in the queues.
+"""Table of all live sequences: by key, by deadline, and in the queues.
 
-Owns: the table of names, the deadlines and both waiting queues. Never does: touch slots or blocks, or decide who starts.
+Owns: the table of keys, the deadlines and both waiting queues. Never does: touch slots or blocks, or decide who starts.
 Called by: `SchedulerState` (transitions), admission (looks at the queues).
 """
 
@@ -17,14 +17,14 @@ from core.scheduler.sequence import SequenceState, SequenceStatus
 SWEEP_FROM = 64
 
 Deadline = tuple[float, int, SequenceState]
-"""Seconds, the number of the arrival (which tells apart the same seconds), and who must be done by then."""
+"""Deadline in seconds, arrival number (which orders equal deadlines), and the sequence."""
 
 
 class Roster:
-    """Who is alive, and who waits.
+    """The live sequences and the queues, owned by the scheduler's state.
 
-    waiting: the sequences that wait, in the policy's order.
-    held:    long prompts that others overtook, first in line.
+    waiting: waiting sequences, in the policy's order.
+    held:    long prompts that others have overtaken; they come first when they may start.
     """
 
     def __init__(self, policy: SchedulingPolicy) -> None:
@@ -43,50 +43,52 @@ class Roster:
             yield from choices.values()
 
     def find(self, key: SequenceKey) -> SequenceState | None:
-        """The live sequence of that name."""
+        """Return the live sequence with this key, or None."""
         request_id, choice = key
         choices = self._choices.get(request_id, {})
         return choices.get(choice)
 
     def keys_of(self, request_id: str) -> list[SequenceKey]:
-        """The names of a request's live sequences."""
+        """Return the keys of a request's live sequences."""
         return [(request_id, choice) for choice in self._choices.get(request_id, ())]
 
     @property
     def num_queued(self) -> int:
-        """Sequences in the queues; suspects wait outside of them."""
+        """Number of sequences in the queues. Suspects, and sequences that wait for their KV, are not in them."""
         return len(self.waiting) + len(self.held)
 
     def next_arrival(self) -> int:
-        """The number of an arrival: 0, 1, 2, ..."""
+        """Return the number of a new arrival: 0, 1, 2, ..."""
         arrival = self._num_arrivals
         self._num_arrivals += 1
         return arrival
 
     def enter(self, sequence: SequenceState, arrival: int) -> None:
-        """Count a sequence among the living. arrival: tells apart deadlines at the same time."""
+        """Add a live sequence. arrival: its number, which orders equal deadlines."""
         request_id, choice = sequence.key
         choices = self._choices.setdefault(request_id, {})
         choices[choice] = sequence
         self._num_live += 1
+        # A sequence adopted from another state keeps its number; later arrivals must not get it again.
         self._num_arrivals = max(self._num_arrivals, arrival + 1)
         deadline = sequence.request.deadline
         if deadline:
             heapq.heappush(self._deadlines, (deadline, arrival, sequence))
 
     def leave(self, sequence: SequenceState) -> None:
-        """Forget a sequence that has ended."""
+        """Remove a sequence that has ended."""
         request_id, choice = sequence.key
         choices = self._choices[request_id]
         del choices[choice]
         if not choices:
             del self._choices[request_id]
         self._num_live -= 1
+        # An entry inside the heap cannot be removed cheaply, so those of ended sequences go together: O(1) amortized.
         if len(self._deadlines) > 2 * self._num_live + SWEEP_FROM:
             self._sweep_deadlines()
 
     def take_late(self, now: float) -> list[SequenceState]:
-        """The sequences whose deadline has passed. Each is named once; O(1) when there are none."""
+        """Return the sequences whose deadline has passed, each once. O(1) when there are none."""
         late: list[SequenceState] = []
         while self._deadlines:
             deadline, _, sequence = self._deadlines[0]
@@ -99,7 +101,7 @@ class Roster:
 
     @property
     def has_deadlines(self) -> bool:
-        """Whether anybody may ever be late."""
+        """Whether any sequence may have a deadline."""
         return bool(self._deadlines)
 
     def queue(self, sequence: SequenceState) -> None:
@@ -113,21 +115,22 @@ class Roster:
         sequence.queue = self.waiting
 
     def take_first(self, sequence: SequenceState) -> None:
-        """Take a sequence, which must be the first of its queue, out of it. A suspect is in none."""
+        """Remove a sequence from its queue, of which it must be the first. A suspect is in no queue."""
         if sequence.queue is None:
             return
+        # The queue belongs to a plugin: one whose `peek` and `pop` disagree would otherwise lose a request silently.
         if sequence.queue.pop() is not sequence:
             raise IntegrityError("waiting_order", f"{sequence.key} was started, but it was not the next one")
         sequence.queue = None
 
     def remove(self, sequence: SequenceState) -> None:
-        """Take a sequence out of its queue, wherever it stands in it."""
+        """Remove a sequence from its queue, whatever its place in it."""
         if sequence.queue is not None:
             sequence.queue.remove(sequence)
             sequence.queue = None
 
     def _sweep_deadlines(self) -> None:
-        """Drop the deadlines of ended sequences, so that they hold no memory."""
+        """Drop the deadlines of ended sequences, so that they retain no memory."""
         alive: list[Deadline] = []
         for entry in self._deadlines:
             _, _, sequence = entry

@@ -1,6 +1,6 @@
-"""The sequences that hold a slot, and their hot state as columns.
+"""The sequences that have a slot, and their frequently used state as columns.
 
-Owns: slots, the running list in the policy's order, the columns by slot, and the view of those that decode.
+Owns: slots, the running list in the policy's order, the columns by slot, and the view of the decoding sequences.
 Never does: decide who runs, or touch blocks. Called by: the scheduler.
 
 A running sequence is either *partial* (its known tokens are not all planned yet) or *decodes* (each step gives it one
@@ -26,15 +26,15 @@ _order = attrgetter("order")
 
 @dataclass(slots=True, frozen=True)
 class DecodeView:
-    """The sequences that decode, in order; made anew when one comes or goes. Each array has one item a sequence.
+    """The sequences that decode, in order; rebuilt when one joins or leaves. Each array has one item for each sequence.
 
-    sequences:      these.
-    token_lists:    their known tokens.
-    slots:          their slots.
-    ones:           as many ones, the tokens that each computes.
-    last_computed:  computed tokens before the step whose token reaches the limit of the length.
+    sequences:      the sequences themselves.
+    token_lists:    their known tokens; the lists themselves, no copies.
+    slots:          their slots, int32.
+    ones:           int32 ones, the number of tokens that each computes.
+    last_computed:  number of computed tokens before the step whose token reaches the length limit.
     start_offset:   output index of a step's token, less the computed tokens before the step.
-    handles:        under which their outputs are sent, negative for none.
+    handles:        client handles under which outputs are sent in columns; negative for none.
     without_handle: rows whose outputs cannot be sent as columns.
     """
 
@@ -49,16 +49,16 @@ class DecodeView:
 
 
 class RunningSet:
-    """Sequences by slot.
+    """Sequences by slot, owned by `Seats`.
 
     max_num_seqs:   the number of slots.
-    sequences:      all, in the policy's order.
+    sequences:      all running sequences, in the policy's order.
     partial:        the sequences whose known tokens are not all planned, in order.
     length:         int32 by slot, known tokens after all planned steps.
     capacity:       int32 by slot, token positions in its blocks.
-    stop_ids:       how many running sequences each token id would end.
-    free_slots:     the slots that nobody has.
-    num_departures: sequences that have left, ever.
+    stop_ids:       for each token id the number of running sequences that it would end.
+    free_slots:     slots without a sequence.
+    num_departures: number of sequences that have left since the start.
     """
 
     def __init__(self, max_num_seqs: int) -> None:
@@ -93,7 +93,7 @@ class RunningSet:
         self.capacity[slot] = sequence.num_slots
         self._max_length[slot] = sequence.max_length
         self._num_prompt[slot] = sequence.num_prompt_tokens
-        # A record travels with every token of its sequence, so that whoever ends it has the newest one.
+        # A record is sent with every token of its sequence, so that the client has the newest one whenever it ends.
         tells_more = sequence.record is not None
         self._handle[slot] = NO_HANDLE if tells_more else sequence.request.handle
         self.stop_ids.update(sequence.stop_token_ids)
@@ -101,7 +101,7 @@ class RunningSet:
         insort(self.partial, sequence, key=_order)
 
     def stop(self, sequence: SequenceState) -> Slot:
-        """Take a sequence out; returns the slot that it had."""
+        """Remove a sequence and free its slot; returns the slot."""
         slot = sequence.slot
         sequence.slot = NO_SLOT
         self.num_departures += 1
@@ -113,34 +113,35 @@ class RunningSet:
                 del self.stop_ids[token_id]
         index = bisect_left(self.sequences, sequence.order, key=_order)
         del self.sequences[index]
+        # A partial sequence is not in the view, which then stays valid.
         if not self._leave_partial(sequence):
             self._view = None
         return slot
 
     def begin_decode(self, sequence: SequenceState) -> None:
-        """All known tokens of a partial sequence are planned: the step gives it a token."""
+        """Turn a partial sequence into one that decodes: the step plans its last known token and gives it another."""
         self._leave_partial(sequence)
         self.length[sequence.slot] += 1
         self._view = None
 
     def is_partial(self, sequence: SequenceState) -> bool:
-        """Whether a running sequence still has known tokens to plan."""
+        """Whether a running sequence still has known tokens that are not planned. O(log n)."""
         index = bisect_left(self.partial, sequence.order, key=_order)
         return index < len(self.partial) and self.partial[index] is sequence
 
     def at(self, slot: Slot) -> SequenceState | None:
-        """The sequence that has a slot."""
+        """Return the sequence in a slot, None for a free one."""
         return self._by_slot[slot]
 
     @property
     def view(self) -> DecodeView:
-        """The sequences that decode."""
+        """The sequences that decode; built on the first access after a change."""
         if self._view is None:
             self._view = self._make_view()
         return self._view
 
     def select(self, sequences: list[SequenceState]) -> DecodeView:
-        """A view of some of the sequences that decode."""
+        """Return a view of some of the sequences that decode, which must be in order."""
         slots = np.array([sequence.slot for sequence in sequences], np.int32)
         handles = self._handle[slots]
         without_handle = (handles < 0).nonzero()[0]
@@ -149,6 +150,7 @@ class RunningSet:
             token_lists=[sequence.token_ids for sequence in sequences],
             slots=slots,
             ones=np.ones(len(slots), np.int32),
+            # A step with c computed tokens computes the next one and samples another, so the length is then c + 2.
             last_computed=self._max_length[slots] - 2,
             start_offset=1 - self._num_prompt[slots],
             handles=handles,

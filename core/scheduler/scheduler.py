@@ -1,4 +1,4 @@
-"""One step of the engine: who computes how many tokens, and what came of it.
+"""The scheduler: which sequences compute how many tokens in each step, and how their results are read.
 
 Owns: the order of the parts of a step, and what happens when a step or an invariant breaks. Never does: compute, sample,
 decode text, or know blocks beyond asking the KV manager. Called by: the engine loop.
@@ -8,10 +8,11 @@ under the step's token budget. Prefill, chunks, decode, prefix hits, recomputati
 all that rule.
 
 The running list is kept in the policy's order, so its last member is the one to preempt. A sequence is admitted when
-blocks for all its known tokens are free, and takes them at once: only decoding makes anybody need more.
+blocks for all its known tokens are free, and takes them at once, so that only decoding needs further blocks.
 
-Further steps may be planned before the results of earlier ones are there: each sequence that samples is taken to get one
-token, or up to so many more as it has drafts, and what turns out to have ended computes tokens too many, which are dropped.
+Further steps may be planned before the results of earlier ones are known. Such a plan assumes that each sequence that
+samples gets one token, or up to one more for each of its drafts. A sequence that turns out to have ended has computed
+tokens too many; they are dropped.
 """
 
 from __future__ import annotations
@@ -40,17 +41,16 @@ from core.scheduler.step_cost import StepCost
 
 
 class Scheduler:
-    """Plans steps, and reads their results in the same order.
+    """The scheduler of one engine: plans steps, and reads their results in the order of the plans.
 
-    in_flight: steps without a result, the oldest first.
+    in_flight: steps without a result, oldest first.
 
     make_kv:       an empty KV manager for the executor's pool.
-    clock:         seconds, of the clock that deadlines are told in.
-    max_in_flight: how many steps may be without a result. It is 1 where states come back from drafts: a plan says from
-                   where they go on.
-    lockstep:      whether a step that computes nothing is computed like any other, so that it waits for its result.
+    clock:         returns seconds; deadlines are given on the same clock.
+    max_in_flight: maximum number of steps without a result. Reduced to 1 where states are rolled back after drafts.
+    lockstep:      whether a step that computes nothing is sent to the executor like any other, and so awaits a result.
     vectorized:    False handles every sequence on its own; the plans are the same.
-    cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
+    cost:          cost model of the executor's steps; with a stall limit it learns from each of them.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class Scheduler:
         self._vectorized = vectorized
         self._cost = StepCost() if cost is None else cost
         self._state = SchedulerState(config, make_kv(), policy, clock, self._cost)
+        # A plan says from which state a sequence goes on. After drafts only the result says so, hence nothing is planned ahead.
         if self._state.kv.states.can_roll_back:
             self.max_in_flight = 1
         self._admission = Admission(self._state)
         self._num_steps = 0
         self._token_budget = config.max_num_batched_tokens
         if not config.enable_chunked_prefill:
+            # Without chunks a prompt has to fit into one step: a smaller budget would keep the longest prompts out forever.
             self._token_budget = max(self._token_budget, config.max_model_len)
         self._mixed_budget = self._token_budget
         if config.enable_chunked_prefill and config.max_num_mixed_batched_tokens:
@@ -86,18 +88,18 @@ class Scheduler:
 
     @property
     def kv(self) -> KVManager:
-        """The KV manager in use."""
+        """The current KV manager; `mend` and `start_over` replace it."""
         return self._state.kv
 
     @property
     def at_work(self) -> EngineRequest | None:
-        """The request that is being handled: when something raises, that is whom `mend` blames."""
+        """The request that is being handled; `mend` ends it when an operation raises."""
         sequence = self._state.at_work
         return None if sequence is None else sequence.request
 
     @property
     def waits_for_kv(self) -> bool:
-        """Whether somebody waits for keys and values that are being loaded, so that an empty plan is no fault."""
+        """Whether a sequence waits for keys and values that are being loaded, so that an empty plan is no fault."""
         return len(self._state.awaiting) > 0
 
     def add(self, request: EngineRequest) -> None:
@@ -124,30 +126,33 @@ class Scheduler:
             state.enter(request)
 
     def compute_next(self, request: EngineRequest) -> None:
-        """Have a sequence computed before all others, alone, once it finds a block. Nothing happens while its key is live."""
+        """Have a sequence computed before all others and alone, as soon as blocks for it are free.
+
+        Does nothing while a sequence with the same key is live.
+        """
         if self._state.roster.find(request.key) is None:
             self._state.enter(request, alone=True)
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget all choices of these requests; unknown ids are ignored. Nothing is reported, blocks come back."""
+        """Drop all choices of these requests and free their blocks, without an output. Unknown ids are ignored."""
         for request_id in request_ids:
             keys = self._state.roster.keys_of(request_id)
             self.abort_choices(keys)
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Forget single sequences; unknown keys are ignored. Nothing is reported, blocks come back."""
+        """Drop single sequences and free their blocks, without an output. Unknown keys are ignored."""
         for key in keys:
             sequence = self._state.roster.find(key)
             if sequence is not None:
                 self._state.release(sequence)
 
     def has_unfinished(self) -> bool:
-        """Whether anything waits or runs, or the worker or the client must still hear of an end."""
+        """Whether any sequence waits or runs, or an end must still be reported to the worker or a client."""
         return bool(self.in_flight) or self.wants_step()
 
     @property
     def num_live(self) -> int:
-        """Sequences that have not ended."""
+        """Number of sequences that have not ended."""
         return len(self._state.roster)
 
     def wants_step(self) -> bool:
@@ -155,17 +160,18 @@ class Scheduler:
         return self._state.has_unfinished
 
     def schedule(self) -> Step:
-        """Plan the next step: first the sequences that decode, then prompts that have begun, then the ones that wait.
+        """Plan the next step: first decodes, then prompts that have begun, then waiting sequences.
 
         The plan may be empty. In `removed` and `new` the same slot means: drop the old sequence, then add the new one.
-        A step is in flight until it is finished or fails, unless it is idle and nobody works in lockstep with this engine:
-        then there is nothing to wait for, and it may be finished at once.
+        A step is in flight until it is finished or fails. An idle step is in flight only in lockstep; otherwise there is no
+        result to wait for, and it may be finished at once.
         """
         if len(self.in_flight) >= self.max_in_flight:
             raise IntegrityError("steps_in_flight", f"{len(self.in_flight)} steps wait for their results")
         state = self._state
         self._num_steps += 1
         state.step_number = self._num_steps
+        # Before anything is planned, so that a sequence past its deadline takes no tokens of this step.
         state.expire()
         state.drafts.begin_step(state.running)
         planner = StepPlanner(state, self._token_budget, self._mixed_budget, vectorized=self._vectorized)
@@ -179,7 +185,7 @@ class Scheduler:
         return step
 
     def finish(self, step: Step, result: StepResult) -> StepOutputs:
-        """Take the results of the oldest step in; sequences that left since then are skipped.
+        """Apply the results of the oldest step; sequences that have left since it was planned are skipped.
 
         Returns an output for each sequence with new tokens or an end. Raises IntegrityError for any other step.
         """
@@ -196,18 +202,20 @@ class Scheduler:
             seconds = state.step_clock.end(step, result)
         if state.stall is not None:
             state.stall.finish(step, result, state.running)
+        # The reader reports each verified draft to `drafts`, so that `finish_step` below has to come after it. Everything above
+        # reads slots as the step had them, so it has to come before: the reader frees the slots of sequences that end.
         outputs = ResultReader(state, step, result, vectorized=self._vectorized).run()
         state.drafts.finish_step(step, result, seconds)
         state.at_work = None
         return outputs
 
     def fail(self, step: Step, sentence: str) -> StepOutputs:
-        """The oldest step could not be computed.
+        """Handle that the oldest step could not be computed.
 
-        It counts as never begun, and so do the steps behind it, whatever became of them: nothing is lost but the work.
+        It counts as never begun, and so do all later steps in flight, whatever their outcome: only the work is lost.
 
-        A sequence that was alone in it ends with `sentence`. Several are suspects: each is computed again, alone, until
-        it has got a token, so that only the guilty one ends. Raises IntegrityError for any other step.
+        A sequence that was alone in it ends with `sentence`. Several sequences become suspects: each is computed again, alone,
+        until it gets a token, so that only the one at fault ends. Raises IntegrityError for any other step.
         """
         state = self._state
         self._take_oldest(step)
@@ -215,6 +223,7 @@ class Scheduler:
         state.stats.num_failed_steps += 1
         computed = step.sequences()
         suspects = [sequence for sequence in computed if sequence.status is SequenceStatus.RUNNING]
+        # Later steps in flight were planned on tokens of this one, so they are void too.
         self.give_up(but=suspects)
         if len(computed) == 1:
             for sequence in suspects:
@@ -223,12 +232,13 @@ class Scheduler:
         else:
             for sequence in suspects:
                 state.suspend(sequence)
+                # It may be a suspect of an earlier failure already, and must not be listed twice.
                 state.seats.clear(sequence)
             state.seats.suspect(suspects)
         return StepOutputs(state.take_told())
 
     def give_up(self, but: Sequence[SequenceState] = ()) -> None:
-        """Steps in flight will never have a result: their sequences wait again, except for `but`."""
+        """Cancel all steps in flight, which will never have a result, and queue their sequences again, except for `but`."""
         state = self._state
         while self.in_flight:
             step = self.in_flight.popleft()
@@ -236,20 +246,21 @@ class Scheduler:
             for sequence in step.sequences():
                 if sequence.status is SequenceStatus.RUNNING and sequence not in but:
                     state.suspend(sequence)
+                    # A suspect is in no queue: it waits in the list of suspects.
                     if sequence not in state.seats.suspects:
                         state.roster.queue_again(sequence)
 
     def mend(self, error: Exception) -> StepOutputs:
-        """An operation of this class raised `error`: end the sequence that it was about, and start all others over.
+        """Recover after an operation of this class raised `error`: end the sequence in `at_work` and start all others over.
 
-        The cache starts empty and every sequence waits again; tokens already given are kept, so clients only
-        see a delay. The worker is told to forget every slot.
+        The cache starts empty and every sequence waits again. Tokens already returned are kept, so clients only see a delay.
+        The next plan has the worker drop every slot.
         """
         self._state.stats.num_violations += 1
         return self._begin_anew(self._state.at_work, error)
 
     def start_over(self) -> StepOutputs:
-        """What the executor held is gone: everybody waits again, with an empty cache and the tokens that they have."""
+        """Queue every sequence again, with its tokens and an empty cache, after the executor has lost its state."""
         return self._begin_anew(None, None)
 
     def end_all(self) -> list[EngineOutput]:
@@ -260,11 +271,11 @@ class Scheduler:
 
     @property
     def lasting_stats(self) -> SchedulerStats:
-        """The statistics that every copy is made of, for fields which are not the scheduler's own."""
+        """The statistics object that `stats` copies. Other owners write their fields of it here."""
         return self._state.stats
 
     def _begin_anew(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
-        """A new state with an empty cache adopts all sequences; one that is guilty of `error` ends."""
+        """Move all sequences to a new state with an empty cache; `guilty`, which caused `error`, ends instead."""
         state = self._state
         fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost)
         fresh.stats = state.stats
@@ -274,8 +285,10 @@ class Scheduler:
         fresh.kv.num_query_tokens = state.kv.num_query_tokens
         fresh.kv.num_hit_tokens = state.kv.num_hit_tokens
         fresh.kv.num_external_tokens = state.kv.num_external_tokens
+        # The worker may still have a sequence in any slot, so the next plan removes them all.
         fresh.seats.put_back_removed(range(self.config.max_num_seqs))
         ended = state.take_told()
+        # In the policy's order, because the queue of a policy may keep the order of arrival without sorting.
         for sequence in sorted(state.roster, key=lambda live: live.order):
             if sequence is guilty:
                 sentence = f"The engine met a defect while it handled this request ({type(error).__name__}: {error})."
@@ -293,7 +306,7 @@ class Scheduler:
         return StepOutputs(ended)
 
     def stats(self) -> SchedulerStats:
-        """The state now, as a copy."""
+        """Return a copy of the counters with the present number of sequences and cache usage."""
         state = self._state
         stats = copy(state.stats)
         stats.num_running = len(state.running)
@@ -316,11 +329,13 @@ class Scheduler:
         self._state.kv.check_integrity(self._state.running.sequences)
 
     def _plan(self, planner: StepPlanner) -> None:
-        """A step without suspects. Who preempts does not admit: that would only exchange the one for the other."""
+        """Plan a step without suspects."""
         state = self._state
         num_preemptions = state.stats.num_preemptions
         planner.plan_decodes(in_flight=bool(self.in_flight))
         planner.plan_chunks()
+        # A step that preempts admits nothing: that would only exchange one sequence for another. While a suspect lacks
+        # blocks nothing is admitted either, so that running sequences end and free them.
         if state.stats.num_preemptions == num_preemptions and not state.seats.suspects:
             self._admission.admit(planner)
         if state.recorder:
@@ -328,26 +343,27 @@ class Scheduler:
             state.recorder.wait(limit)
 
     def _begin(self, step: Step) -> None:
-        """Count a step as under way, with all that must be undone should it fail."""
+        """Record a step as in flight, with everything that must be undone if it fails."""
         kv = self._state.kv
         if self._state.step_clock is not None:
             self._state.step_clock.begin(step)
         step.unwritten = kv.take_unwritten()
+        # Without tokens the worker computes nothing and makes no copies; they wait for a plan that has some.
         if step.plan.total_num_tokens:
             step.plan.transfers = kv.take_transfers()
             step.plan.copies = kv.states.take()
         self.in_flight.append(step)
 
     def _take_oldest(self, step: Step) -> None:
-        """The oldest step is in flight no longer. Raises IntegrityError for any other one."""
+        """Remove the oldest step from those in flight. Raises IntegrityError for any other step."""
         if not self.in_flight or self.in_flight[0].number != step.number:
             raise IntegrityError("step_in_flight", f"step {step.number} is not the oldest one without a result")
         self.in_flight.popleft()
 
     def _undo(self, step: Step) -> None:
-        """A step counts as never computed: nobody shares the blocks that it should have written.
+        """Undo a step that counts as never computed: the blocks that it should have written are no longer shared.
 
-        The worker is to hear of its removals again.
+        Its removals go to the worker again with the next plan.
         """
         state = self._state
         state.kv.forget(step.unwritten)
@@ -358,6 +374,6 @@ class Scheduler:
         state.seats.put_back_removed(step.plan.removed)
 
     def _settle_transfers(self, step: Step, pages: list[Page] | None) -> None:
-        """pages: what the copies of a step brought; None when they were not made, or may not have been."""
+        """Hand over the pages that a step's copies returned; None when the copies may not have been made."""
         if step.plan.transfers is not None:
             self._state.kv.settle_transfers(step.plan.transfers, pages)

@@ -1,4 +1,4 @@
-"""One sequence inside the scheduler.
+"""The state of one sequence in the scheduler.
 
 Owns: `SequenceState`, the mutable state of one `EngineRequest`. Never does: decide anything.
 Called by: the scheduler, its queues and the stop conditions.
@@ -19,7 +19,7 @@ NO_SLOT = -1
 
 
 class SequenceStatus(IntEnum):
-    """Where a sequence is. A preempted one waits again; one that waits for its KV has stepped out of the queue."""
+    """Status of a sequence. A preempted one is `WAITING` again; one in `WAITING_FOR_KV` is in no queue."""
 
     WAITING = 0
     RUNNING = 1
@@ -28,29 +28,31 @@ class SequenceStatus(IntEnum):
 
 
 class SequenceState(KVSequence):
-    """A sequence from its arrival to its end. One that is resumed begins as if it had been preempted.
+    """A sequence from its arrival to its end, owned by the scheduler's state.
 
-    What steps have confirmed is `token_ids` and `num_computed_tokens`; what is planned beyond that, `num_planned_tokens`.
+    A resumed sequence begins as if it had been preempted.
 
-    entered:            the scheduler's clock when it came.
+    `token_ids` and `num_computed_tokens` are confirmed by results; `num_planned_tokens` includes steps in flight.
+
+    entered:            time of arrival on the scheduler's clock.
     order:              sorts sequences: the first runs first, the last is preempted first.
     slot:               its row in the worker's batch while it runs, else `NO_SLOT`.
-    first_step:         number of the step with which it last got a slot: results of earlier ones are of its life before.
+    first_step:         number of the step with which it last got a slot; results of earlier steps do not apply to it.
     max_length:         prompt plus output tokens at which it ends.
     min_stop_length:    stop tokens end it only when prompt plus output are longer than this.
     num_pending:        known tokens that are not computed: 1 between two decode steps, whatever the length.
-    num_charged_tokens: tokens that its user has been charged for.
-    num_drafts:         drafts that the worker holds for its next step, or may hold then; the next step verifies them.
-    no_drafts:          why it never has drafts, a name of `NO_DRAFTS_CAUSES`; empty where it may.
-    num_unsettled:      drafts that steps in flight may accept: it may be longer by that many tokens than it is sure to be.
-    num_cached_tokens:  prompt tokens found in the prefix cache at its first admission; -1 before.
+    num_charged_tokens: output tokens that its user has been charged for.
+    num_drafts:         drafts that the worker has for its next step, or may have then; that step verifies them.
+    no_drafts:          why it never has drafts, a name of `NO_DRAFTS_CAUSES`; empty when it may have some.
+    num_unsettled:      drafts that steps in flight may accept, which would make it longer than its confirmed length.
+    num_cached_tokens:  prompt tokens served by the prefix cache at its first admission; -1 before.
     blocks_missing:     free blocks it needed when it could last not be admitted.
-    last_token:         when it got its last token before it lost its slot; NaN for one without, and without a limit of stalls.
-    queue:              where it waits; None while it runs or waits for its KV, and for a suspect.
-    was_preempted:      whether it has ever lost its blocks to another one.
+    last_token:         time of its last token before it lost its slot; NaN for none, and without a stall limit.
+    queue:              the queue that it is in; None while it runs or waits for its KV, and for a suspect.
+    was_preempted:      whether it has ever lost its blocks to another sequence.
     is_long:            whether it counts among the long partial prefills.
-    prompt_logprobs:    entries gathered so far; None when not asked for or already sent.
-    record:             how it has come about; None unless its request asks for that.
+    prompt_logprobs:    entries gathered so far; None when not requested or already sent.
+    record:             the history for its explanation; None unless the request sets `explain`.
     """
 
     __slots__ = (
@@ -106,6 +108,7 @@ class SequenceState(KVSequence):
         if request.grammar is None:  # otherwise a stop token is only sampled where the answer may end
             self.min_stop_length += params.min_tokens
         self.stop_token_ids = frozenset(request.stop_token_ids)
+        # The engine that generated these tokens has charged for them.
         self.num_charged_tokens = len(given)
         self.num_drafts = 0
         self.num_unsettled = 0
@@ -118,13 +121,16 @@ class SequenceState(KVSequence):
         self.was_preempted = False
         self.is_long = False
         self.prompt_logprobs: list[TokenLogprobs] | None = None
+        # A sequence with output has sent its prompt's logprobs with its first token.
         if params.prompt_logprobs is not None and not given:
             self.prompt_logprobs = []
 
     @property
     def num_computed_tokens(self) -> int:
-        """Tokens, from the first on, whose keys and values are in the blocks. Appending a token that continues a decode
-        leaves what is pending as it is, so that a decode step has nothing to count."""
+        """Number of leading tokens whose keys and values are in the blocks.
+
+        Stored as the difference `num_pending`: a decode step computes one token and appends another, so that it stays as it is.
+        """
         return len(self.token_ids) - self.num_pending
 
     @num_computed_tokens.setter
@@ -133,7 +139,7 @@ class SequenceState(KVSequence):
 
     @property
     def needs_whole_prompt(self) -> bool:
-        """Whether something is wanted of every token of the prompt, so that none may come from the prefix cache."""
+        """Whether every token of the prompt must be computed, so that none may come from the prefix cache."""
         if self.prompt_logprobs is not None:
             return True
         pooling = self.request.pooling
@@ -141,10 +147,10 @@ class SequenceState(KVSequence):
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated so far."""
+        """Number of tokens generated so far, including those of a resumed request."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def output_token_ids(self) -> list[int]:
-        """A copy of the tokens generated so far."""
+        """Return a copy of the tokens generated so far."""
         return self.token_ids[self.num_prompt_tokens :]

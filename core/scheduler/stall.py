@@ -1,10 +1,10 @@
-"""How long streams wait for the prompts of others.
+"""Limit of the time that streams wait for the prompts of others.
 
-Owns: `StallLimit`: the longest wait between two tokens of a stream, and the count of those that were longer; `PromptRoom`: the
-part of one step that prompts may take. Never does: plan. Called by: the scheduler (once a step), its state (slots that come
-and go), the planner (sizes chunks).
+Owns: `StallLimit`: the longest wait between two tokens of a stream, and the count of longer ones; `PromptRoom`: the part of
+one step that prompts may take. Never does: plan. Called by: the scheduler (once a step), its state (slots that are taken
+and freed), the planner (sizes chunks).
 
-Without `--max-stall-ms` there is neither of them.
+Without `--max-stall-ms` neither of them exists.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from core.scheduler.step_clock import StepClock
 from core.scheduler.step_cost import work_of
 
 LEAST_CHUNK = 16
-"""Tokens that the first prompt of a step computes where not even one fits: a limit that no step can keep starves nobody."""
+"""Tokens that the first prompt of a step computes even when none fits, so that a limit which no step can meet does not stop
+prompts altogether."""
 
 
 class StallLimit:
-    """The wait between two tokens of each stream, as far as the scheduler decides on it.
+    """The wait between two tokens of each stream, as far as the scheduler controls it.
 
     limit_s: seconds that a stream may wait.
     stats:   `num_stalls` counts the tokens that came later.
-    clock:   of the steps.
+    clock:   clock of the steps.
     """
 
     def __init__(self, limit_s: float, max_num_seqs: int, stats: SchedulerStats, clock: StepClock) -> None:
@@ -41,27 +42,28 @@ class StallLimit:
         self._last_token = np.full(max_num_seqs, nan)
 
     def seat(self, sequence: SequenceState) -> None:
-        """A sequence has got a slot; one that was preempted has been waiting since its last token."""
+        """Start timing a sequence that has got a slot; a preempted one has been waiting since its last token."""
         self._last_token[sequence.slot] = sequence.last_token
 
     def unseat(self, sequence: SequenceState) -> None:
-        """A sequence that goes on later is about to lose its slot."""
+        """Store the time of the last token of a sequence that is about to lose its slot."""
         sequence.last_token = float(self._last_token[sequence.slot])
 
     def finish(self, step: Step, result: StepResult, running: RunningSet) -> None:
-        """A step has just ended; its results have not been read yet."""
+        """Count the stalls of a step that has just ended; its results have not been read yet."""
         now = self._clock.ended
         slots = result.slots
         if step.num_departures != running.num_departures:
             slots = _still_there(slots, step, running)
         waits = now - self._last_token[slots]
+        # NaN, for a sequence without a token, compares as False: a first token is no stall.
         late = waits > self.limit_s
         self._stats.num_stalls += int(late.sum())
         self._last_token[slots] = now
 
 
 class PromptRoom:
-    """The seconds of one step that are left for prompts; any number while nobody waits for the step."""
+    """The seconds of one step that are left for prompts; unlimited while no stream waits for the step."""
 
     def __init__(self, limit: StallLimit) -> None:
         self._cost = limit.cost
@@ -75,21 +77,22 @@ class PromptRoom:
         return self._left is not None and not self._cost.fitting_chunk(0, self._left)
 
     def admit_streams(self, plan: StepPlan) -> None:
-        """The rows of `plan` are streams, which wait for the step."""
+        """Set the room that the decodes of `plan` leave: they are streams that wait for the step."""
         work = work_of(plan, len(plan.slots))
         self._left = self._limit_s - self._cost.predict(*work) * self._cost.margin
 
     def chunk(self, start: int, num_tokens: int) -> int:
-        """How many of `num_tokens` tokens of a prompt fit, from position `start` on; at least one."""
+        """Return how many of `num_tokens` prompt tokens from position `start` on fit; at least one."""
         if self._left is None:
             return num_tokens
         fitting = self._cost.fitting_chunk(start, self._left)
         if not fitting:
+            # Only the first prompt exceeds the limit by so much; others get the single token that a chunk must have.
             fitting = 1 if self._taken else LEAST_CHUNK
         return min(num_tokens, fitting)
 
     def take(self, start: int, num_tokens: int, *, completes: bool) -> None:
-        """A chunk is planned. completes: whether it gives its sequence a token, which then waits for the step too."""
+        """Account for a planned chunk. completes: whether its sequence gets a token and so waits for the step too."""
         prompt_keys = num_tokens * (2 * start + num_tokens) // 2
         empty = self._cost.predict(0, 0, 0)
         alone = self._cost.predict(num_tokens, 0, 0, prompt_keys)
@@ -97,12 +100,13 @@ class PromptRoom:
         self._taken += seconds
         if self._left is not None:
             self._left -= seconds
+        # The first stream of a step without decodes: from here on the limit holds, and earlier chunks count.
         elif completes:
             self._left = self._limit_s - empty * self._cost.margin - self._taken
 
 
 def _still_there(slots: Int32Array, step: Step, running: RunningSet) -> Int32Array:
-    """The slots that still belong to the sequences of the step."""
+    """Return the slots that still belong to the sequences of the step."""
     found: list[int] = []
     for slot in slots.tolist():
         sequence = running.at(slot)

@@ -1,9 +1,9 @@
-"""The ways of a sequence from one state to another: waiting, running, preempted, ended.
+"""Transitions of a sequence between its states: waiting, running, preempted, ended.
 
 Owns: each transition with what it does to queues, blocks, slots and charges. Never does: decide on a transition.
 Called by: the scheduler's parts, which decide.
 
-The state has two sides: the `Roster` knows who is alive and who waits, the `Seats` what running takes.
+The state has two sides: the `Roster` has the live sequences and the queues, `Seats` the slots and blocks of running ones.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from core.scheduler.step_cost import StepCost
 class SchedulerState:
     """The state that the parts of the scheduler share.
 
-    roster:  who is alive, and who waits.
-    seats:   slots, blocks, suspects; its parts `kv` and `running` are named here too.
-    awaiting: sequences whose keys and values are being loaded; others pass them.
+    roster:  live sequences and the waiting queues.
+    seats:   slots, blocks, suspects; its parts `kv` and `running` are also attributes of this class.
+    awaiting: sequences whose keys and values are being loaded; others overtake them.
     stats:   counters since the start.
     drafts:  how many draft tokens a sequence may have.
-    recorder: of sequences whose requests ask how their answers came about.
-    step_clock: times the steps; None where nobody goes by that.
-    stall:   how long streams may wait for their next token; None: any time.
-    at_work: the sequence that is being handled, to be blamed when something breaks.
-    step_number: of the newest step.
+    recorder: records of sequences whose requests set `explain`.
+    step_clock: times the steps; None when nothing depends on their durations.
+    stall:   limit of the wait of streams for their next token; None: no limit.
+    at_work: the sequence that is being handled; when an operation raises, it counts as the cause.
+    step_number: number of the newest step.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class SchedulerState:
         self._ended: list[EngineOutput] = []
 
     def _most_forced(self) -> int:
-        """Drafts of forced text that a sequence may have: none where no blocks for a copy of a state are its way back."""
+        """Limit of forced drafts of a sequence; 0 for a model with states that has no spare blocks to roll them back."""
         states = self.kv.states
         has_way_back = states.can_roll_back or not states.num_blocks
         if not has_way_back:
@@ -83,21 +83,21 @@ class SchedulerState:
 
     @property
     def waiting(self) -> WaitingQueue:
-        """The sequences that wait."""
+        """The queue of waiting sequences."""
         return self.roster.waiting
 
     @property
     def held(self) -> WaitingQueue:
-        """Long prompts that others overtook, first in line."""
+        """The queue of long prompts that others have overtaken; they come first when they may start."""
         return self.roster.held
 
     @property
     def num_waiting(self) -> int:
-        """Sequences without a slot."""
+        """Number of live sequences without a slot."""
         return self.roster.num_queued + len(self.awaiting) + self.seats.num_suspects_waiting
 
     def enter(self, request: EngineRequest, *, alone: bool = False) -> None:
-        """Queue a new sequence. alone: before all others, as if it were suspected."""
+        """Queue a new sequence. alone: compute it before all others and alone, as a suspect."""
         arrival = self.roster.next_arrival()
         order = self.policy.order(request, arrival)
         sequence = SequenceState(request, order, self.limits.max_length, self.clock())
@@ -107,13 +107,14 @@ class SchedulerState:
         else:
             self.roster.queue(sequence)
         self.recorder.enter(sequence)
-        # Last, because the policy is a plugin: a sequence that its queue did not take must not be alive.
+        # Last, because the policy is a plugin: a sequence whose push raised must not count as live.
         self.roster.enter(sequence, arrival)
 
     def adopt(self, sequence: SequenceState) -> None:
-        """Queue a sequence of another state, whose blocks and slots are gone."""
+        """Queue a sequence of another state object, whose blocks and slots are lost."""
         self.recorder.enter(sequence)
         self.recorder.lose(sequence)
+        # These are ids of the old pool; freed into the new one they would break its counts.
         sequence.block_ids = []
         self.kv.free(sequence, keep_cached=False)
         sequence.prefix_keys = []
@@ -122,6 +123,7 @@ class SchedulerState:
         sequence.num_drafts = 0
         sequence.num_unsettled = 0
         sequence.blocks_missing = 0
+        # The seats are new and have not counted it among those that were preempted.
         sequence.was_preempted = False
         if sequence.prompt_logprobs is not None:
             sequence.prompt_logprobs = []
@@ -129,10 +131,11 @@ class SchedulerState:
         self.roster.enter(sequence, arrival=sequence.order[1])
 
     def start(self, sequence: SequenceState, hit: PrefixHit) -> None:
-        """Give the next sequence of its queue, or a suspect, a slot and the blocks of its hit."""
+        """Give a sequence, the next of its queue or a suspect, a slot and the blocks of its prefix hit."""
         self.roster.take_first(sequence)
         self.recorder.start(sequence, hit)
         self.kv.attach(sequence, hit)
+        # The first admission only: what is computed again after a preemption is not charged twice.
         if sequence.num_cached_tokens < 0:
             sequence.num_cached_tokens = sequence.num_computed_tokens
             if self.policy.charges:
@@ -146,8 +149,9 @@ class SchedulerState:
             self.stall.seat(sequence)
 
     def introduce(self, sequence: SequenceState, plan: StepPlan) -> None:
-        """Tell the worker of a sequence that has just been given a slot and blocks."""
+        """Add a sequence that has just got a slot and blocks to the plan's `new`, with copies of its tables."""
         self.running.capacity[sequence.slot] = sequence.num_slots
+        # Copies, because later steps append to the tables while this plan may still be in flight.
         tables = [table.copy() for table in sequence.block_ids]
         new = NewSequence(
             sequence.slot,
@@ -160,8 +164,9 @@ class SchedulerState:
         plan.new.append(new)
 
     def preempt(self, sequence: SequenceState, plan: StepPlan) -> None:
-        """Send a running sequence back to the queue for want of blocks; it is computed again later."""
+        """Return a running sequence to the queue for lack of blocks; it is computed again later."""
         slot = sequence.slot
+        # The plan may already have blocks and drafts for it, and the blocks may go to another sequence at once.
         plan.new_block_ids.pop(slot, None)
         plan.num_drafts.pop(slot, None)
         plan.draft_budget.pop(slot, None)
@@ -174,7 +179,7 @@ class SchedulerState:
         self.stats.num_preemptions += 1
 
     def suspend(self, sequence: SequenceState) -> None:
-        """Take slot and blocks from a running sequence; its tokens are kept."""
+        """Free the slot and blocks of a running sequence; its tokens are kept."""
         self.settle(sequence)
         self.recorder.lose(sequence)
         if self.stall is not None:
@@ -188,7 +193,7 @@ class SchedulerState:
             sequence.prompt_logprobs = []
 
     def release(self, sequence: SequenceState, *, keep_cached: bool = True) -> None:
-        """Forget a sequence, wherever it is. keep_cached: whether the values in its blocks may be trusted."""
+        """Drop a sequence in whatever state it is. keep_cached: whether the values in its blocks may be trusted."""
         if sequence.status is SequenceStatus.WAITING_FOR_KV:
             self.awaiting.remove(sequence)
         self.roster.remove(sequence)
@@ -205,7 +210,7 @@ class SchedulerState:
     def end(
         self, sequence: SequenceState, reason: FinishReason, sentence: str | None, *, keep_cached: bool
     ) -> EngineOutput:
-        """Release a sequence and say why."""
+        """Release a sequence and return its last output, with the finish reason; `sentence` is its stop reason."""
         self.release(sequence, keep_cached=keep_cached)
         return EngineOutput(
             sequence.request.request_id,
@@ -220,29 +225,29 @@ class SchedulerState:
         )
 
     def tell(self, output: EngineOutput) -> None:
-        """Keep the output of a sequence that ended outside of a step until the next step's outputs are read."""
+        """Keep the output of a sequence that ended outside a step; the next step's outputs include it."""
         self._ended.append(output)
 
     def take_told(self) -> list[EngineOutput]:
-        """The outputs that `tell` was given since the last call."""
+        """Return and clear the outputs given to `tell` since the last call."""
         ended = self._ended
         self._ended = []
         return ended
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether anybody is alive, or worker or client must still hear of an end."""
+        """Whether any sequence is live, or an end must still be reported to the worker or a client."""
         return bool(len(self.roster) or self.seats.has_removed or self._ended)
 
     def settle(self, sequence: SequenceState) -> None:
-        """Charge a sequence's user for what was generated since the last time."""
+        """Charge a sequence's user for the tokens generated since the last charge."""
         num_new = sequence.num_output_tokens - sequence.num_charged_tokens
         if self.policy.charges and num_new > 0:
             sequence.num_charged_tokens += num_new
             self.policy.charge(sequence.request, 0, num_new)
 
     def expire(self) -> None:
-        """End what is past its deadline. O(1) when nothing is."""
+        """End sequences that are past their deadline. O(1) when there are none."""
         if not self.roster.has_deadlines:
             return
         now = self.clock()

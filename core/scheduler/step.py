@@ -16,9 +16,9 @@ from core.scheduler.sequence import SequenceState
 
 
 class Chunk(NamedTuple):
-    """Known tokens of one sequence that a step computes.
+    """A run of known tokens of one sequence that a step computes.
 
-    num_tokens: how many.
+    num_tokens: number of tokens.
     completes:  whether they reach the last known token, so that the step samples.
     """
 
@@ -29,17 +29,17 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A plan under way, with everything that the scheduler knows of it.
+    """A plan and everything that the scheduler needs until its result is read.
 
-    plan:      what the executor is told. Its `removed` and `transfers` count as unheard of until the step is finished.
-    number:    names the step: 1, 2, 3, ... in the order of the plans.
+    plan:      the executor's part. Its `removed` and `transfers` count as not received until the step is finished.
+    number:    identifies the step: 1, 2, 3, ... in the order of the plans.
     decodes:   the sequences of the plan's first rows.
     chunks:    the sequences of the other rows, and how much of each.
     one_each:  whether each decode computes one token and gets one, and no drafts were ordered.
-    num_departures: of the running set when the plan was made: while it is the same, all decodes still run.
-    unwritten: blocks that others may share although this step, or one before it, has yet to write them.
-    begun:     when it was planned, of the scheduler's clock; 0.0 where nothing is made of it.
-    ticket:    the executor's name for it while it is computed; None before and after.
+    num_departures: `num_departures` of the running set when the plan was made; while it is equal, all decodes still run.
+    unwritten: blocks that others may share although this step, or an earlier one, has yet to write them.
+    begun:     time of planning on the scheduler's clock; 0.0 where steps are not timed.
+    ticket:    the executor's handle for it while it is computed; None before and after.
     """
 
     plan: StepPlan = field(default_factory=StepPlan)
@@ -54,16 +54,16 @@ class Step:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to compute and nothing to tell the worker."""
+        """Whether there is nothing to compute and no removal to report to the worker."""
         return not self.plan.total_num_tokens and not self.plan.removed
 
     @property
     def num_decodes(self) -> int:
-        """Rows of the plan that continue a decode; the others are chunks."""
+        """Number of rows that continue a decode; they come first, the other rows are chunks."""
         return 0 if self.decodes is None else len(self.decodes.slots)
 
     def sequences(self) -> list[SequenceState]:
-        """All sequences of the step, in batch order."""
+        """Return all sequences of the step, in batch order."""
         found: list[SequenceState] = []
         if self.decodes is not None:
             found += self.decodes.sequences

@@ -1,7 +1,7 @@
-"""When steps begin and end.
+"""Times at which steps begin and end.
 
 Owns: `StepClock`: the seconds of each step, and teaching them to the cost model. Never does: plan, or judge a step.
-Called by: the scheduler, where somebody goes by the time of steps: a limit of stalls, or the choice of drafts.
+Called by: the scheduler, when a stall limit or the choice of drafts depends on the duration of steps.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from core.scheduler.step_cost import StepCost, work_of
 class StepClock:
     """The time of each step of one engine.
 
-    cost:  learns from each step, without the seconds in which its drafts were proposed.
-    clock: seconds.
-    ended: when the newest step was done.
+    cost:  cost model; learns from each step, without the seconds of proposing drafts.
+    clock: returns seconds.
+    ended: time at which the newest step ended.
     """
 
     __slots__ = ("_clock", "cost", "ended")
@@ -29,13 +29,13 @@ class StepClock:
         self._clock = clock
 
     def begin(self, step: Step) -> None:
-        """A step is under way."""
+        """Record the time at which a step was planned."""
         step.begun = self._clock()
 
     def end(self, step: Step, result: StepResult) -> float:
-        """A step is done; its results have not been read yet. Returns its seconds."""
+        """Record the end of a step whose results have not been read yet; returns its seconds."""
         now = self._clock()
-        # Streams also wait for what lies between two steps, so for them a step begins where the one before ended.
+        # Streams also wait for the work between two steps, so for them a step begins where the previous one ended.
         begun = self.ended if step.num_decodes else max(step.begun, self.ended)
         self.ended = now
         seconds = now - begun

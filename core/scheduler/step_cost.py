@@ -1,12 +1,13 @@
-"""What a step costs, learned from the steps that have been computed.
+"""Cost model of a step's duration, learned from the steps that have been computed.
 
 Owns: `StepCost`: five coefficients, the error of its predictions, and the chunk that fits a time. Never does: measure time,
 plan, or judge a step. Called by: the scheduler (sizes chunks), the trace of an engine process (predicts a step's end).
-They share one, which one of them teaches: the scheduler where streams have a limit of stalls, since it sees every step.
+Both share one instance, which only one of them teaches: with a stall limit the scheduler, since it sees every step.
 
-A step takes a time of its own, one for each row that decodes and for each token of a prompt, and one for the keys that
-these read. Each observation scales the coefficients by the ratio of measured and predicted time, a coefficient the more,
-the larger its part in the prediction: none ever becomes negative, units do not matter, and one that had no part stays.
+The time of a step is the sum of a constant, a part for each row that decodes, a part for each prompt token, and a part for
+each key that these read. Each observation scales the coefficients by the ratio of measured to predicted time, in
+proportion to their part in the prediction. So none becomes negative, units do not matter, and a coefficient that had no
+part stays as it is.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ FIRST_TERMS = {
     "prompt_token": 0.05,
     "prompt_key": 2e-6,
 }
-"""The cost of each term, in units of a step's own. Only the ratios matter, and only until steps of all kinds were seen."""
+"""Initial cost of each term, in units of a step's constant. Only the ratios matter, until steps of all kinds were seen."""
 
 RATE = 0.3
-"""How far one observation corrects the coefficients."""
+"""Fraction of the error that one observation corrects."""
 
 MOST_SURPRISE = 1.5
-"""The factor by which one observation may differ from its prediction; what differs more counts as that much. An outlier does
-little harm so, and a machine that has become twice as slow is known after a few steps."""
+"""Limit of the ratio of one observation to its prediction; larger ratios are clipped to it. An outlier then does little
+harm, and a machine that has become twice as slow is recognized after a few steps."""
 
 QUANTILE = 0.95
-"""The share of steps that `predict_most` is meant for."""
+"""Share of steps that end within their prediction times `margin`."""
 
 QUANTILE_RATE = 0.02
 LEAST_MARGIN = 1.05
@@ -46,8 +47,8 @@ MOST_MARGIN = 3.0
 class StepWork(NamedTuple):
     """The size of a step.
 
-    num_prompt_tokens: tokens of prompts, in chunks.
-    num_decodes:       tokens of the rows that continue a decode, drafts among them.
+    num_prompt_tokens: prompt tokens in the chunks of the step.
+    num_decodes:       tokens of the rows that continue a decode, drafts included.
     context_tokens:    keys that these rows read: the sum of their lengths.
     prompt_keys:       keys that tokens of prompts read: the sum, over these tokens, of the tokens before them.
     """
@@ -59,17 +60,21 @@ class StepWork(NamedTuple):
 
 
 def work_of(plan: StepPlan, num_decodes: int, result: StepResult | None = None) -> StepWork:
-    """The size of a planned step whose first `num_decodes` rows continue a decode. result: of the step, once it is there; a
-    plan only says how many drafts there may be."""
+    """Return the size of a planned step whose first `num_decodes` rows continue a decode.
+
+    result: of the step, once it is known. The plan alone only limits the number of drafts.
+    """
     num_tokens = plan.total_num_tokens
     if result is not None and plan.num_drafts:
         num_tokens -= sum(plan.num_drafts.values()) - sum(result.num_verified.values())
     context_tokens = int(plan.num_computed[:num_decodes].sum())
     if num_decodes == len(plan.slots):
         return StepWork(0, num_tokens, context_tokens)
+    # int64, because the products below exceed int32 for a long prompt.
     lens = plan.query_lens[num_decodes:].astype(np.int64)
     starts = plan.num_computed[num_decodes:]
     num_prompt_tokens = int(lens.sum())
+    # A chunk of n tokens from s on reads s + (s + 1) + ... = n * (2 * s + n) / 2 keys, up to n / 2.
     keys = lens * (2 * starts + lens)
     prompt_keys = int(keys.sum()) // 2
     return StepWork(num_prompt_tokens, num_tokens - num_prompt_tokens, context_tokens, prompt_keys)
@@ -78,8 +83,8 @@ def work_of(plan: StepPlan, num_decodes: int, result: StepResult | None = None) 
 class StepCost:
     """The cost model of one engine.
 
-    num_observed: steps that it has learned from.
-    margin:       factor on a prediction below which most steps end, from `LEAST_MARGIN` on.
+    num_observed: number of steps that it has learned from.
+    margin:       factor on a prediction within which `QUANTILE` of the steps end; at least `LEAST_MARGIN`.
     """
 
     __slots__ = ("_decode", "_decode_key", "_prompt_key", "_prompt_token", "_step", "margin", "num_observed")
@@ -95,7 +100,7 @@ class StepCost:
 
     @classmethod
     def restored(cls, state: Sequence[float]) -> Self:
-        """The model whose `state` this was; one that knows nothing for numbers that are no state, such as zeros."""
+        """Return the model with this `state`, or an untrained one when the numbers are no valid state, such as zeros."""
         cost = cls()
         if all(isfinite(number) and number > 0.0 for number in state[:7]):
             cost.num_observed = int(state[0])
@@ -103,12 +108,12 @@ class StepCost:
         return cost
 
     def state(self) -> tuple[float, ...]:
-        """Seven numbers that hold all that was learned."""
+        """Return everything that was learned, as seven numbers; the next engine process starts from them."""
         coefficients = (self._step, self._decode, self._decode_key, self._prompt_token, self._prompt_key)
         return (float(self.num_observed), self.margin, *coefficients)
 
     def predict(self, num_prompt_tokens: int, num_decodes: int, context_tokens: int, prompt_keys: int = 0) -> float:
-        """Seconds of such a step (see `StepWork`); 0.0 before anything was observed."""
+        """Return the seconds of a step of this size (see `StepWork`); 0.0 before anything was observed."""
         if not self.num_observed:
             return 0.0
         decoding = self._decode * num_decodes + self._decode_key * context_tokens
@@ -116,7 +121,7 @@ class StepCost:
         return self._step + decoding + prompts
 
     def observe(self, work: StepWork, seconds: float) -> None:
-        """A step of this size took so long. Nothing is learned from one that took no time."""
+        """Learn that a step of this size took `seconds`. A step that took no time is ignored."""
         if seconds <= 0.0:
             return
         terms = (
@@ -144,9 +149,9 @@ class StepCost:
         self._prompt_key *= 1.0 + factor * terms[4]
 
     def fitting_chunk(self, start: int, seconds: float) -> int:
-        """Most tokens of a prompt, from position `start` on, that most likely add no more than `seconds` to a step.
+        """Return the largest number of prompt tokens from position `start` on that most likely add at most `seconds`.
 
-        Before anything was observed it is 0: nothing is known to fit.
+        It is 0 before anything was observed.
         """
         if not self.num_observed or seconds <= 0.0:
             return 0
@@ -157,7 +162,7 @@ class StepCost:
         return int(2.0 * room / (token + root))
 
     def _scale(self, factor: float) -> None:
-        """The first observation gives all coefficients their unit."""
+        """Scale all coefficients by one factor: the first observation gives them their unit."""
         self._step *= factor
         self._decode *= factor
         self._decode_key *= factor
@@ -165,8 +170,9 @@ class StepCost:
         self._prompt_key *= factor
 
     def _learn_margin(self, surprise: float) -> None:
-        """Move the margin so that `QUANTILE` of the surprises are below it."""
+        """Move the margin so that `QUANTILE` of the ratios are below it."""
         above = surprise > self.margin
+        # Up by 0.95 for 1 step in 20, down by 0.05 for the other 19: both moves cancel where 95% lie below.
         step = QUANTILE if above else QUANTILE - 1.0
         margin = self.margin * (1.0 + QUANTILE_RATE * step)
         self.margin = min(max(margin, LEAST_MARGIN), MOST_MARGIN)

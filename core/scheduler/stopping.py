@@ -1,6 +1,6 @@
-"""Where a sequence ends.
+"""Stop conditions of a sequence.
 
-Owns: the stop conditions that need token ids only. Never does: know text; stop strings are met by whoever decodes.
+Owns: the stop conditions that need token ids only. Never does: know text; the detokenizer checks stop strings.
 Called by: the scheduler's update.
 """
 
@@ -11,7 +11,7 @@ from core.scheduler.sequence import SequenceState
 
 
 def append_tokens(sequence: SequenceState, token_ids: list[int]) -> FinishReason | None:
-    """Append sampled tokens one by one until the sequence ends; the caller sees the cut in the sequence's length.
+    """Append sampled tokens one by one until the sequence ends; tokens after the end are not appended.
 
     Returns `stop` for a stop token beyond `min_tokens`, `length` at `max_tokens` or the longest sequence, else None.
     """
@@ -28,6 +28,6 @@ def append_tokens(sequence: SequenceState, token_ids: list[int]) -> FinishReason
 
 
 def stop_reason(sequence: SequenceState) -> int | None:
-    """The user's stop token that ended the sequence; None for an end-of-sequence token."""
+    """Return the user's stop token that ended the sequence; None for an end-of-sequence token."""
     token_id = sequence.token_ids[-1]
     return None if token_id in sequence.request.eos_token_ids else token_id

@@ -1,1 +1,1 @@
-"""The life of an engine process: its state, its death, and the engine that follows it."""
+"""Supervision of an engine process: its state, its death, and the engine that replaces it."""

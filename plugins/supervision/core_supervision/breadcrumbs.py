@@ -1,9 +1,9 @@
-"""What an engine process is doing, noted in shared memory, so that it can be read when the process is no more.
+"""Records of an engine process's steps and utilities in shared memory, which can be read after its death.
 
-Owns: the layout of that memory, writing (`Breadcrumbs`) and reading it (`read`, `read_utility`). Never does: judge it.
+Owns: the layout of that memory, writing (`Breadcrumbs`) and reading it (`read`, `read_utility`). Never does: interpret it.
 Called by: the engine process (writes around each step and each utility), its owner (reads after a death, and while it waits).
 
-The numbers around the handles are odd while a step is being written, so a reader sees one step or none.
+The sequence number is odd while a step is being written, so a reader gets one complete step or none.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from core.engine.shared_file import STEPS_NBYTES
 READ_ATTEMPTS = 100
 
 _EPOCH, _SEQUENCE, _STEP, _COMPUTING, _COUNT, _BEGIN, _END, _PREDICTED = range(8)
-"""Words of eight bytes: integers but for the last three, which are floats. What was learned lies behind them."""
+"""Indices of words of eight bytes: integers except the last three, which are floats. The learned values follow them."""
 _HEADER = struct.Struct("=5q3d")
 NUM_LEARNED = 8
-"""Floats that the next engine may know of this one."""
+"""Number of floats that an engine can leave for the next one."""
 _LEARNED = _HEADER.size // 8
 _UTILITIES = _HEADER.size // 8 + NUM_LEARNED
-"""Two words for utilities: how often one was begun or ended, odd within one; and when that was. Then the name."""
+"""Index of two words for utilities: the number of begins and ends, odd within one, and the time; the name follows."""
 UTILITY_NAME_NBYTES = 32
 _UTILITY = struct.Struct(f"=qd{UTILITY_NAME_NBYTES}s")
 _HANDLES = _UTILITIES * 8 + _UTILITY.size
 MOST_HANDLES = (STEPS_NBYTES - _HANDLES) // 8
-"""Sequences of one step that are named; further ones are not."""
+"""Maximum number of sequences recorded for one step; further ones are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastStep:
     """The last step that an engine began.
 
-    epoch:       of the engine.
+    epoch:       epoch of the engine.
     number:      1, 2, 3, ... in the order in which steps were begun.
     begin_s:     `time.monotonic()` at its beginning.
-    end_s:       the same when a step last ended; 0.0 before the first one did.
-    predicted_s: seconds that it should take; infinite when nothing is known.
-    computing:   whether it, or one before it, had not ended.
-    handles:     the sequences that it computed, with those of steps before it that had not ended when it began.
+    end_s:       `time.monotonic()` at the end of the last step that ended; 0.0 before.
+    predicted_s: predicted duration in seconds; infinite without a prediction.
+    computing:   whether it, or an earlier step, had not ended.
+    handles:     handles of its sequences, and of those in earlier steps that had not ended when it began.
     """
 
     epoch: int
@@ -57,10 +57,10 @@ class LastStep:
 
 @dataclass(frozen=True, slots=True)
 class InUtility:
-    """A utility that an engine is in, between two steps.
+    """A utility that an engine is executing between two steps.
 
     number:  grows with each utility.
-    name:    as clients call it.
+    name:    name by which clients call it.
     begin_s: `time.monotonic()` at its beginning.
     """
 
@@ -70,10 +70,12 @@ class InUtility:
 
 
 class Breadcrumbs:
-    """The writing end, for one thread at a time. It forgets the steps of an engine before, but not what that one learned.
+    """The writer, owned by the engine process, for one thread at a time.
 
-    descriptor: of a file of `STEPS_NBYTES`; it may be closed afterwards.
-    epoch: of the engine.
+    It clears the steps of an earlier engine, but not the values that it learned.
+
+    descriptor: descriptor of a file of `STEPS_NBYTES`; it may be closed afterwards.
+    epoch: epoch of the engine.
     """
 
     def __init__(self, descriptor: int, epoch: int) -> None:
@@ -87,18 +89,18 @@ class Breadcrumbs:
 
     @property
     def learned(self) -> Sequence[float]:
-        """Floats that this engine, or one before it, has left; zeros where none has."""
+        """Values that this engine, or an earlier one, has stored with `learn`; zeros when none has."""
         return self._floats[_LEARNED : _LEARNED + NUM_LEARNED].tolist()
 
     def learn(self, values: tuple[float, ...]) -> None:
-        """Leave at most `NUM_LEARNED` floats for the next engine."""
+        """Store at most `NUM_LEARNED` floats for the next engine."""
         for place, value in enumerate(values, start=_LEARNED):
             self._floats[place] = value
 
     def begin_step(self, begin_s: float, predicted_s: float, handles: bytes | None) -> None:
-        """A step begins. begin_s: `time.monotonic()`.
+        """Record the beginning of a step. begin_s: `time.monotonic()`.
 
-        handles: of its sequences, int64 in the machine's byte order; None: those of the step before.
+        handles: handles of its sequences, int64 in native byte order; None: the same as in the previous step.
         """
         integers = self._integers
         integers[_SEQUENCE] += 1
@@ -111,20 +113,21 @@ class Breadcrumbs:
         integers[_SEQUENCE] += 1
 
     def end_step(self, end_s: float, num_under_way: int = 0) -> None:
-        """The oldest step has ended, well or not. end_s: `time.monotonic()`. num_under_way: steps that have not."""
+        """Record the end of the oldest step, successful or not. end_s: `time.monotonic()`. num_under_way: steps in flight."""
         self._floats[_END] = end_s
         self._integers[_COMPUTING] = num_under_way
 
     def begin_utility(self, name: str, begin_s: float) -> None:
-        """A utility begins. begin_s: `time.monotonic()`."""
+        """Record the beginning of a utility. begin_s: `time.monotonic()`."""
         raw = name.encode(errors="replace")[:UTILITY_NAME_NBYTES].ljust(UTILITY_NAME_NBYTES, b"\0")
         start = _UTILITIES * 8 + 16
         self._bytes[start : start + UTILITY_NAME_NBYTES] = raw
+        # Name and time before the number, which tells the reader that they are valid.
         self._floats[_UTILITIES + 1] = begin_s
         self._integers[_UTILITIES] += 1
 
     def end_utility(self) -> None:
-        """The utility has ended, well or not."""
+        """Record the end of the utility, successful or not."""
         self._integers[_UTILITIES] += 1
 
     def _set_handles(self, handles: bytes) -> None:
@@ -134,7 +137,7 @@ class Breadcrumbs:
 
 
 def read(descriptor: int) -> LastStep | None:
-    """The last step that was begun; None when none was, or when the process ended while it wrote of one."""
+    """Return the last step that began; None when there was none, or when the process died while it recorded one."""
     for _ in range(READ_ATTEMPTS):
         header = _header(descriptor)
         epoch, sequence, number, computing, count, begin, end, predicted = header
@@ -143,6 +146,7 @@ def read(descriptor: int) -> LastStep | None:
         if not number:
             return None
         raw = os.pread(descriptor, count * 8, _HANDLES)
+        # Unchanged, so that the handles read in between belong to this header.
         if _header(descriptor)[_SEQUENCE] == sequence:
             handles = tuple(memoryview(raw).cast("q"))
             return LastStep(epoch, number, begin, end, predicted, bool(computing), handles)
@@ -150,7 +154,7 @@ def read(descriptor: int) -> LastStep | None:
 
 
 def read_utility(descriptor: int) -> InUtility | None:
-    """The utility that the engine is in; None: it is in none."""
+    """Return the utility that the engine is executing, or None."""
     number, begin_s, raw = _UTILITY.unpack(os.pread(descriptor, _UTILITY.size, _UTILITIES * 8))
     if number % 2 == 0:
         return None

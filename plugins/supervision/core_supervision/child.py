@@ -1,6 +1,7 @@
-"""The engine process as its parent sees it.
+"""The engine process from its parent's side.
 
-Owns: spawning, the tail of its output, its end and the cause of it. Never does: talk to it. Called by: the ZMQ client.
+Owns: spawning, the tail of its output, its end and the cause of it. Never does: send messages to it. Called by: the source and
+the connection of engines.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ KILL_S = 2.0
 
 
 class EngineProcess:
-    """A running child, which may be spawned before there is an event loop. What it prints goes on to our standard error;
-    the last bytes are kept for the cause of death.
+    """A running engine process, owned by its parent. It may be spawned before there is an event loop.
 
-    configured: set when it has been sent its configuration; from then on its parent has time for other things.
-    files: that the process has inherited, ours from now on; None: none, or they were given back.
-    wedge: why it is being killed, once it has hung: a clause.
+    Its output is relayed to this process's standard error; the last bytes are kept for the cause of death.
+
+    configured: set when its configuration was sent; from then on its parent has time for other work.
+    files: files that the process has inherited; owned by this object. None: none, or closed.
+    wedge: why it is killed after it hung, as a clause; None otherwise.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class EngineProcess:
         self._relayed: Future[None] = Future()
         works = ((process.wait, self._ended), (self._relay_output, self._relayed))
         for work, done in works:
-            done.set_running_or_notify_cancel()  # from here on, a waiting task that is cancelled does not cancel it
+            done.set_running_or_notify_cancel()  # so that the cancellation of a waiting task does not cancel the future
             thread = threading.Thread(target=_run_and_report, args=(work, done), name="engine-child", daemon=True)
             thread.start()
 
@@ -65,8 +67,8 @@ class EngineProcess:
     def spawn(cls, executor: str | None = None, files: SharedFiles | None = None) -> EngineProcess:
         """Start the engine process.
 
-        executor: names another executor class, MODULE:CLASS.
-        files:    those of a process before, which stay the caller's; None: new ones.
+        executor: MODULE:CLASS of another executor than the default.
+        files:    files of an earlier process, which the caller still owns; None: new ones.
         """
         directory = SocketDirectory()
         inherited: SharedFiles | None = None
@@ -84,7 +86,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 env=child_environment(),
                 pass_fds=inherited.all,
-                process_group=0,  # Ctrl-C at a terminal is for us: it must not interrupt the start of the engine
+                process_group=0,  # Ctrl-C at a terminal is for this process: it must not interrupt the start of the engine
             )
         except BaseException:
             directory.remove()
@@ -95,34 +97,34 @@ class EngineProcess:
 
     @property
     def address(self) -> str:
-        """The address that the process binds and clients connect to."""
+        """The address that the process binds and to which clients connect."""
         return self._directory.address
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Process id of the engine."""
         return self._process.pid
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process is no more."""
+        """Whether the process has ended."""
         return self._ended.done()
 
     async def wait(self) -> None:
-        """Until the process has ended and all it printed was read."""
+        """Wait until the process has ended and its output was read."""
         await asyncio.wrap_future(self._ended)
         await asyncio.wait({asyncio.wrap_future(self._relayed)}, timeout=LAST_WORDS_S)
 
     def forget_output(self) -> None:
-        """Drop the output so far: the start went well, so it says nothing about a later death."""
+        """Drop the output so far: after a successful start it does not explain a later death."""
         self._tail = b""
 
     def obituary(self) -> str:
-        """How the process ended, and the last lines that it printed."""
+        """Return how the process ended, with the last lines of its output."""
         return self._with_last_words(how_ended(self._process.returncode))
 
     def dead_error(self) -> EngineDeadError:
-        """The death of a process that was not to end, with its cause, its last words and those that it was computing."""
+        """Return the error of an unexpected end, with its cause, the last lines of output and the sequences being computed."""
         death = self.death()
         return EngineDeadError(self._with_last_words(death.sentence), cause=death.cause, suspects=death.suspects)
 
@@ -139,31 +141,31 @@ class EngineProcess:
         return f"{how.removesuffix('.')}; its last words:\n" + "\n".join(words)
 
     def last_step(self) -> LastStep | None:
-        """The last step that the process began; None when it has not told of any. After the end too."""
+        """Return the last step that the process began, also after its end; None when it has recorded none."""
         if self.files is not None:
             self._last_step = breadcrumbs.read(self.files.steps)
         return self._last_step
 
     def utility(self) -> InUtility | None:
-        """The utility that the process is in between two steps; None: in none."""
+        """Return the utility that the process is executing between two steps, or None."""
         return None if self.files is None else breadcrumbs.read_utility(self.files.steps)
 
     def death(self) -> Death:
-        """Why the process has ended."""
+        """Determine why the process has ended."""
         num_oom_kills = count_oom_kills() - self._num_oom_kills
         return death_of(self._process.returncode, self.last_step(), wedge=self.wedge, num_oom_kills=num_oom_kills)
 
     def abort(self) -> None:
-        """Have a process that hangs, or is stopped, write its threads' stacks to the log and end."""
+        """Have a hanging or stopped process write its threads' stacks to the log and end."""
         for number in (signal.SIGABRT, signal.SIGCONT):
             self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End the process at once; harmless when it has ended."""
+        """Kill the process; does nothing when it has ended."""
         self._process.kill()
 
     def discard(self) -> None:
-        """End the process at once, and remove its socket directory; harmless after `stop`."""
+        """Kill the process, wait for its end and remove its socket directory; does nothing after `stop`."""
         self.kill()
         self._ended.result()
         self._close_input()
@@ -182,7 +184,7 @@ class EngineProcess:
             self.remove_directory()
 
     def remove_directory(self) -> None:
-        """Remove the socket directory, and give the shared files back; the last step stays known. May be called twice."""
+        """Remove the socket directory and close the shared files; the last step stays known. May be called twice."""
         self._directory.remove()
         self.last_step()
         if self.files is not None:
@@ -194,7 +196,7 @@ class EngineProcess:
             self._process.stdin.close()
 
     def _relay_output(self) -> None:
-        """Read to the end even when writing fails: an engine whose output is not read blocks."""
+        """Relay output until the end, even when writing fails: an engine whose output is not read blocks."""
         stream = self._process.stdout
         if stream is None:
             return

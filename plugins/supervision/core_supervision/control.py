@@ -1,7 +1,7 @@
-"""An engine paused, put to sleep and given new weights, as a server or a program in asyncio asks for it.
+"""Control of an engine from asyncio: pause, sleep, wake-up and new weights.
 
-Owns: `EngineControl`: the calls, and waiting for requests that are to end first. Never does: know what a call does (the
-engine's lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the server's routes.
+Owns: `EngineControl`: the calls, and waiting for requests that must end first. Never does: execute a call (the engine's
+lifecycle does). Called by: `AsyncEngine`'s users: `AsyncLLM`, and the server's routes.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from core.api.weights import WeightUpdate
 from core_supervision.state_table import ENDED
 
 POLL_S = 0.02
-"""Seconds between two questions whether the requests that are waited for have ended."""
+"""Seconds between two checks whether the requests have ended for which a call waits."""
 
 
 class Callee(Protocol):
-    """The client of an engine."""
+    """The part of an engine's client that is needed here."""
 
     async def call(self, method: str, arguments: Mapping[str, Any] | None = None) -> Any:
-        """Call a utility. Raises UtilityError, EngineDeadError."""
+        """Call a utility; returns its result. Raises UtilityError, EngineDeadError."""
         ...
 
 
 class EngineControl:
-    """The calls of one client of an engine; make one for each connection.
+    """The control calls of one client of an engine; make one for each connection.
 
-    client: of the engine that lives; raises what it raises when none does.
+    client: returns the client of the live engine; raises when there is none.
     wait:   sleeps for a number of seconds.
 
     Every call raises RequestError when the engine refuses, EngineDeadError when it is gone, EngineStalledError while it is
-    being started again. What it changes is in the statistics, which the engine sends before it answers.
+    being started again. Its effect is in the statistics, which the engine sends before the result.
     """
 
     def __init__(
@@ -49,12 +49,12 @@ class EngineControl:
         self._num_holds = 0
 
     async def pause(self, mode: str = "abort", *, clear_cache: bool = True) -> None:
-        """Compute nothing until `resume`; requests that come wait.
+        """Pause the engine until `resume`; new requests wait.
 
-        mode: what becomes of those that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
-        clear_cache: whether cached prefixes are forgotten.
+        mode: handling of present requests: `abort` ends them, `wait` lets them end first, `keep` continues them later.
+        clear_cache: whether cached prefixes are dropped.
 
-        A call that is cancelled while it waits halts nothing any more, nor does one whose process dies.
+        A call that is cancelled while it waits no longer halts anything, nor does one whose process dies.
         """
         if mode == "wait":
             await self._having_waited("keep_pause", clears_cache=clear_cache)
@@ -62,21 +62,21 @@ class EngineControl:
             await self._call("pause", mode=mode, clear_cache=clear_cache)
 
     async def resume(self) -> None:
-        """End all pauses, those of calls that wait too."""
+        """End all pauses, including those of waiting calls."""
         await self._call("resume")
 
     async def state(self) -> dict[str, Any]:
-        """The state of the engine as plain values; see `LifecycleCalls.lifecycle`."""
+        """Return the state of the engine as plain values; see `LifecycleCalls.lifecycle`."""
         state: dict[str, Any] = await self._call("lifecycle")
         return state
 
     async def is_paused(self) -> bool:
-        """Whether a pause was asked for that has not ended."""
+        """Whether a pause has not ended."""
         state = await self.state()
         return bool(state["is_paused"])
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Give the memory of weights and cache back until `wake_up`; requests that come wait.
+        """Release the memory of weights and cache until `wake_up`; new requests wait.
 
         level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
         mode: see `pause`.
@@ -87,36 +87,36 @@ class EngineControl:
             await self._call("sleep", level=level, mode=mode)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
-        """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it."""
+        """Restore memory. tags: parts, `weights` or `kv_cache`; None: all of it."""
         await self._call("wake_up", tags=None if tags is None else list(tags))
 
     async def is_sleeping(self) -> bool:
-        """Whether some of the memory is not there."""
+        """Whether any of the memory is released."""
         state = await self.state()
         return bool(state["is_sleeping"])
 
     async def update_weights(self, update: WeightUpdate, mode: str = "keep") -> str:
         """Replace weights, or gather the update after `start_weight_update`. Returns the version of the weights in use.
 
-        mode: see `pause`; requests that go on do so with the new weights.
+        mode: see `pause`; requests that continue use the new weights.
         """
         fields = msgspec.to_builtins(update)
         given = {name: value for name, value in fields.items() if value is not None}
         return await self._replacing("update_weights", mode, update=given)
 
     async def init_weight_transfer_engine(self) -> None:
-        """Nothing is to be prepared: checkpoints and shared memory are there or not."""
+        """Do nothing: checkpoints and shared memory need no preparation."""
 
     async def start_weight_update(self) -> None:
-        """From now on updates are gathered."""
+        """Begin to gather updates."""
         await self._call("start_weight_update")
 
     async def finish_weight_update(self, weight_version: str | None = None, mode: str = "keep") -> str:
-        """Apply what was gathered. Returns the version of the weights in use."""
+        """Apply the gathered updates. Returns the version of the weights in use."""
         return await self._replacing("finish_weight_update", mode, weight_version=weight_version)
 
     async def reload_weights(self) -> str:
-        """Read the weights again, as their files are now. Returns the version of the weights in use."""
+        """Read the weights again from their present files. Returns the version of the weights in use."""
         state = await self._call("reload_weights")
         return str(state["weight_version"])
 
@@ -129,10 +129,10 @@ class EngineControl:
         return str(state["weight_version"])
 
     async def _having_waited(self, method: str, *, clears_cache: bool = False, **arguments: Any) -> dict[str, Any]:
-        """Make a call once all requests that are there have ended; those that come wait for it. Returns the state.
+        """Make a call once all present requests have ended; new ones wait for it. Returns the state.
 
-        The engine holds new requests for this call alone, and stops doing so when the call ends, however it does.
-        Raises RequestError when all pauses are ended before the requests have.
+        The engine keeps new requests waiting for this call alone, and stops doing so when the call ends, however it ends.
+        Raises RequestError when all pauses are ended before the requests have ended.
         """
         self._num_holds += 1
         hold = self._num_holds
@@ -144,7 +144,7 @@ class EngineControl:
                 state = await self._call("lifecycle", hold=hold)
             if state["hold"] == "ended":
                 raise RequestError(ENDED, status=409, code="engine_refused")
-            if clears_cache:  # first: a caller that hangs up meanwhile has not paused anything
+            if clears_cache:  # before the pause is kept: a caller that hangs up meanwhile has not paused anything
                 await self._call("reset_prefix_cache")
             changed: dict[str, Any] = await self._call(method, **arguments, hold=hold)
             keeps_pause = method == "keep_pause"
@@ -154,7 +154,7 @@ class EngineControl:
         return changed
 
     async def _let_go(self, hold: int) -> None:
-        with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has gone with the engine
+        with contextlib.suppress(EngineDeadError, EngineStalledError):  # the hold has ended with the engine
             await self._call("let_go", hold=hold)
 
     async def _call(self, method: str, **arguments: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Notes of an engine's steps and utilities for its owner, who reads them after a death and while the engine says nothing.
+"""Observer that records an engine's steps and utilities for its owner, which reads them after a death or during a silence.
 
-Owns: `CrumbsObserver`, which writes them. Never does: judge or read them. Called by: the engine core and its step queue, in a
-process whose owner gave it a file for such notes.
+Owns: `CrumbsObserver`, which writes them. Never does: interpret or read them. Called by: the engine core and its step queue, in
+a process whose owner passed a file for them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core_supervision.step_trace import StepTrace
 
 
 class CrumbsObserver(EngineObserver):
-    """crumbs: for utilities. trace: for steps, over the same memory."""
+    """The records of one engine. crumbs: memory for utilities. trace: records of steps in the same memory."""
 
     def __init__(self, crumbs: Breadcrumbs, trace: StepTrace) -> None:
         self.trace = trace
@@ -23,7 +23,7 @@ class CrumbsObserver(EngineObserver):
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
-        """The notes, where the owner reads them."""
+        """Make the observer; None when no owner reads the records."""
         if start.steps_file is None:
             return None
         scheduler = start.config.scheduler
@@ -32,7 +32,7 @@ class CrumbsObserver(EngineObserver):
         return cls(crumbs, StepTrace(crumbs, scheduler.max_num_seqs, learns=learns))
 
     def calling(self, method: str) -> None:
-        """Note the beginning and the end of a utility."""
+        """Record the beginning of a utility, or with an empty `method` its end."""
         if method:
             self._crumbs.begin_utility(method, time.monotonic())
         else:

@@ -1,6 +1,6 @@
-"""Why an engine process died.
+"""Causes of an engine process's death.
 
-Owns: `Death`, and how it follows from what the system, the engine and its last step tell. Never does: act on it.
+Owns: `Death`, and its derivation from the exit code, the system's counters and the last step. Never does: act on it.
 Called by: `EngineProcess`.
 """
 
@@ -14,15 +14,15 @@ from core.api.messages import NO_HANDLE
 from core_supervision.breadcrumbs import LastStep
 
 Cause = Literal["crash", "killed", "out_of_memory", "wedge", "exit"]
-"""A signal through its own doing; one from outside; the system needed its memory; we killed it because it hung; it ended by
-itself."""
+"""A signal caused by the process; a signal from outside; killed by the system for lack of memory; killed by its owner because
+it hung; ended by itself."""
 
 CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 
 CRASHES: Final = frozenset({
     signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS, signal.SIGTRAP,
 })  # fmt: skip
-"""Signals by which a process ends through its own doing; others come from outside."""
+"""Signals that a process causes itself; others come from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Death:
     """One death of an engine process.
 
     cause:    see `Cause`.
-    sentence: the cause in words, for log and health.
-    suspects: handles of the sequences that it was computing; none where that says nothing: between steps, or when memory
-              was short.
+    sentence: the cause as a sentence, for log and health.
+    suspects: handles of the sequences that it was computing; none when they are not suspect: between steps, or for lack of
+              memory.
     """
 
     cause: Cause
@@ -47,12 +47,12 @@ def death_of(
     wedge: str | None = None,
     num_oom_kills: int = 0,
 ) -> Death:
-    """Why a process died.
+    """Determine why a process died.
 
-    returncode:    as of `subprocess`; None: it still runs.
+    returncode:    as in `subprocess`; None: it still runs.
     last:          the last step that it began.
-    wedge:         why we killed it, if we did: a clause.
-    num_oom_kills: processes that the system has killed for their memory while it ran.
+    wedge:         why its owner killed it because it hung, as a clause; None otherwise.
+    num_oom_kills: number of processes that the system has killed for lack of memory while it ran.
     """
     suspects = suspects_in(last)
     if wedge is not None:
@@ -63,14 +63,14 @@ def death_of(
 
 
 def suspects_in(last: LastStep | None) -> tuple[int, ...]:
-    """Handles of the sequences that a step was computing; none when it had ended."""
+    """Return the handles of the sequences that a step was computing; none when it had ended."""
     if last is None or not last.computing:
         return ()
     return tuple(handle for handle in last.handles if handle != NO_HANDLE)
 
 
 def how_ended(returncode: int | None) -> str:
-    """The end of a process in words that follow "it". returncode: as of `subprocess`; None: it still runs."""
+    """Return the end of a process as a verb phrase after "it". returncode: as in `subprocess`; None: it still runs."""
     if returncode is None:
         return "still runs"
     if returncode >= 0:

@@ -1,10 +1,10 @@
-"""The state of an engine besides its requests: who halts it, what memory is there, which weights it has.
+"""The state of an engine apart from its requests: reasons of a halt, memory that is present, and weights.
 
 Owns: `EngineState`, one value that is replaced as a whole, and the change that each event makes of it. Never does: decide
 whether an event is allowed (`core_supervision.state_table` does), or store a state. Called by: the state keeper's users.
 
-Everything else about a halt follows from this record: whether steps are planned, whether new requests wait, what clients are
-told, and how the next engine begins after a death.
+Everything else about a halt follows from this record: whether steps are planned, whether new requests wait, what is reported
+to clients, and how the next engine begins after a death.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = Literal["sleep", "wake", "update"]
 HoldReason = Literal["pause", "wait", "sleep"]
 
 OPERATOR: Final = -1
-"""Owner of a hold that no connection takes with it: a plain pause, or a sleep."""
+"""Owner of a hold that does not end with a connection: a plain pause, or a sleep."""
 
 LOST_WITH_ENGINE: Final = (
     "The weight update that was begun is lost with the engine; start it again (start_weight_update) and send all of it."
@@ -35,13 +35,13 @@ LOST_WITH_ENGINE: Final = (
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """One reason to compute nothing, and its owner.
+    """One reason not to compute, and its owner.
 
     reason: `pause` and `sleep` are the operator's and outlive the engine; `wait` belongs to one call of one client.
     since:  seconds since the epoch.
-    client: the engine's number of the client; `OPERATOR`. A `pause` that a call waited for names the client still, so that
-            the call can take it back when its caller has hung up just then.
-    call:   that client's number of the call.
+    client: number of the client, or `OPERATOR`. A `pause` that a call waited for still names the client, so that the call
+            can withdraw it when its caller hung up at that moment.
+    call:   the client's number of the call.
     drains: whether it still waits for requests to end. Until then it halts nothing, and new requests wait.
     """
 
@@ -53,11 +53,11 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class Gathering(msgspec.Struct, frozen=True):
-    """A weight update in several parts that was begun.
+    """A weight update in several parts that has begun.
 
-    client: that began it, by the engine's number.
+    client: number of the client that began it.
     since:  seconds since the epoch.
-    lost:   why it can only be started again, as a sentence; empty: it can be finished.
+    lost:   why it can only be started again, as a sentence; empty when it can be finished.
     """
 
     client: int
@@ -66,15 +66,15 @@ class Gathering(msgspec.Struct, frozen=True):
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole record.
+    """The whole record of one engine, owned by the state keeper.
 
     weights:      sources and version of the weights.
-    cache_number: number of the weights that cached keys and values belong to.
-    present:      parts of the memory that are there.
-    sleep_level:  0 while no sleep was asked for.
-    holders:      why nothing is computed, or will be when requests have ended.
-    change:       what is being done to memory or weights at this moment.
-    gathering:    the update in parts that was begun.
+    cache_number: number of the weights to which cached keys and values belong.
+    present:      parts of the memory that are present.
+    sleep_level:  level of the sleep; 0 for none.
+    holders:      reasons of a halt, also of one that begins when requests have ended.
+    change:       change of memory or weights in progress.
+    gathering:    the update in parts that has begun.
     """
 
     weights: WeightsState = WeightsState()
@@ -87,7 +87,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def phase(self) -> Phase:
-        """The row of the table that applies."""
+        """The phase, which selects the column of the table that applies."""
+        # A cache of other weights counts as a change in progress: nothing may be computed with it.
         if self.change is not None or self.cache_number != self.weights.number:
             return "changing"
         if len(self.present) < len(PARTS):
@@ -98,12 +99,12 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> tuple[MemoryPart, ...]:
-        """Parts of the memory that were given back."""
+        """Parts of the memory that are released."""
         return tuple(part for part in PARTS if part not in self.present)
 
     @property
     def is_paused(self) -> bool:
-        """Whether a pause was asked for that has not ended, or a call waits for requests to end."""
+        """Whether a pause has not ended, or a call waits for requests to end."""
         return any(holder.reason != "sleep" for holder in self.holders)
 
     @property
@@ -113,40 +114,43 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def waiting_clients(self) -> tuple[int, ...]:
-        """Clients whose calls halt the engine, by number."""
+        """Numbers of the clients whose calls halt the engine."""
         return tuple(holder.client for holder in self.holders if holder.reason == "wait")
 
     def hold(self, client: int, call: int) -> Holder | None:
-        """The hold of a waiting call, if it has not ended."""
+        """Return the hold of a waiting call, or None when it has ended."""
         for holder in self.holders:
             if holder.reason == "wait" and (holder.client, holder.call) == (client, call):
                 return holder
         return None
 
     def paused(self, now: float) -> EngineState:
-        """The operator pauses. A second pause is the same pause, which no call takes back any more."""
+        """Return the state after a pause of the operator. A second pause is the same one, and no call withdraws it any more."""
         since = min((holder.since for holder in self.holders if holder.reason == "pause"), default=now)
         others = tuple(holder for holder in self.holders if holder.reason != "pause")
         return self._with(holders=(*others, Holder("pause", since)))
 
     def waited_for(self, client: int, call: int, now: float, *, drains: bool) -> EngineState:
-        """A call wants requests to end, and those that come to wait."""
+        """Return the state after a call begins to wait for requests to end, while new ones wait."""
         if self.hold(client, call) is not None:
             return self
         holder = Holder("wait", now, client, call, drains)
         return self._with(holders=(*self.holders, holder))
 
     def drained(self) -> EngineState:
-        """No request runs any more: waiting calls have what they waited for."""
+        """Return the state after the last request has ended: waiting calls hold the engine from now on."""
         settled = tuple(msgspec.structs.replace(holder, drains=False) for holder in self.holders)
         return self._with(holders=settled)
 
     def resumed(self) -> EngineState:
-        """All pauses end, those of waiting calls too."""
+        """Return the state after all pauses have ended, including those of waiting calls."""
         return self._with(holders=tuple(holder for holder in self.holders if holder.reason == "sleep"))
 
     def let_go(self, client: int, call: int | None = None) -> EngineState:
-        """A waiting call has ended, and with it the pause that it has made; call=None: a client is gone, whose pauses stay."""
+        """Return the state after a waiting call has ended, and with it the pause that it made.
+
+        call: None: the client is gone; its calls end, its pauses stay.
+        """
         kept: list[Holder] = []
         for holder in self.holders:
             is_named = holder.client == client and call in (None, holder.call)
@@ -156,28 +160,28 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
         return self._with(holders=tuple(kept))
 
     def pause_kept(self, client: int, call: int, now: float) -> EngineState:
-        """The pause that a call waited for is the operator's from now on, unless that call lets go of it."""
+        """Return the state after the pause that a call waited for has become the operator's, until that call withdraws it."""
         after = self.let_go(client, call)
         if any(holder.reason == "pause" for holder in after.holders):
             return after
         return after._with(holders=(*after.holders, Holder("pause", now, client, call)))
 
     def began(self, change: Change) -> EngineState:
-        """Memory or weights are about to be changed."""
+        """Return the state before a change of memory or weights."""
         return self._with(change=change)
 
     def slept(self, level: int, now: float) -> EngineState:
-        """All memory was given back."""
+        """Return the state after all memory was released for a sleep."""
         others = tuple(holder for holder in self.holders if holder.reason != "sleep")
         return self._with(change=None, sleep_level=level, present=(), holders=(*others, Holder("sleep", now)))
 
     def swapped(self, weights: WeightsState, *, ends_gathering: bool) -> EngineState:
-        """The models compute with these weights; cached keys and values are still those of the weights before."""
+        """Return the state after the models got new weights; cached keys and values are still those of the old ones."""
         gathering = None if ends_gathering else self.gathering
         return self._with(weights=weights, gathering=gathering)
 
     def changed(self, missing: Iterable[MemoryPart]) -> EngineState:
-        """A change has ended, well or not: these parts are missing, and the cache has nothing of other weights."""
+        """Return the state after a change, successful or not: `missing` parts are released; the cache fits the weights."""
         absent = frozenset(missing)
         present = tuple(part for part in PARTS if part not in absent)
         if absent:
@@ -186,16 +190,16 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
         return self._with(change=None, present=present, cache_number=self.weights.number, sleep_level=0, holders=awake)
 
     def gathered(self, gathering: Gathering | None) -> EngineState:
-        """An update in parts was begun, lost or ended."""
+        """Return the state after an update in parts has begun, was lost or has ended."""
         return self._with(gathering=gathering)
 
     def after_death(self, weights: WeightsState) -> EngineState:
-        """The state in which the next engine begins: all memory is there, and the cache is empty.
+        """Return the state in which the next engine begins: all memory is present, and the cache is empty.
 
-        Pauses of the operator go on. A sleep is under way again, so that the engine after the next one knows of it, too, should
-        the next one die before it sleeps. Waiting calls have ended with the engine.
+        Pauses of the operator continue. A sleep is in progress again, so that a further engine also learns of it if the next
+        one dies before it sleeps. Waiting calls have ended with the engine.
 
-        weights: that the next engine was started with.
+        weights: weights with which the next engine was started.
         """
         lasting = tuple(Holder(holder.reason, holder.since) for holder in self.holders if holder.reason != "wait")
         gathering = self.gathering
@@ -213,7 +217,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sleeper(self) -> Holder | None:
-        """The operator's sleep, which the engine that follows this one is to go on with."""
+        """The operator's sleep, which the next engine has to continue; None for none."""
         for holder in self.holders:
             if holder.reason == "sleep":
                 return holder

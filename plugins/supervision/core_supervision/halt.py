@@ -1,9 +1,9 @@
-"""Whether an engine plans steps, and the requests that come while new ones have to wait.
+"""The halt of an engine, and the gate for requests that arrive meanwhile.
 
-Owns: `Halt`, the gate that follows the engine's state; `drop_cache` and `between_steps`, of which a change of the engine is
-made. Never does: decide why or when to halt, or schedule. Called by: the lifecycle; the engine core hands it requests.
+Owns: `Halt`, the gate that follows the engine's state; `drop_cache` and `between_steps`, the parts of a change of the engine.
+Never does: decide why or when to halt, or schedule. Called by: the lifecycle; the engine core, with new requests.
 
-Halting is no more than not planning a step: requests that the scheduler has stay where they are, and those that come wait here.
+A halted engine merely plans no step: requests in the scheduler stay where they are, and new ones wait here.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ T = TypeVar("T")
 
 
 class Halt(Gate):
-    """What follows from the engine's state for its steps.
+    """The gate of one lifecycle, which makes steps and new requests follow the engine's state.
 
-    holds:    whether requests that come wait here.
+    holds:    whether new requests wait here.
     arrivals: these requests; they wait for a call of a client, so that none counts as live.
     """
 
@@ -38,14 +38,14 @@ class Halt(Gate):
         self._core = core
 
     def follow(self, state: EngineState) -> None:
-        """The engine's state has changed."""
+        """Apply a change of the engine's state; requests that need not wait any more are added."""
         self._core.is_halted = state.phase not in COMPUTING
         self.holds = state.phase != "running"
         if self.arrivals and not self.holds:
             self._core.sequences.add(self.take_arrivals())
 
     def hold(self, request: EngineRequest) -> bool:
-        """Keep a request that has come until the engine goes on; False: it goes on."""
+        """Keep a new request until the engine continues; False: it need not wait."""
         if self.holds:
             self.arrivals.append(request)
         return self.holds
@@ -56,21 +56,21 @@ class Halt(Gate):
         self.arrivals = [request for request in self.arrivals if request.request_id not in named]
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Drop single choices."""
+        """Drop single choices; unknown ones are ignored."""
         named = set(keys)
         self.arrivals = [request for request in self.arrivals if request.key not in named]
 
     def take_arrivals(self) -> list[EngineRequest]:
-        """Return all requests that wait here; none does afterwards."""
+        """Return all waiting requests and keep none of them."""
         arrivals = self.arrivals
         self.arrivals = []
         return arrivals
 
 
 def drop_cache(core: Engine, config: EngineConfig | None = None) -> None:
-    """Have all requests start over with an empty cache.
+    """Make all requests start over with an empty cache.
 
-    config: with new weights, whose keys and values are cached from now on; None: the weights are those of before.
+    config: configuration with new weights, whose keys and values are cached from now on; None: the weights are unchanged.
     Raises EngineDeadError when that fails: cached keys and values would be those of other weights, or of no memory.
     """
     try:
@@ -87,13 +87,16 @@ def drop_cache(core: Engine, config: EngineConfig | None = None) -> None:
 
 
 def check_mode(mode: str) -> None:
-    """Raise UtilityError for a mode that says nothing about requests that are there."""
+    """Raise UtilityError for an unknown mode of handling present requests."""
     if mode not in MODES:
         raise UtilityError(f"mode is {mode!r}; expected one of {', '.join(MODES)}.{nearest(str(mode), MODES)}")
 
 
 def between_steps(core: Engine, call: Callable[[], T]) -> T:
-    """Call the reloader. Raises UtilityError for what is wrong, or cannot be done; EngineDeadError when nothing can go on."""
+    """Call the reloader between two steps; returns its result.
+
+    Raises UtilityError when the call is wrong or fails, EngineDeadError when the engine cannot continue.
+    """
     try:
         return core.queue.beside(call)
     except EngineDeadError:

@@ -1,4 +1,4 @@
-"""Whether an engine that lives also moves.
+"""Checks that a live engine makes progress.
 
 Owns: `check_silence`, `check_pause`. Never does: decide what follows. Called by: `AsyncEngine`.
 """
@@ -13,14 +13,14 @@ from core.engine.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 
 LISTEN_S = 0.25
-"""Seconds to listen once more before an engine is called unhealthy: the delay may be ours."""
+"""Seconds to wait once more before an engine counts as unhealthy, because this process may have been delayed."""
 
 
 async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> None:
-    """Ask the engine for a sign of life, without waiting for it, and look for how long it has owed a word.
+    """Ping the engine, without waiting for the answer, and check how long it has owed one.
 
-    limit_s: seconds that it may.
-    num_waiting: requests that live.
+    limit_s: limit of the silence in seconds.
+    num_waiting: number of live requests.
 
     Raises EngineStalledError when it was silent for longer, EngineDeadError when it is gone.
     """
@@ -41,11 +41,11 @@ async def check_silence(client: ZmqClient, limit_s: float, num_waiting: int) -> 
 
 
 def check_pause(restarts: RestartLog, limit_s: float) -> None:
-    """Look for how long requests have waited for another engine.
+    """Check how long requests have waited for another engine.
 
-    limit_s: seconds that they may.
+    limit_s: limit of the wait in seconds.
 
-    Raises EngineStalledError when it was longer.
+    Raises EngineStalledError when they have waited longer.
     """
     if restarts.paused_s > limit_s:
         raise EngineStalledError(

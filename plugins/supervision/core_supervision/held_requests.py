@@ -1,9 +1,9 @@
-"""Requests whose grammar the executor is preparing.
+"""The gate for requests whose grammar the executor is preparing.
 
-Owns: `HeldRequests`, an observer of the engine and a gate: the thread that prepares, and the sequences that wait for it. Never
-does: prepare itself, or decide which sequence is computed. Called by: the engine core, between steps.
+Owns: `HeldRequests`, an observer of the engine and a gate: the thread that prepares grammars, and the sequences that wait for
+it. Never does: prepare itself, or decide which sequence is computed. Called by: the engine core, between steps.
 
-The first grammar of a backend takes as long as importing its library. The sequence waits for it, and no step does.
+The first grammar of a backend takes as long as importing its library. The sequence waits for that, but no step does.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Held:
-    """A sequence that waits. prepared: done when its grammar is."""
+    """A waiting sequence. prepared: done when its grammar is prepared."""
 
     request: EngineRequest
     prepared: Future[None]
 
 
 class HeldRequests(EngineObserver, Gate):
-    """The gate of one engine. An executor that does not prepare grammars holds no request."""
+    """The gate of one engine. It keeps no request when the executor does not prepare grammars."""
 
     order = 30
 
@@ -49,16 +49,16 @@ class HeldRequests(EngineObserver, Gate):
 
     @classmethod
     def open(cls, start: EngineStart) -> Self:
-        """The gate, which every engine has."""
+        """Make the gate, which every engine has."""
         return cls()
 
     def attach(self, engine: Engine) -> None:
-        """Look whether the executor prepares grammars."""
+        """Check whether the executor prepares grammars."""
         self._engine = engine
         self._executor = engine.executor if isinstance(engine.executor, PreparingExecutor) else None
 
     def before_step(self) -> None:
-        """Schedule the sequences whose grammar is ready, and end those whose grammar will never be."""
+        """Schedule the sequences whose grammar is ready, and end those whose grammar failed."""
         if not self._held:
             return
         for request, error in self.release():
@@ -72,18 +72,18 @@ class HeldRequests(EngineObserver, Gate):
             self._engine.sequences.refuse(request.request_id, request.choice, request.handle, reason)
 
     def report(self, stats: SchedulerStats) -> None:
-        """Count the sequences that wait."""
+        """Add the waiting sequences to the statistics."""
         if self._held:
             stats.num_waiting += len(self._held)
             stats.num_deferred += len(self._held)
 
     @property
     def num_live(self) -> int:
-        """The sequences that wait."""
+        """Number of waiting sequences."""
         return len(self._held)
 
     def hold(self, request: EngineRequest) -> bool:
-        """Keep a sequence until its grammar is prepared; it comes back from `release`. False: it need not wait."""
+        """Keep a sequence until its grammar is prepared; `release` returns it then. False: it need not wait."""
         grammar = request.grammar
         if grammar is None or self._executor is None or self._executor.is_prepared(grammar):
             return False
@@ -94,9 +94,9 @@ class HeldRequests(EngineObserver, Gate):
         return True
 
     def release(self) -> list[tuple[EngineRequest, BaseException | None]]:
-        """The sequences that need not wait any more, in the order in which they came, each with what went wrong.
+        """Return the sequences that need not wait any more, in order of arrival, each with its error or None.
 
-        A sequence whose deadline has passed is among them.
+        A sequence whose deadline has passed is among them, without an error; the scheduler ends it.
         """
         now = time.monotonic()
         released: list[tuple[EngineRequest, BaseException | None]] = []
@@ -113,30 +113,30 @@ class HeldRequests(EngineObserver, Gate):
         return released
 
     def await_one(self, seconds: float) -> None:
-        """Wait until some sequence may go on, for a while."""
+        """Wait until some sequence may continue, at most `seconds`."""
         if self._held:
             wait([held.prepared for held in self._held], timeout=seconds, return_when="FIRST_COMPLETED")
 
     def take_live(self) -> list[EngineRequest]:
-        """All that wait, which do so no longer."""
+        """Return all waiting sequences and keep none of them."""
         waiting = [held.request for held in self._held]
         self._held = []
         return waiting
 
     def abort(self, request_ids: Iterable[str]) -> None:
-        """Forget all choices of these requests."""
+        """Drop all choices of these requests; unknown ids are ignored."""
         if self._held:
             named = set(request_ids)
             self._held = [held for held in self._held if held.request.request_id not in named]
 
     def abort_choices(self, keys: Iterable[SequenceKey]) -> None:
-        """Forget single choices."""
+        """Drop single choices; unknown ones are ignored."""
         if self._held:
             named = set(keys)
             self._held = [held for held in self._held if (held.request.request_id, held.request.choice) not in named]
 
     def close(self) -> None:
-        """Wait for the grammar that is being prepared; others are not begun."""
+        """Wait for the grammar that is being prepared; do not start others."""
         if self._thread is not None:
             self._thread.shutdown(cancel_futures=True)
 

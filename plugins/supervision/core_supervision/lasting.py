@@ -1,9 +1,9 @@
-"""The record of an engine's state in memory that the next engine inherits.
+"""Storage of an engine's state in memory that the next engine inherits.
 
-Owns: `LastingFile`, the form of that record. Never does: decide what follows from it. Called by: the engine process (reads at
-its start), the state keeper (writes each change).
+Owns: `LastingFile`, the format of that record. Never does: interpret it. Called by: the engine process (reads at its start),
+the state keeper (writes each change).
 
-The file has two places, written in turn, so that an engine that dies while it writes leaves the record before.
+The file has two places, written alternately, so that an engine that dies while it writes leaves the previous record.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from core.api.decoding import UNREADABLE
 from core_supervision.engine_state import EngineState
 
 PLACE_BYTES = 1 << 30
-"""Size of one of the two places; they take as much memory as is written."""
+"""Size of one of the two places; the file is sparse, so they only take the memory that is written."""
 
 HEADER = struct.Struct("=QQ16s")
-"""The number of the record, its length and its checksum."""
+"""Header of a record: its number, its length and its checksum."""
 
 
 class LastingFile:
-    """descriptor: of the file; None: nothing outlives this engine."""
+    """The file of one engine. descriptor: descriptor of the file; None: no state outlives this engine."""
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
         self._number: int | None = None
 
     def write(self, state: EngineState) -> None:
-        """Leave a record, whole or not at all. Raises OSError when there is no memory for it."""
+        """Store a record, completely or not at all. Raises OSError when there is no memory for it."""
         if self._descriptor is None:
             return
         if self._number is None:
@@ -42,12 +42,13 @@ class LastingFile:
         raw = msgspec.msgpack.encode(state)
         place = number % 2 * PLACE_BYTES
         _write_all(self._descriptor, raw, place + HEADER.size)
+        # The header last: until its checksum fits, the previous record counts.
         _write_all(self._descriptor, HEADER.pack(number, len(raw), xxhash.xxh3_128_digest(raw)), place)
         self._number = number
 
 
 def read(descriptor: int | None) -> EngineState | None:
-    """The newest whole record; None where no engine has left one."""
+    """Return the newest complete record; None when no engine has left one."""
     newest = None if descriptor is None else _newest(descriptor)
     return None if newest is None else newest[1]
 
@@ -61,7 +62,7 @@ def _write_all(descriptor: int, raw: bytes, offset: int) -> None:
 
 
 def _newest(descriptor: int) -> tuple[int, EngineState] | None:
-    """The record with the higher number, and that number."""
+    """Return the complete record with the highest number, and that number."""
     whole: list[tuple[int, EngineState]] = []
     for place in (0, PLACE_BYTES):
         header = os.pread(descriptor, HEADER.size, place)

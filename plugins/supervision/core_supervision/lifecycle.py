@@ -1,10 +1,10 @@
-"""What an engine does besides steps: it pauses, sleeps and takes new weights.
+"""The lifecycle of an engine: pause, sleep, wake-up and new weights.
 
 Owns: `Lifecycle`: the order of a sleep and of its end, and how an engine begins after the death of another. Never does:
-schedule, touch a weight (the executor's reloader does), or change the engine's state past the state keeper. Called by: its
-observer (`core_supervision.lifecycle_observer`), and the calls of clients (`core_supervision.lifecycle_calls`).
+schedule, touch a weight (the executor's reloader does), or change the engine's state other than by the state keeper. Called
+by: its observer (`core_supervision.lifecycle_observer`), and the calls of clients (`core_supervision.lifecycle_calls`).
 
-A change that takes the cache away has all requests start over, with the tokens that they have.
+A change that drops the cache makes all requests start over with their tokens.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from core_supervision.weight_updates import WeightUpdates
 logger = logging.getLogger(__name__)
 
 DEEPEST: Final = 2
-"""The level of sleep that writes nothing."""
+"""The level of sleep that does not write the weights to a file."""
 
 
 class Lifecycle:
-    """The lifecycle of one engine.
+    """The lifecycle of one engine, owned by its observer.
 
-    halt:     whether it plans steps, and requests that wait meanwhile.
-    keeper:   of its state.
-    updates:  new weights.
-    clock:    seconds since the epoch.
+    halt:     gate that stops steps and keeps new requests.
+    keeper:   keeper of its state.
+    updates:  weight updates.
+    clock:    returns seconds since the epoch.
 
-    storage: memory that the next engine reads; None: the file that the configuration names.
+    storage: memory that the next engine reads; None: the file in the configuration.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Lifecycle:
 
     @property
     def record(self) -> EngineState:
-        """The state of the engine."""
+        """The present state of the engine."""
         return self.keeper.state
 
     @property
@@ -77,19 +77,18 @@ class Lifecycle:
 
     @property
     def level(self) -> int:
-        """The level at which it sleeps; 0 while all memory is there."""
+        """The level of its sleep; 0 while all memory is present."""
         return (self.record.sleep_level or 2) if self.record.missing else 0
 
     @property
     def is_paused(self) -> bool:
-        """Whether a pause was asked for that has not ended."""
+        """Whether a pause has not ended."""
         return self.record.is_paused
 
     def go_on_as(self, before: EngineState) -> None:
-        """Pause and sleep as the engine before this one did when it died. What cannot be is logged, and the engine goes on
-        without it."""
+        """Pause and sleep as the previous engine did when it died. A failure is logged, and the engine continues awake."""
         if self._reloader is not None:
-            self._reloader.settle(before.weights.sources)  # what the dead engine had staged is part of nothing now
+            self._reloader.settle(before.weights.sources)  # sources that the dead engine had staged are in no weights
         self.keeper.take_over(before, self.weights)
         if before.change is not None and before.sleeper is None:
             logger.warning("The engine before this one died during a change (%s), which did not happen.", before.change)
@@ -97,38 +96,38 @@ class Lifecycle:
             self._sleep_on(before, before.sleeper.since)
 
     def client_gone(self, client: int) -> None:
-        """A client will not come back: its waiting calls let go."""
+        """End the waiting calls of a client that is gone."""
         self.keeper.move("let_go", lambda state: state.let_go(client))
 
     def note_drained(self) -> None:
-        """Requests that a call waits for may have ended."""
+        """Record when the requests for which a call waits have ended."""
         if self.record.drains and not self.requests_run:
             self.keeper.move("drained", EngineState.drained)
 
     @property
     def requests_run(self) -> bool:
-        """Whether requests have to end that a call waits for. While nothing is computed, none needs a step to be reported."""
+        """Whether a waiting call still has to wait for requests. A halted engine needs no step to report their ends."""
         return self._core.sequences.live if self._core.is_halted else self._core.sequences.unfinished
 
     def utilities(self, client: int = OWNER) -> dict[str, Callable[..., Any]]:
-        """What clients may call, by name. client: the one that calls, by the engine's number."""
+        """Return the calls by name. client: number of the calling client."""
         return LifecycleCalls(self, self._core, client).by_name()
 
     def sleeping(self) -> Reloader:
-        """Return the reloader. Raises UtilityError for an engine that does not sleep."""
+        """Return the reloader. Raises UtilityError for an engine that does not support sleep."""
         if self._reloader is None or not self._config.sleeps:
             raise UtilityError("This engine does not sleep; start it with --enable-sleep-mode.")
         return self._reloader
 
     def give_back(self, level: int, since: float, *, ends_requests: bool = False) -> None:
-        """Give weights, cache and device back.
+        """Release weights, cache and device.
 
-        since: of the sleep, in seconds since the epoch.
-        ends_requests: whether requests that are there end, once nothing can fail any more; otherwise they start over later.
-        Raises UtilityError; then nothing has changed, unless the state says that memory is missing.
+        since: begin of the sleep, in seconds since the epoch.
+        ends_requests: whether present requests end, once nothing can fail any more; otherwise they start over later.
+        Raises UtilityError; then nothing has changed, unless the state shows missing memory.
         """
         reloader = self.sleeping()
-        if self.record.change is None:  # otherwise it is the sleep of the engine before
+        if self.record.change is None:  # otherwise it continues the sleep of the previous engine
             self.keeper.move("begin_sleep", lambda state: state.began("sleep"))
         try:
             between_steps(self._core, lambda: reloader.release(level))
@@ -142,7 +141,7 @@ class Lifecycle:
         self.keeper.move("slept", lambda state: state.slept(level, since))
 
     def bring_back(self, parts: Sequence[MemoryPart]) -> None:
-        """Bring parts of the memory back. Raises UtilityError; then the state says what is missing still."""
+        """Restore parts of the memory. Raises UtilityError; the state then shows what is still missing."""
         reloader = self._reloader
         assert reloader is not None, "memory was given back"
         self.keeper.move("begin_wake", lambda state: state.began("wake"))
@@ -152,18 +151,18 @@ class Lifecycle:
             self.keeper.move("changed", lambda state: state.changed(reloader.missing))
 
     def _end_change(self, reloader: Reloader) -> None:
-        """A sleep has failed: the cache counts as lost if any memory is."""
+        """End a failed sleep: the cache counts as lost if any memory is."""
         missing = reloader.missing
         if not missing.issubset(self.record.missing):
             drop_cache(self._core)
         self.keeper.move("changed", lambda state: state.changed(missing))
 
     def _sleep_on(self, before: EngineState, since: float) -> None:
-        """Sleep as `before` says; at level 2 when the weights cannot be written."""
+        """Continue the sleep in `before`; at level 2 when the weights cannot be written."""
         for level in range(before.sleep_level or 1, DEEPEST + 1):
             try:
                 self.give_back(level, since)
-                if before.missing and before.present:  # with nothing missing, an engine died before it slept again
+                if before.missing and before.present:  # with nothing missing, that engine died before it slept again
                     self.bring_back(before.present)
             except EngineDeadError:
                 raise
@@ -182,7 +181,7 @@ class Lifecycle:
         self.halt.follow(state)
 
     def _describe(self) -> None:
-        """Have every copy of the statistics say what the engine is now."""
+        """Enter the present state into the statistics that every message copies."""
         stats = self._core.scheduler.lasting_stats
         stats.weight_version = self.weights.version
         stats.sleep_level = self.level

@@ -1,11 +1,11 @@
 """The calls by which clients pause an engine, put it to sleep and give it new weights.
 
-Owns: `LifecycleCalls`: names, arguments and checks of these calls, and what they answer. Never does: change memory, weights or
-state itself. Called by: the lifecycle, for each call, with the number of the client that makes it.
+Owns: `LifecycleCalls`: names, arguments, checks and results of these calls. Never does: change memory, weights or state
+itself. Called by: the lifecycle, for each call, with the number of the calling client.
 
 A call with mode `wait` has several parts, since requests end only while steps are computed. `pause` with `wait` and a number
-(`hold`) begins a hold of that client; `lifecycle` with the number tells whether it still drains. Then the call itself names the
-hold, and `let_go` ends it. A client that is gone lets go of all its holds.
+(`hold`) begins a hold of that client; `lifecycle` with the number reports whether it still drains. Then the call itself names
+the hold, and `let_go` ends it. All holds of a client end when it is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_HOLD: Final = 1 << 62
 
 
 class LifecycleCalls:
-    """The calls of one client. client: the engine's number of it."""
+    """The lifecycle calls of one client. client: its number."""
 
     def __init__(self, lifecycle: Lifecycle, core: Engine, client: int) -> None:
         self._lifecycle = lifecycle
@@ -38,7 +38,7 @@ class LifecycleCalls:
         self._client = client
 
     def by_name(self) -> dict[str, Callable[..., Any]]:
-        """The calls."""
+        """Return the calls by name."""
         return {
             "lifecycle": self.lifecycle,
             "pause": self.pause,
@@ -54,16 +54,16 @@ class LifecycleCalls:
         }
 
     def lifecycle(self, hold: int | None = None) -> dict[str, Any]:
-        """The state as plain values.
+        """Return the state as plain values.
 
-        hold: a number that this client gave to `pause`; the answer's `hold` is then `drains` while requests run, `reached`
-              once they have ended, `ended` when somebody resumed.
+        hold: a number that this client passed to `pause`; the result's `hold` is then `drains` while requests run, `reached`
+              once they have ended, `ended` after a `resume`.
 
         state:        `running`, `draining`, `paused` or `asleep`, see docs/failures.md.
-        is_halted:    nothing is computed, and nothing will be without a further call. While a pause waits for requests that
-                      run, it is false.
-        holders:      who halts it and since when; `halted_by` the same as a sentence, `told_holders` as the statistics have it.
-        is_gathering: whether an update in parts was begun. gathering_lost: why it can only be started again.
+        is_halted:    whether nothing is computed until a further call. It is false while a pause waits for running requests.
+        holders:      reasons of the halt, with owner and time; `halted_by` the same as a sentence, `told_holders` as in the
+                      statistics.
+        is_gathering: whether an update in parts has begun. gathering_lost: why it can only be started again.
         """
         self._lifecycle.note_drained()
         state = self._keeper.state
@@ -88,11 +88,11 @@ class LifecycleCalls:
         return answer
 
     def pause(self, mode: str = "abort", clear_cache: bool = True, hold: int = 0) -> dict[str, Any]:
-        """Compute nothing until `resume`; requests that come wait.
+        """Pause the engine until `resume`; new requests wait.
 
-        mode: what becomes of those that are there: `abort` ends them, `keep` has them go on later. `wait` has them end first
-        and is a hold of this client, see above; it is refused when something else keeps them from ending.
-        clear_cache: whether cached prefixes are forgotten, once nothing is computed.
+        mode: handling of present requests: `abort` ends them, `keep` continues them later. `wait` lets them end first and is a
+        hold of this client, see above; it is refused when something else keeps them from ending.
+        clear_cache: whether cached prefixes are dropped, once nothing is computed.
         hold: this client's number of the hold, for `wait`.
         """
         check_mode(mode)
@@ -114,27 +114,27 @@ class LifecycleCalls:
         return self.lifecycle(hold)
 
     def keep_pause(self, hold: int) -> dict[str, Any]:
-        """Make the pause that a hold of this client has reached the operator's, which ends with `resume`."""
+        """Turn a reached hold of this client into a pause of the operator, which ends with `resume`."""
         self._check_reached("wait", hold)
         now = self._lifecycle.clock()
         self._keeper.move("keep_pause", lambda state: state.pause_kept(self._client, hold, now))
         return self.lifecycle()
 
     def let_go(self, hold: int) -> dict[str, Any]:
-        """End a hold of this client; nothing happens when it has ended."""
+        """End a hold of this client; does nothing when it has ended."""
         self._keeper.move("let_go", lambda state: state.let_go(self._client, hold))
         return self.lifecycle()
 
     def resume(self) -> dict[str, Any]:
-        """End all pauses, those of waiting calls too. An engine that sleeps goes on sleeping."""
+        """End all pauses, including those of waiting calls. A sleeping engine stays asleep."""
         self._keeper.move("resume", lambda state: state.resumed())
         return self.lifecycle()
 
     def sleep(self, level: int = 1, mode: str = "keep", hold: int | None = None) -> dict[str, Any]:
-        """Give the memory of weights and cache back until `wake_up`; requests that come wait.
+        """Release the memory of weights and cache until `wake_up`; new requests wait.
 
         level: 1: the weights are written to a file first, 2: they are read from the checkpoint again.
-        mode: as of `pause`; `wait` only once it has waited. hold: with which it did.
+        mode: as for `pause`; `wait` only after a hold has been reached. hold: number of that hold.
         """
         self._lifecycle.sleeping()
         if level not in LEVELS or isinstance(level, bool):
@@ -146,7 +146,7 @@ class LifecycleCalls:
         return self.lifecycle()
 
     def wake_up(self, tags: Sequence[str] | None = None) -> dict[str, Any]:
-        """Bring memory back, all of it or that which the tags name: `weights`, `kv_cache`. Computes once all is there."""
+        """Restore memory, all of it or the parts in `tags`: `weights`, `kv_cache`. Steps are computed once all is present."""
         wanted: list[MemoryPart] = []
         for part in PARTS if tags is None else tags:
             if part not in PARTS:
@@ -157,11 +157,11 @@ class LifecycleCalls:
         return self.lifecycle()
 
     def update_weights(self, update: dict[str, Any], mode: str = "keep", hold: int | None = None) -> dict[str, Any]:
-        """Take new weights, at once, or with others when an update was begun.
+        """Apply new weights at once, or gather them when an update has begun.
 
         update: the fields of `WeightUpdate`.
-        mode: as of `sleep`, for requests that are there; those that go on do so with the new weights. hold: as of `sleep`.
-        Raises UtilityError when they do not fit; then nothing has changed.
+        mode: as for `sleep`, for present requests; those that continue use the new weights. hold: as for `sleep`.
+        Raises UtilityError when the weights do not fit; then nothing has changed.
         """
         check_mode(mode)
         self._check_reached(mode, hold)
@@ -169,26 +169,26 @@ class LifecycleCalls:
         return self.lifecycle()
 
     def start_weight_update(self) -> dict[str, Any]:
-        """Begin to gather updates, which `finish_weight_update` applies together. One that was begun before is dropped."""
+        """Begin to gather updates, which `finish_weight_update` applies together. An earlier unfinished one is dropped."""
         self._lifecycle.updates.start(self._client)
         return self.lifecycle()
 
     def finish_weight_update(
         self, weight_version: str | None = None, mode: str = "keep", hold: int | None = None
     ) -> dict[str, Any]:
-        """Apply what was gathered. mode, hold: as of `update_weights`."""
+        """Apply the gathered updates. mode, hold: as for `update_weights`."""
         check_mode(mode)
         self._check_reached(mode, hold)
         self._lifecycle.updates.finish(weight_version, mode)
         return self.lifecycle()
 
     def reload_weights(self) -> dict[str, Any]:
-        """Read the weights again, as their files are now."""
+        """Read the weights again from their present files."""
         self._lifecycle.updates.reload()
         return self.lifecycle()
 
     def _check_reached(self, mode: str, hold: int | None) -> None:
-        """Raise UtilityError while requests run that a call with mode `wait` waits for, or when its hold was ended."""
+        """Raise UtilityError while requests run for which a call with mode `wait` waits, or when its hold was ended."""
         if mode != "wait":
             return
         self._lifecycle.note_drained()

@@ -1,6 +1,6 @@
-"""The lifecycle as a part of an engine.
+"""The observer that adds the lifecycle to an engine.
 
-Owns: `LifecycleObserver`: what an engine takes over from the one before it, and when its lifecycle hears of clients and steps.
+Owns: `LifecycleObserver`: the state taken over from the previous engine, and the events that reach the lifecycle.
 Never does: pause, sleep or change weights (`core_supervision.lifecycle` does). Called by: the engine core.
 """
 
@@ -22,14 +22,14 @@ from core_supervision.state_keeper import StateStorage
 
 
 class LifecycleObserver(EngineObserver):
-    """lifecycle: the engine's, once it is attached.
+    """The lifecycle observer of one engine core. lifecycle: the lifecycle, after `attach`.
 
     before:  state of the previous engine when it died; None: there was none.
-    storage: memory that the next engine reads; None: the file that the configuration names.
-    clock:   seconds since the epoch.
+    storage: memory that the next engine reads; None: the file in the configuration.
+    clock:   returns seconds since the epoch.
     """
 
-    order = 20  # its gate comes before that of grammars: no grammar is prepared for an engine that is halted
+    order = 20  # its gate comes before that of grammars, so that a halted engine prepares none
 
     lifecycle: Lifecycle
     _engine: Engine
@@ -47,17 +47,17 @@ class LifecycleObserver(EngineObserver):
 
     @classmethod
     def open(cls, start: EngineStart) -> Self:
-        """The lifecycle, with what the previous engine has left."""
+        """Make the observer, with the state that the previous engine has left."""
         return cls(lasting.read(start.config.lasting_file))
 
     def configure(self, config: EngineConfig) -> EngineConfig:
-        """Begin with the weights of the previous engine."""
+        """Return the configuration with the weights of the previous engine."""
         if self._before is None:
             return config
         return msgspec.structs.replace(config, weights=self._before.weights)
 
     def attach(self, engine: Engine) -> None:
-        """Begin a lifecycle."""
+        """Make the lifecycle and its gate."""
         self._engine = engine
         self.lifecycle = Lifecycle(engine, engine.config, engine.executor, storage=self._storage, clock=self._clock)
         self.gate = self.lifecycle.halt
@@ -68,7 +68,7 @@ class LifecycleObserver(EngineObserver):
             self.lifecycle.go_on_as(self._before)
 
     def before_step(self) -> None:
-        """Settle calls that wait for requests to end, when the state has changed since the last step."""
+        """Check calls that wait for requests to end, when the state has changed since the last step."""
         if self._engine.has_news:
             self.lifecycle.note_drained()
 
@@ -77,12 +77,12 @@ class LifecycleObserver(EngineObserver):
         self.lifecycle.client_gone(client)
 
     def report(self, stats: SchedulerStats) -> None:
-        """Count the requests that wait for the engine to go on."""
+        """Add the requests that wait for the engine to continue to the statistics."""
         arrivals = self.lifecycle.halt.arrivals
         if arrivals:
             stats.num_waiting += len(arrivals)
             stats.num_deferred += len(arrivals)
 
     def utilities(self, client: int) -> dict[str, Callable[..., Any]]:
-        """The calls by which clients pause the engine, put it to sleep and change its weights."""
+        """Return the calls by which clients pause the engine, put it to sleep and change its weights."""
         return self.lifecycle.utilities(client)

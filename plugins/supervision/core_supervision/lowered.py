@@ -1,9 +1,9 @@
-"""What an engine is started with after the system has killed one because memory was short.
+"""Configuration of an engine after the system has killed the previous one for lack of memory.
 
 Owns: `lowered`. Never does: start an engine, or know how much memory there is. Called by: the source of engines.
 
 Memory grows with use: pages of the KV cache count when they are first written, and cached prefixes fill all blocks in the end.
-So there are fewer blocks, as well as fewer sequences.
+So the number of blocks is reduced as well as the number of sequences.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 from core.api.config import EngineConfig
 
 SPARE_BLOCKS = 2
-"""Blocks beside those of the longest sequence; one of them belongs to nobody."""
+"""Blocks in addition to those of the longest sequence; one of them is the null block."""
 
 
 def lowered(config: EngineConfig, num_blocks: int) -> EngineConfig:
-    """The same with half as many sequences at a time and half the KV cache, which still holds the longest sequence.
+    """Return the configuration with half as many sequences at a time and half the KV cache, or enough for the longest sequence.
 
-    num_blocks: of the engine that died.
+    num_blocks: blocks of the engine that died.
     """
     num_seqs = max(1, config.scheduler.max_num_seqs // 2)
     scheduler = msgspec.structs.replace(config.scheduler, max_num_seqs=num_seqs)
@@ -33,7 +33,7 @@ def lowered(config: EngineConfig, num_blocks: int) -> EngineConfig:
 
 
 def _least_blocks(config: EngineConfig) -> int:
-    """Blocks with which one sequence of the greatest length runs."""
+    """Return the number of blocks with which one sequence of the greatest length can run."""
     cache = config.cache
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     num_groups = max(len(cache.groups), 1)

@@ -1,7 +1,7 @@
-"""How many processes the system has killed because memory was short.
+"""Count of processes that the system has killed for lack of memory.
 
-Owns: where the kernel counts that: the memory cgroup that we are in, version 1 or 2, and the whole machine.
-Never does: watch. Called by: the owner of an engine process, when it starts one and when one has died.
+Owns: the kernel's counters: those of this process's memory cgroup, version 1 or 2, and of the whole machine.
+Never does: watch them. Called by: the owner of an engine process, when it starts one and when one has died.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ LEGACY = "memory.oom_control"
 
 
 def count_oom_kills(root: Path = ROOT) -> int:
-    """The sum of all such counters that can be read: what matters is whether it has risen. root: of the file system."""
+    """Return the sum of all readable counters; only its increase has a meaning. root: root of the file system."""
     files = [root / "proc/vmstat", *_cgroup_files(root)]
     return sum(_counter(file) for file in files)
 
 
 def _cgroup_files(root: Path) -> list[Path]:
-    """The counters of our own group. In a container its path is that of the host, and its files lie at the top."""
+    """Return the counter files of this process's group. In a container its path is the host's, and its files are at the top."""
     mount = root / "sys/fs/cgroup"
     files: dict[Path, None] = {}
     for line in _lines(root / "proc/self/cgroup"):
@@ -45,7 +45,7 @@ def _counter(file: Path) -> int:
 
 
 def _lines(file: Path) -> list[str]:
-    """None where the file cannot be read: other systems have none, and sandboxes hide it."""
+    """Return the lines of a file; none when it cannot be read: other systems lack it, and sandboxes hide it."""
     try:
         return file.read_text().splitlines()
     except OSError:

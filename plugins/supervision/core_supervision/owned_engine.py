@@ -1,6 +1,6 @@
-"""The connection to an engine process that is ours: we start it, and we end it.
+"""The connection of an engine's owner, which starts and ends the process.
 
-Owns: `start_engine`; `OwnedEngine`: the start, the end, and an eye on the process in between. Never does: know requests.
+Owns: `start_engine`; `OwnedEngine`: the start, the end, and watching the process in between. Never does: know requests.
 Called by: the source of engines; `ZmqClient`.
 """
 
@@ -27,7 +27,7 @@ START_TIMEOUT_S = 1800.0
 
 
 class OwnedEngine(SocketConnection):
-    """The owner's connection. process: spawned already."""
+    """The owner's connection to its engine process. process: already spawned; owned from now on."""
 
     linger_ms = 0
 
@@ -39,10 +39,10 @@ class OwnedEngine(SocketConnection):
         self._utility_timeout_s = 0.0
 
     async def start(self, start: wire.StartEngine, timeout_s: float) -> EngineReady:
-        """Hand the process its configuration and wait until the engine is up. If that fails, the process is ended.
+        """Send the process its configuration and wait until the engine is ready. If that fails, the process is ended.
 
-        timeout_s: seconds until the start is given up.
-        Raises what `greet` raises, EngineDeadError when the process ends first or time is up.
+        timeout_s: limit of the start in seconds.
+        Raises what `greet` raises, and EngineDeadError when the process ends first or the time is up.
         """
         try:
             ready = await self._await_start(start, timeout_s)
@@ -58,7 +58,7 @@ class OwnedEngine(SocketConnection):
         return ready
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """As above; a process that hangs is ended."""
+        """As in the base class; a process that hangs is killed."""
         watching: asyncio.Task[None] | None = None
         if self._wedge_timeout_s:
             watch = WedgeWatch(self._process, voice, self._wedge_timeout_s, self._utility_timeout_s)
@@ -69,22 +69,22 @@ class OwnedEngine(SocketConnection):
             if watching is not None:
                 watching.cancel()
                 await asyncio.gather(watching, return_exceptions=True)
-        with contextlib.suppress(TimeoutError):  # all that it has sent is received before its end is seen
+        with contextlib.suppress(TimeoutError):  # its messages are received before the socket reports its end
             await asyncio.wait_for(super().until_ended(voice), LAST_WORDS_S)
         return self._process.dead_error()
 
     def suspects(self) -> tuple[int, ...]:
-        """As above."""
+        """Return the handles in the last record of the process's steps; none between two steps."""
         return suspects_in(self._process.last_step())
 
     async def leave(self, grace_s: float) -> None:
-        """Ask the engine to end, wait `grace_s` seconds, kill it if it does not; remove its sockets."""
+        """Send `Shutdown`, wait `grace_s` seconds, then kill the engine; remove its socket."""
         if grace_s > 0:
             await self.post(wire.encode(Shutdown()))
         await self._process.stop(grace_s)
 
     def give_up(self) -> None:
-        """End the process at once and remove its sockets."""
+        """Kill the process and remove its socket."""
         self._process.kill()
         self._process.remove_directory()
 
@@ -121,8 +121,8 @@ async def start_engine(
     """Start an engine process and wait until it is ready. Its client owns it: `close` ends it.
 
     executor:  MODULE:CLASS of another executor than the default.
-    process:   one that was spawned already.
-    timeout_s: seconds until the start is given up.
+    process:   an already spawned process; None: spawn one.
+    timeout_s: limit of the start in seconds.
     Raises UserError for a mistake in the configuration, PluginError when a plugin fails, EngineDeadError for anything else.
     """
     if process is None:
@@ -136,6 +136,6 @@ async def start_engine(
 
 
 def _with_files(config: EngineConfig, files: SharedFiles) -> EngineConfig:
-    """With the descriptors of what outlives an engine."""
+    """Return the configuration with the descriptors of the files that outlive an engine."""
     weights = files.weights if config.keep_weights is not None else None
     return msgspec.structs.replace(config, weights_file=weights, lasting_file=files.lasting, tensors_file=files.tensors)

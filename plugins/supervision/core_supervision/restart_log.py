@@ -1,4 +1,4 @@
-"""What became of dead engines, for whoever watches a server.
+"""Log of engine deaths and restarts, for health and metrics.
 
 Owns: `RestartLog`: the number of restarts by cause, the latest deaths. Never does: restart. Called by: the recovery (writes),
 health and metrics (read).
@@ -18,9 +18,9 @@ LATEST = 8
 
 @dataclass(frozen=True, slots=True)
 class PastDeath:
-    """One death.
+    """One death of an engine.
 
-    cause: in a word, as `core_supervision.death` has it.
+    cause: cause as in `core_supervision.death`.
     time: seconds since the epoch.
     """
 
@@ -29,12 +29,12 @@ class PastDeath:
 
 
 class RestartLog:
-    """Of one server.
+    """The restarts of one server's engines.
 
-    latest:       the newest deaths, oldest first.
-    num_restarts: engines that were started in place of dead ones, by the cause of the death.
-    paused_since: monotonic seconds since which requests wait for the next engine; None: they do not.
-    on_recovered: called with the seconds of each pause that went well.
+    latest:       the newest `LATEST` deaths, oldest first.
+    num_restarts: number of engines started in place of dead ones, by the cause of the death.
+    paused_since: monotonic time since which requests wait for the next engine; None: they do not.
+    on_recovered: called with the seconds of each pause after which requests continued.
     """
 
     def __init__(self) -> None:
@@ -45,17 +45,17 @@ class RestartLog:
         self.on_recovered: Callable[[float], None] | None = None
 
     def died(self, cause: str) -> None:
-        """An engine has died; a pause begins, unless there is one."""
+        """Record a death; a pause begins, unless there is one."""
         self.latest.append(PastDeath(cause, time.time()))
         if self.paused_since is None:
             self.paused_since = time.monotonic()
 
     def restarted(self, cause: str) -> None:
-        """Another engine runs after a death of this cause."""
+        """Count a restart after a death of this cause."""
         self.num_restarts[cause] += 1
 
     def recovered(self) -> float:
-        """The pause is over: everything goes on. Returns its seconds."""
+        """End the pause, because all requests continue. Returns its seconds."""
         seconds = self.paused_s
         self.paused_since = None
         if self.on_recovered is not None:
@@ -64,5 +64,5 @@ class RestartLog:
 
     @property
     def paused_s(self) -> float:
-        """Seconds of the present pause; 0.0: there is none."""
+        """Seconds of the present pause; 0.0 without one."""
         return 0.0 if self.paused_since is None else time.monotonic() - self.paused_since

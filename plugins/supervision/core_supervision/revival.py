@@ -1,7 +1,7 @@
-"""Where engines come from, also when one has died.
+"""Sources of engines, which also replace dead ones.
 
-Owns: `EngineSource`, what a user of engines needs of it; `Reviver`, whether and when a dead engine is started again;
-`OwnedEngineSource`, which starts processes. Never does: know requests. Called by: `AsyncEngine` and its recovery.
+Owns: `EngineSource`, the contract; `Reviver`, whether and when a dead engine is started again; `OwnedEngineSource`, which
+starts processes. Never does: know requests. Called by: `AsyncEngine` and its recovery.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from core_supervision.standby import EngineProcesses
 logger = logging.getLogger(__name__)
 
 CALM_S = 5.0
-"""Seconds after which an engine has run well: the next death is the first of a new row."""
+"""Seconds after which an engine counts as stable: its death is the first of a new row."""
 
 LONGEST_WAIT_S = 30.0
 
 OUT_OF_MEMORY = "out_of_memory"
-"""The cause of a death after which the next engine runs fewer sequences at a time."""
+"""The cause of death after which the next engine runs fewer sequences at a time."""
 
 
 class EngineSource(Protocol):
-    """Gives clients of engines that are all made from the same configuration, one at a time."""
+    """Provides clients of engines that are made from the same configuration, one at a time."""
 
     async def first(self) -> ZmqClient:
-        """Raises UserError, PluginError or EngineDeadError when there is none."""
+        """Return a client of the first engine. Raises UserError, PluginError or EngineDeadError when there is none."""
         ...
 
     async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
-        """A client of an engine that follows one that died of `dead`. Its client was closed.
+        """Return a client of the engine that replaces one that died of `dead`, whose client was closed.
 
-        num_explained: deaths, the latest and this one among them, that one request was the cause of, which has ended. They
-                       say nothing about engines, and do not count.
+        num_explained: number of latest deaths, including this one, that one request caused, which has ended. They are no fault
+                       of the engine, and do not count.
 
-        Raises EngineDeadError, with the whole cause, when there will be none.
+        Raises EngineDeadError, with the whole cause, when there will be no further engine.
         """
         ...
 
     async def close(self) -> None:
-        """Give back what is kept for further engines. Clients are closed by whoever got them."""
+        """Release everything kept for further engines. Clients are closed by their users."""
         ...
 
 
 class Reviver:
-    """Counts deaths. clock: seconds."""
+    """Counts the deaths of one server's engines and decides on restarts. clock: returns seconds."""
 
     def __init__(self, terms: RestartConfig, clock: Callable[[], float] = time.monotonic) -> None:
         self._terms = terms
@@ -65,18 +65,18 @@ class Reviver:
         self._up_since: float | None = None
 
     def came_up(self) -> None:
-        """An engine runs."""
+        """Record that an engine is up."""
         self._up_since = self._clock()
 
     def forgive(self, num_deaths: int) -> None:
-        """The latest deaths are not counted any more; the next one is the first of a new row."""
+        """Stop counting the latest deaths; the next one is the first of a new row."""
         for _ in range(min(num_deaths, len(self._deaths))):
             self._deaths.pop()
         if num_deaths:
             self._num_in_row = 0
 
     def delay(self, num_explained: int = 0) -> float | None:
-        """An engine has died, or could not be started: seconds until the next start; None: there is none.
+        """Count a death or a failed start; returns the seconds until the next start, None when there is none.
 
         num_explained: see `EngineSource.next`.
         """
@@ -93,15 +93,16 @@ class Reviver:
             return None
         if self._num_in_row <= 1:
             return 0.0
+        # Limited, because 2.0**1024 raises OverflowError, and deaths in a row are not limited by a window.
         exponent = min(self._num_in_row - 2, 30)
         return min(LONGEST_WAIT_S, self._terms.backoff_s * 2.0**exponent)
 
 
 class OwnedEngineSource:
-    """Starts engine processes.
+    """A source that starts engine processes; owned by the server or program that uses them.
 
     executor: MODULE:CLASS of another executor than the default.
-    process: for the first engine, spawned already.
+    process: an already spawned process for the first engine.
     """
 
     def __init__(
@@ -114,15 +115,15 @@ class OwnedEngineSource:
         self._reviver = Reviver(config.restarts)
 
     async def first(self) -> ZmqClient:
-        """Raises what `start_engine` raises."""
+        """Start the first engine. Raises what `start_engine` raises."""
         return await self._start()
 
     def forgive(self, num_deaths: int) -> None:
-        """The latest deaths had nothing to do with engines, as somebody has found out."""
+        """Stop counting the latest deaths, which turned out not to be the engine's fault."""
         self._reviver.forgive(num_deaths)
 
     async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
-        """Start another process, after a while if need be. Raises EngineDeadError when there were too many deaths."""
+        """Start another process, with a delay after repeated deaths. Raises EngineDeadError when there were too many."""
         while True:
             delay = self._reviver.delay(num_explained)
             num_explained = 0
@@ -140,7 +141,7 @@ class OwnedEngineSource:
                 dead = EngineDeadError(f"The engine could not be started again: {error}", cause=cause)
 
     async def close(self) -> None:
-        """End the process that waits for the next death, if there is one."""
+        """End the standby process, if there is one."""
         await self._processes.close()
 
     async def _start(self) -> ZmqClient:

@@ -1,10 +1,10 @@
-"""Processes for engines to come.
+"""Processes for future engines.
 
-Owns: `EngineProcesses`: one that was spawned for the first engine, one that waits for the next death, if asked for, and the
-files in memory that engines hand on.
+Owns: `EngineProcesses`: the process spawned for the first engine, an optional standby process for the next death, and the
+files in memory that engines inherit.
 Never does: configure or judge them. Called by: `OwnedEngineSource`.
 
-A process that waits has imported all that an engine of its executor needs, which is most of a start's time.
+A standby process has imported everything that an engine with its executor needs, which is most of a start's time.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from core.engine.shared_file import SharedFiles
 from core_supervision.child import EngineProcess
 
 SETTLE_S = 2.0
-"""Time after which the next process is spawned: an engine that has just come up has requests to go on with first."""
+"""Seconds after which the standby process is spawned: an engine that has just started has requests to continue first."""
 
 
 class EngineProcesses:
-    """Use it from one event loop.
+    """The processes of one source of engines, used from one event loop.
 
     executor: MODULE:CLASS of another executor than the default.
-    first:    the process for the first engine, spawned already.
-    standby:  whether one waits while an engine runs.
+    first:    an already spawned process for the first engine.
+    standby:  whether a standby process waits while an engine runs.
     """
 
     def __init__(self, executor: str | None, first: EngineProcess | None, *, standby: bool) -> None:
@@ -36,12 +36,12 @@ class EngineProcesses:
         self._files: SharedFiles | None = None
         self._refilling: asyncio.Task[None] | None = None
         self._spawner = ThreadPoolExecutor(1, "engine-spawner")
-        # The thread exists from now on, so it has today's priority: that of the server is lowered later, and a process
-        # inherits the priority of the thread that spawns it.
+        # Starts the thread now, with the present priority: the server's is lowered later, and a process inherits the
+        # priority of the thread that spawns it.
         self._spawner.submit(bool)
 
     async def take(self) -> EngineProcess:
-        """A process that has no configuration yet, the caller's from now on. Raises UserError where none can be spawned."""
+        """Return a process without a configuration, owned by the caller. Raises UserError when none can be spawned."""
         await self._stop_refilling()
         process = self._waiting
         self._waiting = None
@@ -55,12 +55,12 @@ class EngineProcesses:
         return process
 
     def engine_runs(self) -> None:
-        """Spawn the one that waits, a little later."""
+        """Spawn the standby process, if there is to be one, after `SETTLE_S` seconds."""
         if self._standby and self._waiting is None:
             self._refilling = asyncio.create_task(self._refill())
 
     async def close(self) -> None:
-        """End the one that waits, and give the files back. May be called twice."""
+        """End the standby process and close the files. May be called twice."""
         await self._stop_refilling()
         if self._waiting is not None:
             self._waiting.kill()
@@ -79,7 +79,7 @@ class EngineProcesses:
 
     async def _refill(self) -> None:
         await asyncio.sleep(SETTLE_S)
-        with contextlib.suppress(OSError, UserError):  # the next engine's start tells of it, if it lasts
+        with contextlib.suppress(OSError, UserError):  # if the fault persists, the next engine's start reports it
             self._waiting = await self._spawn()
 
     async def _spawn(self) -> EngineProcess:

@@ -1,4 +1,4 @@
-"""The one place where the state of an engine changes.
+"""Keeper of an engine's state, the only place where it changes.
 
 Owns: `StateKeeper`: the current state, the check of each event against the table, and the order of a change: check, write for
 the next engine, adopt, report. Never does: touch memory or weights. Called by: the lifecycle and its weight updates.
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class StateStorage(Protocol):
-    """Memory that the next engine reads."""
+    """Memory from which the next engine reads the state."""
 
     def write(self, state: EngineState) -> None:
-        """Keep a record, whole or not at all. Raises OSError."""
+        """Store a record, completely or not at all. Raises OSError."""
         ...
 
 
 class StateKeeper:
-    """state: the record as it is now.
+    """The state of one engine, owned by its lifecycle. state: the present record.
 
-    storage:   of the record.
+    storage:   memory for the record.
     on_change: called after each change with the new state.
     """
 
@@ -40,27 +40,27 @@ class StateKeeper:
         self._on_change = on_change
 
     def take_over(self, before: EngineState, weights: WeightsState) -> None:
-        """Begin as the engine that follows one which died in the state `before`.
+        """Start from the state `before`, in which the previous engine died.
 
-        weights: that this engine was started with.
+        weights: weights with which this engine was started.
         """
         self.state = before
         self.move("died", lambda state: state.after_death(weights))
         self._on_change(self.state)
 
     def check(self, event: EventName) -> None:
-        """Raise UtilityError when an event is refused now."""
+        """Raise UtilityError when an event is refused in the present phase."""
         cell = TABLE[event].cells[self.state.phase]
         if isinstance(cell, str):
             raise UtilityError(cell.replace("{who}", who_holds(self.state)))
 
     def move(self, event: EventName, change: Callable[[EngineState], EngineState]) -> bool:
-        """Let an event happen. Returns whether the next engine will know of it.
+        """Apply an event. Returns whether the next engine will know of it.
 
-        change: makes the next state of the present one.
-        Raises UtilityError when the table refuses the event, or when it cannot be recorded before it is acted upon; then
-        nothing has changed. Raises EngineDeadError for a state that the table does not know: a defect, after which no
-        claim about cached keys and values holds.
+        change: function from the present state to the next.
+        Raises UtilityError when the table refuses the event, or when an intent cannot be recorded; then nothing has changed.
+        Raises EngineDeadError for a state that the table does not allow: a defect, after which no statement about cached keys
+        and values holds.
         """
         self.check(event)
         row = TABLE[event]
@@ -70,6 +70,7 @@ class StateKeeper:
             raise EngineDeadError(f"The engine's state broke: {event} led from {before.phase} to {after.phase}.")
         if after == before:
             return True
+        # Recorded before it takes effect: an engine that dies in between has promised nothing that its successor forgets.
         is_recorded = self._record(event, after, is_intent=row.is_intent)
         self.state = after
         self._on_change(after)

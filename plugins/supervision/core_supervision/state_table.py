@@ -1,8 +1,8 @@
-"""What may happen to an engine in which phase, and what follows: the table of the lifecycle.
+"""The table of the lifecycle: which events are allowed in which phase, and the phases that follow.
 
 Owns: `TABLE` and its text for docs/failures.md. Never does: change a state. Called by: the state keeper, for every event.
 
-A cell holds the phases that may follow, or the sentence with which the event is refused. `{who}` in a sentence becomes the
+A cell has the phases that may follow, or the sentence with which the event is refused. `{who}` in a sentence becomes the
 holders of the halt.
 """
 
@@ -33,12 +33,12 @@ AWAKE: Final = "No memory is missing; there is nothing to wake."
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One event.
+    """One event, a row of the table.
 
-    meaning:   for the page.
-    is_intent: whether the event is refused when the record cannot be written. Events that report what has happened, or that
-               let go, hold anyhow.
-    cells:     by phase.
+    meaning:   text for the page.
+    is_intent: whether the event is refused when the record cannot be written. Events that report a fact, or that end a hold,
+               take effect anyway.
+    cells:     cells by phase.
     """
 
     meaning: str
@@ -110,7 +110,7 @@ TABLE: Final[Mapping[EventName, Row]] = MappingProxyType(
 
 
 def markdown() -> str:
-    """The table as docs/failures.md has it: a row an event, refusals as numbered notes below."""
+    """Return the table for docs/failures.md: one row for each event, refusals as numbered notes below."""
     notes: list[str] = []
     lines = ["| Event | " + " | ".join(PHASES) + " |", "|---" * (len(PHASES) + 1) + "|"]
     for row in TABLE.values():

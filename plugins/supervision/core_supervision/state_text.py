@@ -1,4 +1,4 @@
-"""The state of an engine in words, for clients and refusals.
+"""Text about the state of an engine, for clients and refusals.
 
 Owns: those sentences. Never does: change a state. Called by: the state keeper and the lifecycle.
 """
@@ -18,7 +18,7 @@ ENDS: Final = {
 
 
 def who_holds(state: EngineState) -> str:
-    """Every holder of a halt, its owner and since when, as one sentence; empty when there is none."""
+    """Return all holders of a halt, with owner and time, as one sentence; empty when there is none."""
     clauses = [_clause(holder) for holder in state.holders]
     if state.missing and state.sleeper is None:
         clauses.append(f"memory is missing: {', '.join(state.missing)} (/wake_up brings it back)")
@@ -27,7 +27,7 @@ def who_holds(state: EngineState) -> str:
 
 
 def described_holders(state: EngineState) -> list[dict[str, Any]]:
-    """The holders as plain values."""
+    """Return the holders as plain values."""
     return [
         {
             "reason": holder.reason,
@@ -40,7 +40,7 @@ def described_holders(state: EngineState) -> list[dict[str, Any]]:
 
 
 def told_holders(state: EngineState) -> tuple[HaltHolder, ...]:
-    """The holders as all clients are told of them; a part of the memory that is missing without a sleep is one of them."""
+    """Return the holders as reported to all clients; memory that is missing without a sleep counts as a holder."""
     told = [HaltHolder(holder.reason, holder.since) for holder in state.holders]
     if state.missing and state.sleeper is None:
         told.append(HaltHolder("memory"))

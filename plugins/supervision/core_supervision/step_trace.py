@@ -1,9 +1,8 @@
-"""Tells of an executor's steps while they are computed.
+"""Trace of an executor's steps while they are computed.
 
-Owns: `StepTrace`: which sequences the steps under way compute, by their handles, how long they should take, and what is
-known of that when the engine is started again.
-Never does: compute, or read what it told. Called by: the step queue of an engine process, around each step; an observer brings
-it (`core_supervision.crumbs_observer`).
+Owns: `StepTrace`: handles of the sequences in the steps in flight, their predicted durations, and the cost model for the next
+engine. Never does: compute, or read its records. Called by: the step queue of an engine process, around each step; an observer
+provides it (`core_supervision.crumbs_observer`).
 """
 
 from __future__ import annotations
@@ -21,38 +20,39 @@ from core.api.step_plan import StepPlan
 from core.scheduler.step_cost import StepCost, StepWork, work_of
 
 NUM_LEARNED = 8
-"""Steps of which the cost model must have learned before its predictions count, and between two notes for the next engine."""
+"""Number of steps that the cost model must have learned from before its predictions count, and between two records of it for
+the next engine."""
 
 
 class Crumbs(Protocol):
-    """Memory that outlives the process, see `core_supervision.breadcrumbs`."""
+    """Memory that outlives the process; see `core_supervision.breadcrumbs`."""
 
     @property
     def learned(self) -> Sequence[float]:
-        """The state of the cost model that this engine, or one before it, has left."""
+        """The state of the cost model that this engine, or an earlier one, has stored."""
         ...
 
     def learn(self, values: tuple[float, ...]) -> None:
-        """Leave the state of the cost model."""
+        """Store the state of the cost model."""
         ...
 
     def begin_step(self, begin_s: float, predicted_s: float, handles: bytes | None) -> None:
-        """A step begins. handles: of its sequences; None: those of the previous step."""
+        """Record the beginning of a step. handles: handles of its sequences; None: those of the previous step."""
         ...
 
     def end_step(self, end_s: float, num_under_way: int = 0) -> None:
-        """The oldest step has ended, well or not."""
+        """Record the end of the oldest step, successful or not."""
         ...
 
 
 class StepTrace:
-    """The steps of one executor. Of a decode of the same sequences it looks at nothing: the step is expected to take as long
-    as the one before, and nothing is learned from it.
+    """The steps of one executor. A decode of the same sequences is not examined: it is expected to take as long as the
+    previous step, and nothing is learned from it.
 
-    crumbs:       where it tells of them.
+    crumbs:       memory to which it writes.
     max_num_seqs: number of slots.
-    cost:         of steps, as the engine before has left it.
-    learns:       whether `cost` learns from the steps here; False: somebody else sees to that.
+    cost:         cost model of steps, restored from the previous engine.
+    learns:       whether `cost` learns from the steps here; False: the scheduler teaches it.
     """
 
     def __init__(self, crumbs: Crumbs, max_num_seqs: int, *, learns: bool = True) -> None:
@@ -68,7 +68,7 @@ class StepTrace:
         self._under_way: deque[bytes] = deque()
 
     def begin(self, plan: StepPlan) -> None:
-        """A plan is handed to the executor."""
+        """Record a plan that is passed to the executor."""
         told: bytes | None = None
         if not plan.same_batch:
             self._look_at(plan)
@@ -78,17 +78,18 @@ class StepTrace:
         self._crumbs.begin_step(self._begin_s, self._predicted_s, told)
 
     def end(self) -> None:
-        """The oldest plan under way was computed, well or not."""
+        """Record the end of the oldest plan in flight, successful or not."""
         if self._under_way:
             self._under_way.popleft()
         now = time.monotonic()
         self._crumbs.end_step(now, len(self._under_way))
+        # With further steps in flight the time since the last begin is not that of this step.
         if self._work is not None and not self._under_way:
             self.cost.observe(self._work, now - self._begin_s)
             self._work = None
 
     def forget(self) -> None:
-        """Nobody asks for the results of the plans under way."""
+        """Drop all plans in flight, whose results are not needed any more."""
         self._under_way.clear()
         self._work = None
         self._crumbs.end_step(time.monotonic(), 0)

@@ -1,11 +1,11 @@
-"""An engine process that hangs.
+"""Detection of a hanging engine process.
 
-Owns: `WedgeWatch`: when a step lasts too long, or an engine between steps says nothing, and the end of such a process. A call
-that is known to take long, such as a sleep, has a limit of its own.
+Owns: `WedgeWatch`: when a step takes too long, or an engine between steps is silent, and the end of such a process. A call
+that is known to take long, such as a sleep, has its own limit.
 Never does: start another one. Called by: the owner's connection, while the engine runs.
 
-Time is counted in looks, so that an owner that was stopped together with its engine, or has slept, does not take that time
-for the engine's.
+Time is the sum of intervals between checks, each limited, so that an owner that was stopped together with its engine, or was
+suspended, does not count that time as the engine's.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from core_supervision.breadcrumbs import InUtility, LastStep
 logger = logging.getLogger(__name__)
 
 FACTOR = 10.0
-"""How many times longer than predicted a step may last."""
+"""Ratio of a step's duration to its prediction above which the engine counts as hanging."""
 UTILITY_S = 1800.0
-"""How long a utility that is known to take long may last, by default: as long as a start may."""
+"""Default limit in seconds of a utility that is known to take long: the same as for a start."""
 UNKNOWN_S = 600.0
-"""How long a step may last before anything is known of steps."""
+"""Limit in seconds of a step without a prediction."""
 LOOKS = 10
-"""Looks in the shortest time that is a wedge."""
+"""Number of checks within the shortest time that counts as hanging."""
 LONGEST_LOOK_S = 1.0
 LAST_WORDS_S = 2.0
-"""What an engine that is told to end has for writing its stacks to the log."""
+"""Seconds that an aborted engine has for writing its stacks to the log."""
 
 
 class Watched(Protocol):
-    """A process that is watched. wedge: why it is being killed."""
+    """The watched process. wedge: why it is killed; None otherwise."""
 
     wedge: str | None
 
     def last_step(self) -> LastStep | None:
-        """The last step that it began."""
+        """Return the last step that it began."""
         ...
 
     def utility(self) -> InUtility | None:
-        """The utility that it is in between two steps."""
+        """Return the utility that it is executing between two steps."""
         ...
 
     def abort(self) -> None:
@@ -53,15 +53,15 @@ class Watched(Protocol):
         ...
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kill the process."""
         ...
 
 
 class WedgeWatch:
-    """The watch over one process.
+    """The watch over one process, run by its owner's connection.
 
-    floor_s:   seconds that any step, and any silence between steps, may last.
-    utility_s: seconds that a utility which is known to take long may last; 0.0: any time.
+    floor_s:   seconds that any step, and any silence between steps, may always last.
+    utility_s: limit in seconds of a utility that is known to take long; 0.0: no limit.
     """
 
     def __init__(self, process: Watched, voice: Voice, floor_s: float, utility_s: float = UTILITY_S) -> None:
@@ -74,12 +74,13 @@ class WedgeWatch:
         self._quiet_s = 0.0
 
     async def run(self) -> None:
-        """Look until the process hangs, and kill it. To be cancelled when it has ended."""
+        """Check until the process hangs, and kill it then. To be cancelled when the process has ended."""
         pause_s = min(self._floor_s / LOOKS, LONGEST_LOOK_S)
         before = time.monotonic()
         while True:
             await asyncio.sleep(pause_s)
             now = time.monotonic()
+            # A longer interval means that this process did not run either, so that it is no evidence against the engine.
             wedge = self.look(min(now - before, 2.0 * pause_s))
             before = now
             if wedge is not None:
@@ -87,7 +88,7 @@ class WedgeWatch:
                 return
 
     def look(self, elapsed_s: float) -> str | None:
-        """Why the process hangs, a clause; None when it does not. elapsed_s: since the last look."""
+        """Return why the process hangs, as a clause; None when it does not. elapsed_s: seconds since the last check."""
         last = self._process.last_step()
         utility = self._process.utility()
         computing = last is not None and last.computing
@@ -107,7 +108,7 @@ class WedgeWatch:
         return self._judge_step(last)
 
     def _ask_for_others(self, elapsed_s: float) -> None:
-        """The engine owes us nothing. What it owes others is not known here, so it is asked now and then."""
+        """Ping an engine that owes this client nothing now and then, because it may owe other clients something."""
         self._quiet_s += elapsed_s
         if self._voice.for_others and 2.0 * self._quiet_s >= self._floor_s:
             self._quiet_s = 0.0
@@ -133,7 +134,7 @@ class WedgeWatch:
                 return None
             return f"the call {utility.name} has lasted for {self._stalled_s:.1f} s (--engine-utility-timeout)"
         if silence_s < self._floor_s:
-            if 2.0 * silence_s > self._floor_s:  # it may have nothing to tell, such as while a grammar is prepared
+            if 2.0 * silence_s > self._floor_s:  # it may have nothing to send, for example while a grammar is prepared
                 self._voice.ping()
             return None
         return f"between two steps it has said nothing for {silence_s:.1f} s (--engine-wedge-timeout)"

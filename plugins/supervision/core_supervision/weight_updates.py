@@ -1,11 +1,11 @@
-"""Newer weights for an engine that runs: taken at once, or gathered and taken together.
+"""Weight updates of a running engine: applied at once, or gathered and applied together.
 
-Owns: `WeightUpdates`: what was gathered, and the order of a change. Never does: touch a weight (the executor's reloader does),
-or decide whether the engine computes (the state keeper does). Called by: the lifecycle, for its utilities.
+Owns: `WeightUpdates`: the gathered updates, and the order of a change. Never does: touch a weight (the executor's reloader
+does), or decide whether the engine computes (the state keeper does). Called by: the lifecycle, for its utilities.
 
-The order of a change: record that it begins; swap the models; record the new weights; drop every cached key and value;
-give the memory of replaced tensors back; record the end. A death between two of these leaves the old weights or the new ones,
-never a mixture, and never an old cache.
+The order of a change: record that it begins; swap the models; record the new weights; drop every cached key and value; free
+the memory of replaced tensors; record the end. A death between two of these leaves the old weights or the new ones, never a
+mixture, and never an old cache.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ NOT_APPLIED = (
 
 
 class WeightUpdates:
-    """The updates of one engine.
+    """The weight updates of one engine, owned by its lifecycle.
 
-    reloader: None where the executor replaces no weights.
-    clock:    seconds since the epoch.
+    reloader: the executor's; None when it cannot replace weights.
+    clock:    returns seconds since the epoch.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class WeightUpdates:
         self._gathered: list[WeightSource] = []
         self._frees_first = False
         self._recorded = keeper.state.weights
-        """Weights that the next engine would begin with."""
+        """Weights with which the next engine would begin."""
 
     def take(self, update: dict[str, Any], mode: str) -> None:
-        """Take one update, at once, or with others when an update was begun. See `Lifecycle.update_weights`."""
+        """Apply one update at once, or gather it when an update has begun. See `LifecycleCalls.update_weights`."""
         reloader = self._replacing()
         self._check_not_lost()
         request = _as_update(update)
@@ -70,7 +70,7 @@ class WeightUpdates:
         try:
             source = between_steps(self._core, lambda: reloader.stage(request))
         except BaseException:
-            self._discard(())  # what was copied by then
+            self._discard(())  # tensors copied before the failure
             raise
         if is_gathering:
             self._gathered.append(source)
@@ -79,14 +79,14 @@ class WeightUpdates:
             self._apply([source], request.weight_version, mode, frees_first=request.frees_first)
 
     def start(self, client: int) -> None:
-        """Begin to gather updates. What was gathered before is dropped."""
+        """Begin to gather updates. Updates gathered before are dropped."""
         self._replacing()
         gathering = Gathering(client, self._clock())
         self._keeper.move("begin_gathering", lambda state: state.gathered(gathering))
         self._drop_gathered()
 
     def finish(self, weight_version: str | None, mode: str) -> None:
-        """Apply what was gathered. A failure drops all of it, and nothing has changed."""
+        """Apply the gathered updates. A failure drops all of them and changes nothing."""
         self._replacing()
         self._check_not_lost()
         gathering = self._keeper.state.gathering
@@ -104,11 +104,11 @@ class WeightUpdates:
             raise
 
     def reload(self) -> None:
-        """Read the weights again, as their files are now."""
+        """Read the weights again from their present files."""
         self._change(self._replacing().reload)
 
     def _apply(self, sources: Sequence[WeightSource], version: str | None, mode: str, *, frees_first: bool) -> None:
-        """Use staged sources, or discard them."""
+        """Apply staged sources, or discard them when that fails."""
         reloader = self._replacing()
         try:
             self._change(
@@ -118,13 +118,13 @@ class WeightUpdates:
                 ends_gathering=True,
             )
         except BaseException:
-            self._discard(sources)  # the reloader keeps those that it uses
+            self._discard(sources)  # the reloader keeps those in use
             raise
 
     def _change(
         self, change: Callable[[], None], mode: str = "keep", *, frees_first: bool = False, ends_gathering: bool = False
     ) -> None:
-        """Replace the weights, and forget what was computed with those before, however the change ends."""
+        """Replace the weights, and drop everything computed with the previous ones, however the change ends."""
         before = self._replacing().state
         self._keeper.move("begin_update", lambda state: state.began("update"))
         is_done = False
@@ -138,10 +138,10 @@ class WeightUpdates:
         logger.info("The weights are of version %s now.", self._replacing().state.version)
 
     def _settle(self, before: WeightsState, *, has_new_cache: bool, ends_gathering: bool) -> None:
-        """Bring record and cache in line with the weights in use.
+        """Make record and cache agree with the weights in use.
 
-        before:        weights until now.
-        has_new_cache: whether the models or the memory of the cache are others, whatever the weights are.
+        before:        weights before the change.
+        has_new_cache: whether models or the memory of the cache were replaced, even if the weights are the same.
         Raises EngineDeadError when the old cache cannot be dropped: nothing may be computed then.
         """
         reloader = self._replacing()
@@ -162,7 +162,7 @@ class WeightUpdates:
             raise UtilityError(gathering.lost)
 
     def _replacing(self) -> Reloader:
-        """Return the reloader. Raises UtilityError where weights cannot be replaced."""
+        """Return the reloader. Raises UtilityError when weights cannot be replaced."""
         config = self._config
         if self._reloader is None:
             raise UtilityError("The executor of this engine does not replace weights.")
@@ -178,7 +178,7 @@ class WeightUpdates:
         self._discard(sources)
 
     def _discard(self, sources: Iterable[WeightSource]) -> None:
-        """Drop staged sources, and the memory of all tensors that neither this engine nor the next one would read."""
+        """Drop staged sources, and free all tensors that neither this engine nor the next one would read."""
         if self._reloader is None:
             return
         for source in sources:
@@ -187,7 +187,7 @@ class WeightUpdates:
 
 
 def _as_version(given: object) -> str | None:
-    """Raise UtilityError for a version that cannot stand in a header."""
+    """Return the version. Raises UtilityError for one that cannot be sent in a header."""
     try:
         return msgspec.convert(given, Version | None)
     except UNREADABLE as error:
@@ -195,7 +195,7 @@ def _as_version(given: object) -> str | None:
 
 
 def _as_update(given: dict[str, Any]) -> WeightUpdate:
-    """Raise UtilityError naming a wrong field."""
+    """Decode an update. Raises UtilityError that names a wrong field."""
     try:
         return msgspec.convert(given, WeightUpdate)
     except UNREADABLE as error:
