@@ -54,7 +54,7 @@ def raise_limits() -> None:
             f"The stack of this process is limited to {stack >> 10} KB; the server needs at least "
             f"{LEAST_STACK_BYTES >> 10} KB. Raise the limit with `ulimit -s 8192`, or where the service is defined."
         )
-    threading.stack_size(min(stack, STACK_BYTES))  # threads started earlier keep the system's default
+    threading.stack_size(min(stack, STACK_BYTES))  # the system's default was fixed before the limit was raised
 
 
 def fit_connections(server: ServerConfig) -> ServerConfig:

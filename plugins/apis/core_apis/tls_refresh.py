@@ -77,7 +77,7 @@ class TlsRefresh:
 
 
 def _no_password() -> str:
-    """Return no password, instead of asking for one at the terminal, which would stop the server."""
+    """Raise an error instead of asking for a password at the terminal, which would stop the server."""
     raise ssl.SSLError("the key is encrypted, and nobody is asked for its password; store it without one")
 
 

@@ -69,4 +69,4 @@ async def start_front(resolution: Resolution) -> tuple[AsyncEngine, dict[str, An
 
 
 def _ignore(client: ZmqClient) -> None:
-    """Nobody asks which client is in use."""
+    """Do nothing: a frontend does not report which client is in use."""

@@ -17,9 +17,9 @@ NEXT_LINE_S = 30.0
 
 
 class Waiting:
-    """whom: that is waited for. patience_s: how long. clock: seconds.
+    """The wait for the other end. whom: its name. patience_s: time limit. clock: seconds.
 
-    trouble: what stood in the way last, a clause; empty: nothing is known.
+    trouble: the latest obstacle, a clause; empty: nothing is known.
     """
 
     def __init__(self, whom: str, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
