@@ -46,7 +46,7 @@ class Exchange:
     kind:     the kind of body; its preparation and the journal use this name.
     identify: returns the answer's id, from the request and the prepared body.
     answer:   returns the `Answer`, from the server's context, the prepared body, the answer's id, and the seconds since
-    the epoch at which it was created.
+              the epoch at which it was created.
     lasts:    whether its streams outlive their connections, if a journal is kept.
     headers:  returns additional headers of the answer, from its id.
     done, failed: the end of a successful stream, and of a failed one.

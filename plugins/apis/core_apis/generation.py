@@ -40,7 +40,7 @@ class PromptRun:
     user: the user of the request, for the fair policy.
     arrival: the request's place in the queue until here.
     outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
-    that still runs. It raises RequestError, EngineDeadError or GenerationError.
+        that still runs. It raises RequestError, EngineDeadError or GenerationError.
     """
 
     again = False

@@ -52,7 +52,7 @@ class Lane:
     most_jobs:    maximum number of jobs that are sent to it at once.
     job_seconds:  time limit of one job, after which the process is killed.
     idle_seconds: time without a job after which the process is ended; None: it stays, and is replaced at once when it
-    ends.
+        ends.
     niceness:     of the process, beyond the server's.
     """
 

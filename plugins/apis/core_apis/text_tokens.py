@@ -22,7 +22,7 @@ class TextTokens:
     """The tokenizer of texts, with the limits of one server.
 
     max_model_len: tokens that the context holds. most: how many of them a prompt may fill. contents: encodes prompts
-    that a template has rendered; every other text may hold control tokens.
+        that a template has rendered; every other text may hold control tokens.
     """
 
     def __init__(self, tokenizer: Tokenizer, contents: ContentEncoder, max_model_len: int, most: int) -> None:

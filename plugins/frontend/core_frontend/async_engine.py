@@ -194,7 +194,7 @@ class AsyncEngine:
         """Drop all cached prefixes; return False if running requests still hold blocks.
 
         restart: whether those requests are restarted first, with the tokens that they have. Raises EngineDeadError, or
-        EngineStalledError when the engine is silent for longer than allowed.
+            EngineStalledError when the engine is silent for longer than allowed.
         """
         limit = self.config.stall_timeout_s
         try:

@@ -16,7 +16,7 @@ def late_chunks(num_tokens: int, size: int, spans: Sequence[Span] | None) -> Lat
     """Return the parts of a text of `num_tokens` tokens, each of `size` tokens except the last one.
 
     spans: the index of each token's first character, and of the one after its last; equal for a special token. None:
-    unknown.
+        unknown.
     """
     chunks = []
     for begin in range(0, num_tokens, size):

@@ -133,11 +133,11 @@ class LLM(PoolingMethods, LLMEngine):
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
         chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the engine argument, or
-        the checkpoint's default one, or with tools its one for tools. The other options go to the template.
+            the checkpoint's default one, or with tools its one for tools. The other options go to the template.
         tools: definitions in OpenAI's form, functions or custom ones. Each answer is then parsed into text, reasoning
-        and calls: `output.outputs[0].parts`.
+            and calls: `output.outputs[0].parts`.
         tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The
-        answer is constrained to it, and to the schemas of tools that are `strict`.
+            answer is constrained to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
         explain, options: see `generate`.
         """
@@ -216,7 +216,7 @@ class LLM(PoolingMethods, LLMEngine):
         """Call a function or method on the worker; return its answer in a list of one.
 
         method: a function, which is called with the worker first, or the name of one of the worker's methods; the names
-        of `core_frontend.library.named_calls` are our own methods.
+            of `core_frontend.library.named_calls` are our own methods.
         timeout: no effect: the worker is in this thread.
         Raises RequestError for a name that the worker does not have.
         """

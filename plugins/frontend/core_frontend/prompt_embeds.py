@@ -57,8 +57,8 @@ def read_embeds(prompt: Mapping[str, Any], model: ModelConfig) -> PromptEmbeds |
     """Return the embeddings of a prompt; None if it has none.
 
     prompt: may have `prompt_embeds` (a tensor or an array of floats [num_tokens, size], or a `PromptEmbeds`), and
-    `prompt_is_token_ids` (for each position whether its token counts), which must be False for all of them. Raises
-    RequestError.
+        `prompt_is_token_ids` (for each position whether its token counts), which must be False for all of them. Raises
+        RequestError.
     """
     given = prompt.get(KEY)
     flags = prompt.get(FLAGS)

@@ -47,7 +47,7 @@ class RequestTerms:
     explain:       facts for the explanation; None: no explanation is wanted.
     recorder:      stores the request's outputs, and knows the earlier ones; None: they are not stored.
     gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
-    may change it.
+                   may change it.
     """
 
     priority: int = 0

@@ -56,7 +56,7 @@ class TextPairs:
 
     max_model_len: maximum number of tokens of a pair.
     chat_template: Jinja source that the user gave, or None; it takes precedence over the checkpoint's own, and that
-    over the built-in knowledge of the model.
+        over the built-in knowledge of the model.
     limits: of rendering it.
     """
 

@@ -53,7 +53,7 @@ class ServerMetrics:
 
     registry: holds what this process counts; on the page, the scheduler's state comes before it.
     tokens, times, sizes: of requests. ends: completions by how they ended. recovery: pauses after the death of an
-    engine.
+        engine.
     stats: returns the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.

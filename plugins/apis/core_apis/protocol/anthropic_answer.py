@@ -69,7 +69,7 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
     """A whole answer, or in `message_start` its beginning.
 
     stop_reason: `end_turn`, `max_tokens`, `stop_sequence`, `tool_use`, `model_context_window_exceeded`, or None at
-    first.
+        first.
     stop_sequence: the one that ended it.
     explain, timings: of a whole answer, if they were requested.
     """

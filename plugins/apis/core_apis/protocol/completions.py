@@ -26,7 +26,7 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
 
     prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report.
     prompt_embeds: prompts that are embeddings, which come before those of `prompt`: base64 of a tensor in a file of
-    torch.save or safetensors, or a list of these.
+        torch.save or safetensors, or a list of these.
     """
 
     prompt: str | list[Any] | None = None

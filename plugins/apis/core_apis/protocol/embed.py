@@ -35,7 +35,7 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
     input_type: purpose of the vectors: the prompt of this name in the checkpoint's files is put before each text.
     truncate, max_tokens: a text longer than the model's limit, or than `max_tokens`, is truncated (END) or refused
-    (NONE).
+        (NONE).
     """
 
     texts_given: list[Any] | None = msgspec.field(default=None, name="texts")

@@ -70,7 +70,8 @@ class HealthAnswer(msgspec.Struct):
     """The server is healthy.
 
     state:           `serving`: a request is computed. In all other states requests are accepted and wait: `recovering`:
-    the engine is being restarted; `draining`: current requests end first; `paused`, `sleeping`, `updating weights`.
+                     the engine is being restarted; `draining`: current requests end first; `paused`, `sleeping`,
+                     `updating weights`.
     engine_restarts: number of engines that were started because one had died.
     last_deaths:     the newest of these deaths, oldest first.
     journal:         why the request journal accepts no requests, if that is so.

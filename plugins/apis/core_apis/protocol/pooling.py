@@ -70,9 +70,9 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
     input: a text, token ids, or a list of either.
     encoding_format: numbers as JSON (float); base64 of them; one bit per number (whether it is positive), packed into
-    8-bit integers, signed (binary) or unsigned (ubinary); or the body is all vectors concatenated (bytes, with a header
-    `metadata` that gives the position of each, or bytes_only, without it). Jina calls it encoding_type or
-    embedding_type.
+        8-bit integers, signed (binary) or unsigned (ubinary); or the body is all vectors concatenated (bytes, with a
+        header `metadata` that gives the position of each, or bytes_only, without it). Jina calls it encoding_type or
+        embedding_type.
     embed_dtype, endianness: of base64 and bytes; float32, little-endian by default.
     prompt_name: name of the prompt in the checkpoint's files that is put before each text; empty: none.
     late_chunking_params: for token vectors, the number of tokens whose mean replaces their vectors.
@@ -139,7 +139,7 @@ class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True)
     """Texts to pool.
 
     task: a vector per text (embed) or per token (token_embed), or the classes of either (classify, token_classify);
-    None: the first of these that the model supports. activation: an older name of use_activation.
+        None: the first of these that the model supports. activation: an older name of use_activation.
     """
 
     task: PoolingTask | None = None
@@ -155,7 +155,7 @@ class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     """Texts to classify.
 
     input: a text, token ids, or a list of either. use_activation: whether numbers become probabilities; activation: its
-    older name.
+        older name.
     """
 
     input: str | list[Any] | None = None

@@ -18,7 +18,7 @@ class OutputItems:
     """The items of one response. whole: those that have ended.
 
     summarized: whether reasoning is reported as a summary. sealed: whether it also comes in the form that clients send
-    back.
+        back.
     """
 
     def __init__(

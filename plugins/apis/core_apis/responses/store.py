@@ -40,7 +40,7 @@ class ResponseStore:
     another's.
 
     keeper: None: nothing outlives the server. clock: seconds. num_tenants: number of tenants that share places and
-    bytes.
+        bytes.
     """
 
     def __init__(

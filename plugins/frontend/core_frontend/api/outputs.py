@@ -70,9 +70,9 @@ class CompletionOutput:
     finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
     specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked
-    for them.
+                   for them.
     token_ends:    for each token the number of characters of `text` up to its end; empty likewise. The last tokens may
-    have no text yet.
+                   have no text yet.
     parts:         the parsed answer, if `LLM.chat` was given tools; else None.
     """
 

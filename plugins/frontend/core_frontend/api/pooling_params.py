@@ -47,14 +47,14 @@ class PoolingParams(
     """How the hidden states of a text become an answer.
 
     task: `embed` (one vector per text) or `token_embed` (one per token), `classify` or `token_classify` (the classes of
-    either); None: the task of the method or route.
+        either); None: the task of the method or route.
     dimensions: numbers of a vector to keep, from its start; None: all.
     use_activation: whether vectors are normalized to length 1, and classes become probabilities; None: as the model's
-    files say.
+        files say.
     normalize, activation: older names of the same.
     late_chunking_params: for `token_embed`, one vector for several tokens instead of one per token.
     truncate_prompt_tokens: number of tokens at the start of a longer text that count; -1: as many as the model accepts;
-    None: a longer text is refused.
+        None: a longer text is refused.
     """
 
     task: PoolingTask | None = None

@@ -44,7 +44,7 @@ class AsyncLLM(AbsentNames):
     """A model in a process of its own. Use it from one event loop.
 
     model: path or hub name; None is the embedded default. Every keyword is an engine argument. Raises ConfigError with
-    all problems together.
+        all problems together.
 
     The process is started by the first call that needs it, or by `start`. `shutdown` ends it, and so does the end of an
     `async with` block or of the program.
@@ -249,7 +249,7 @@ class AsyncLLM(AbsentNames):
         """Call a method by name in the engine; return its answer in a list of one.
 
         method: one of `core_frontend.library.named_calls`; the engine is another process, so nothing else is called
-        there.
+            there.
         timeout: seconds; None: no limit.
         Raises RequestError for another name or for arguments that it does not take, TimeoutError.
         """

@@ -28,7 +28,7 @@ class BeamSearchParams(msgspec.Struct, metaclass=HintedMeta, kw_only=True, forbi
     ignore_eos: continue after the end-of-sequence token.
     temperature: no effect: beams are compared by the model's own probabilities.
     length_penalty: a beam's score is its log probability, divided by the number of its tokens after the prompt to this
-    power.
+        power.
     include_stop_str_in_output: whether a beam's tokens include the end-of-sequence token.
     """
 

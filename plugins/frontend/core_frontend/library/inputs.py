@@ -45,7 +45,7 @@ class EmbedsPrompt(TypedDict):
     """A prompt of embeddings, for an engine with `enable_prompt_embeds`.
 
     prompt_embeds:       a tensor or an array of floats [tokens, hidden size], in the form of the model's own embedding
-    rows.
+                         rows.
     prompt_token_ids:    the tokens that they stand for, if those are known: penalties and drafts use them.
     prompt_is_token_ids: False for every token.
     prompt:              the text, to be shown in outputs.

@@ -200,7 +200,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         """Drop all cached prefixes; return False if blocks are still in use.
 
         reset_running_requests: whether running requests are restarted first, with the tokens that they have; then it
-        returns True.
+            returns True.
         options: vLLM's other keywords; unsupported ones are refused by name unless they have no effect.
         """
         refuse_keywords(options, self.reset_prefix_cache)

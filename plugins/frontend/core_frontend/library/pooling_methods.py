@@ -95,7 +95,7 @@ class PoolingMethods:
         prompts: as in `generate`.
         pooling_params: one for all, one for each, or None.
         prompt_name: name of the prompt in the checkpoint's files that is put before each text; None: their default one,
-        if they have one; empty: none.
+            if they have one; empty: none.
         options: see `PoolingOptions`.
         Raises RequestError before anything runs if any text or parameter is wrong.
         """
@@ -117,8 +117,8 @@ class PoolingMethods:
         """Return the pooled hidden states, or the output of the model's head, as torch tensors.
 
         pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]); for models with a head `classify`
-        (float32 [N]) or `token_classify` (float32 [T, N]); None: the first of these that the model supports. Everything
-        else is as in `embed`.
+            (float32 [N]) or `token_classify` (float32 [T, N]); None: the first of these that the model supports.
+            Everything else is as in `embed`.
         """
         given = self._prompted(prompts, prompt_name)
         return [as_tensor(whole) for whole in self._told(self.encode, pooling_task, given, pooling_params, options)]

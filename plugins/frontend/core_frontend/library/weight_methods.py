@@ -28,7 +28,7 @@ class WeightMethods:
 
         level: 1 stores the prepared weights in a file, 2 reads them from the checkpoint again.
         mode: for unfinished requests: `abort` ends them, `keep` continues them later; `wait` is refused, since only the
-        caller can compute them.
+            caller can compute them.
         Raises UtilityError.
         """
         self._call("sleep", level=level, mode=mode)
@@ -59,7 +59,7 @@ class WeightMethods:
         request: a `WeightUpdate`, a mapping of its fields, or, as in vLLM, either of them under `update_info`.
         mode: as in `sleep`, for unfinished requests; continued ones use the new weights.
         fields: of `WeightUpdate`, in place of `request`: `path`, `names`, `shared_memory`, `tensors`, `weight_version`,
-        `frees_first`.
+            `frees_first`.
         Raises RequestError or UtilityError if something does not fit; then nothing has changed.
         """
         update = as_update(request, fields)
