@@ -30,7 +30,7 @@ class BodyKind:
     decode:  converts bytes into the argument of `prepare`. Raises RequestError.
     prepare: runs the steps up to what the engine, or the answer, needs. Raises RequestError.
     result:  the type that `prepare` returns; a Struct, which can be sent between processes.
-    renders: whether it may render a template. The cost of that cannot be told from the size, so it never runs on the
+    renders: whether it may render a template. The cost of that does not follow from the size, so it never runs on the
         event loop.
     pairs:   whether its texts may be read in pairs: one text is then tokenized once per partner.
     """

@@ -67,7 +67,7 @@ class ClientGone(CoreError):
 
 
 class ErrorObject(msgspec.Struct):
-    """OpenAI's error object."""
+    """OpenAI's error object. param: the field of the request that is wrong, if there is one."""
 
     message: str
     type: str

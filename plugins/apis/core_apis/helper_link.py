@@ -48,7 +48,7 @@ class HelperLink(asyncio.Protocol):
     """One connection to one process.
 
     on_idle: called when there is no job left.
-    on_end: called with this link when the process has closed its end, or was told to.
+    on_end: called with this link when the process has closed its end, or was asked to end.
     end_process: kills the process.
     """
 

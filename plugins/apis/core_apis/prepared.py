@@ -73,7 +73,7 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct):
-    """One prompt.
+    """One prompt of a request, tokenized.
 
     text: None if the client sent token ids.
     second: for a pair of texts, the index of the second one's first token; 0: it is one text.

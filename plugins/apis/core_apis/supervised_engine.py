@@ -68,7 +68,7 @@ class SupervisedEngine:
         return started
 
     def forgive(self, num_deaths: int) -> None:
-        """Do not count the latest deaths against the engine: an API process has found that one request caused them."""
+        """Do not count the latest deaths against the engine: an API process has attributed them to one request."""
         if self._source is not None:
             self._source.forgive(num_deaths)
 

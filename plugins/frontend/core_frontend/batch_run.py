@@ -28,7 +28,7 @@ def run_batch(
     """Run all entries and return their final outputs in the same order.
 
     On an interruption every request is aborted and its blocks are released before the exception propagates. A
-    KeyboardInterrupt is raised anew from here, because the traceback of the interrupted step would mean nothing to the
+    KeyboardInterrupt is replaced by a new one from here, because the traceback of the interrupted step would mean nothing to the
     user.
     """
     bar = ProgressBar(len(entries), progress)
@@ -127,7 +127,7 @@ class ProgressBar:
         self._bar.update(1)
 
     def close(self) -> None:
-        """Finish the bar."""
+        """Close the bar, if one is shown."""
         if self._bar is not None:
             self._bar.close()
 

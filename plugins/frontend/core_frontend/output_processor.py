@@ -35,7 +35,7 @@ class ProcessedOutputs:
     """The result of one message of the engine.
 
     outputs: one for each request with something to report.
-    stopped: choices that matched a stop string; the engine must be told to drop them.
+    stopped: choices that matched a stop string; the engine must still be asked to drop them.
     """
 
     outputs: list[RequestOutput] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Estimates of when a resource becomes free again, from when it became free before.
 
 Owns: `Pace` (places of a queue, by the rate at which they became free) and `Durations` (running requests, by how long
-others ran). Never does: refuse. Called by: a share of the queue, to tell a client when to come back.
+others ran). Never does: refuse. Called by: a share of the queue, for the `Retry-After` of a refusal.
 
 Each promises increasing times to successive clients: the second refused client gets a later time than the first, so
 they do not all come back for the same place.

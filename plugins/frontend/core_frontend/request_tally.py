@@ -30,7 +30,7 @@ class Buckets:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
+        """Add a value to its bucket and to the total."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 

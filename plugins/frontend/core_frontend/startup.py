@@ -26,12 +26,12 @@ class Resolved(Protocol):
 
     @property
     def engine(self) -> EngineConfig:
-        """Return the configuration."""
+        """Return the engine's part of the configuration."""
         ...
 
     @property
     def manifest(self) -> CheckpointManifest:
-        """Return the checkpoint."""
+        """Return the manifest of the checkpoint."""
         ...
 
     def without(self, error: PluginError) -> Self:

@@ -24,7 +24,7 @@ class StatsLog:
         self._num_tokens = 0
 
     def record(self, message: EngineOutputs) -> None:
-        """Count one step."""
+        """Count one step; log a line if the interval is over."""
         self._num_tokens += message.num_tokens
         elapsed = time.monotonic() - self._since
         if elapsed < self._interval_s:

@@ -23,7 +23,7 @@ One more such death is proof.
 """
 
 ENOUGH_FROM_OUTSIDE: Mapping[str, int] = MappingProxyType({"killed": 4, "out_of_memory": 4})
-"""The same by causes that usually have nothing to do with any request; there a death with a single request counts once.
+"""The limits for causes that usually have nothing to do with any request; a death with a single request then counts once.
 """
 
 

@@ -28,7 +28,7 @@ METRIC = re.compile(r"([a-z][a-z0-9_]*)\{([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One diagram.
+    """One diagram of the dashboard.
 
     unit:    Grafana's id of it.
     queries: name in the legend → expression, in which `NAME{}` stands for our metric of that name, of the chosen model.

@@ -29,7 +29,7 @@ class LoopCollector(Collector):
         self._watch = watch
 
     def collect(self) -> Iterable[Metric]:
-        """Return both metrics."""
+        """Return both metrics; the collector is called at each scrape."""
         text = "Callbacks of the event loop that took longer than --max-callback-ms."
         counter = CounterMetricFamily(self._prefix + "slow_callbacks", text, labels=("model_name",))
         counter.add_metric(self._labels, self._watch.num_slow)

@@ -64,7 +64,7 @@ class JournalDirectory:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Release the lock."""
+        """Release the lock, so that another process may open the journal."""
         os.close(self._lock)
 
     def _check(self) -> None:

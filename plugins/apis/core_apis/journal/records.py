@@ -123,7 +123,7 @@ class Ended(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One record.
+    """One record of the journal.
 
     entry, number, kind: see above. data: the whole frame; start: its offset in the bytes that were read.
     """

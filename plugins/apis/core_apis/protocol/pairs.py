@@ -66,7 +66,7 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
         return self._names()[1]
 
     def sides(self) -> tuple[list[Text], list[Text]]:
-        """Return both lists."""
+        """Return both lists, each under whichever name the request gives it."""
         one, other = self._names()
         first = texts_of(one, getattr(self, one))
         second = texts_of(other, getattr(self, other))

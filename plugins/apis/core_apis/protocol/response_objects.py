@@ -118,7 +118,7 @@ class OutputTokensDetails(msgspec.Struct):
 
 
 class ResponseUsage(msgspec.Struct):
-    """Counts in tokens."""
+    """The usage of one response, in tokens."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails

@@ -84,7 +84,7 @@ class Agreement:
         return found
 
     def take(self, other: Hello) -> None:
-        """Accept this engine."""
+        """Accept this engine; later ones must be able to replace it."""
         if self.hello is None:
             self.hello = other
 

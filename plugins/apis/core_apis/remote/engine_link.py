@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 RETRY_S = 0.2
 BUSY_S = 2.0
-"""Seconds until a frontend that has another engine is asked again."""
+"""Seconds until the next attempt at a frontend that has another engine."""
 MOST_UNHEARD_BYTES = 1 << 28
-"""Bytes of answers that may be held in memory while the network fails. A live frontend sends something every second."""
+"""Bytes of answers that may be kept in memory while the network fails. A live frontend sends something every second."""
 
 
 class SessionOver(Exception):
@@ -58,7 +58,7 @@ class EngineLink:
         self._waiting = Waiting("the front", settings.patience_s)
 
     def tell(self, news: News) -> None:
-        """Report an engine event. A frontend that connects later is told of the current engine."""
+        """Report an engine event. A frontend that connects later receives the current engine's address."""
         self._engine = news.address if isinstance(news, EngineAt) else None
         # Not EngineGone: an engine that is gone for good ends this process, too.
         if isinstance(news, EngineAt | EngineDied):

@@ -34,7 +34,7 @@ class RemoteEngineSource(SharedEngineSource):
         self._link = link
 
     async def close(self) -> None:
-        """Close the link."""
+        """Close the link; its engine is not ended."""
         await self._link.close()
 
 

@@ -3,7 +3,7 @@
 Owns: `FrontLink`: the frontend's current engine, reports about it, and its channels. Never does: run requests, or know
 HTTP. Called by: the frontend's start; `LinkedEngine` sends through it.
 
-There is one engine at a time. Another one that connects meanwhile is told to ask again later, so that it can take over.
+There is one engine at a time. Another one that connects meanwhile is refused as busy and retries, so that it can take over.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class Open(msgspec.Struct, tag="open"):
 
 
 class Opened(msgspec.Struct, tag="opened"):
-    """The answer to `Open`. asked: its `now`. now: the engine's monotonic seconds."""
+    """The answer to `Open`. asked: the `now` of `Open`. now: the engine's monotonic seconds."""
 
     channel: int
     asked: float

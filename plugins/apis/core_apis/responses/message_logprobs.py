@@ -2,7 +2,7 @@
 
 Owns: that distinction. Never does: format them (`LogprobsFormatter` does). Called by: the writer and `OutputItems`.
 
-Tokens arrive before the events that they complete, so they are held until their kind is known.
+Tokens arrive before the events that they complete, so they are kept until their kind is known.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MessageLogprobs:
             self._num_latest = len(news)
 
     def drop(self) -> None:
-        """Drop the held entries, which were no text, except those of the latest output, whose text may still follow."""
+        """Drop the waiting entries, which were no text, except those of the latest output, whose text may still follow."""
         del self._waiting[: len(self._waiting) - self._num_latest]
 
     def of(self, text: str, *, begins: bool) -> list[TokenLogprob]:

@@ -132,7 +132,7 @@ class ResponseRun:
     def _suspend(self, error: EngineDeadError) -> None:
         """Stop for the next server, which continues.
 
-        Its events take the next numbers, so the event that tells readers why has none.
+        Its events take the next numbers, so the event that reports the reason has none.
         """
         entry = self.entry
         assert entry is not None, "what outlives the server is kept"

@@ -83,7 +83,7 @@ class ResponseStore:
             )
 
     def add(self, entry: StoredResponse) -> None:
-        """Store a response."""
+        """Store a response, and drop older ones that exceed the limits."""
         self._put(entry)
 
     def update(self, entry: StoredResponse) -> None:

@@ -63,7 +63,7 @@ def chat_request(body: ResponsesRequest, items: list[Item], tools: ChatTools) ->
         logprobs=wants_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         response_format=_response_format(body),
-        # Deltas even if no client streams: they tell which token belongs to which item.
+        # Deltas even if no client streams: they show which token belongs to which item.
         stream=bool(body.stream or body.background or wants_logprobs),
     )
 

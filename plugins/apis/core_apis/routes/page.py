@@ -55,7 +55,7 @@ HEADERS: Final = {
 
 @router.get("/")
 async def index(request: Request) -> Response:
-    """Return the page."""
+    """Return the page, which is the same for everybody and needs no key."""
     return page_answer(request, "index.html", "text/html")
 
 

@@ -33,7 +33,7 @@ async def pause(
 
 @router.post("/resume")
 async def resume(request: Request) -> Response:
-    """End a pause."""
+    """End a pause; waiting requests run."""
     check_names(request)
     await context_of(request).engine.control.resume()
     return json_response(StatusAnswer("resumed"))

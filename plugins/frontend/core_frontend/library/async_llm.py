@@ -205,7 +205,7 @@ class AsyncLLM(AbsentNames):
         await control.pause("wait" if wait_for_inflight_requests else mode, clear_cache=clear_cache)
 
     async def resume_generation(self) -> None:
-        """End a pause."""
+        """End a pause; waiting requests run."""
         await (await self._running()).control.resume()
 
     async def is_paused(self) -> bool:

@@ -54,7 +54,7 @@ class BeamSearchParams(msgspec.Struct, metaclass=HintedMeta, kw_only=True, forbi
 
 @dataclass(slots=True)
 class BeamSearchSequence:
-    """One beam.
+    """One beam of a search.
 
     tokens: of prompt and output.
     logprobs: for each output token the most likely ones.

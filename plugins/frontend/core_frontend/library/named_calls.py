@@ -41,7 +41,7 @@ class Reload(Call):
 
 
 class Sleep(Call):
-    """Release memory."""
+    """Release the memory of weights and cache."""
 
     level: int = 1
     mode: PauseMode = "abort"
@@ -52,7 +52,7 @@ class Sleep(Call):
 
 
 class WakeUp(Call):
-    """Restore memory."""
+    """Restore the memory that `Sleep` released."""
 
     tags: list[MemoryPart] | None = None
 
@@ -73,7 +73,7 @@ class Update(Call):
 
 
 class BeginUpdate(Call):
-    """Collect updates."""
+    """Collect updates until `FinishUpdate`."""
 
     is_checkpoint_format: bool = True
 

@@ -30,7 +30,7 @@ class StepCounts(EngineObserver):
         stats.step_sizes = list(self.row)
 
     def finished(self, step: Step) -> None:
-        """Count one step."""
+        """Count one step in the bucket of its size."""
         num_tokens = step.plan.total_num_tokens
         bucket = bisect_left(STEP_BOUNDS, num_tokens)
         self.row[bucket] += 1
