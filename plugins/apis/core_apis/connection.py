@@ -145,6 +145,7 @@ class Connection(HttpToolsProtocol):
 
         A request that the client has begun to send meanwhile gets the full time limit from now.
         """
+        # Read first: the base class starts this request and removes it from the pipeline.
         upcoming = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self._last_word and upcoming is None and not self.transport.is_closing():
@@ -164,6 +165,7 @@ class Connection(HttpToolsProtocol):
         if self.busy:
             self._refuse_later(error)
             return
+        # An answer may come before the whole body; a refusal would then be a second answer to the same request.
         answered = self._in_body and self.cycle.response_complete
         self._disconnect_running()
         if answered:

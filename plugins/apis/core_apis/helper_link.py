@@ -141,6 +141,7 @@ class HelperLink(asyncio.Protocol):
 
     def _answer(self, answer: Answer) -> None:
         job = self._jobs.popleft()
+        # The time of the next job counts from here.
         self._first_since = self._loop.time()
         if answer.last:
             self.is_open = False

@@ -57,6 +57,7 @@ class JsonPieces:
                 yield piece
                 continue
             for part in self._parts[int(piece)]:
+                # Entries of a list may contain placeholders themselves.
                 if MARK in part:
                     yield from self._spelled_out(part)
                 else:

@@ -191,6 +191,7 @@ class PreparationHelper:
         task = asyncio.ensure_future(_reap(link, process))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        # Only a process that retired is replaced at once; one that died is replaced by the next job.
         if is_current and link.is_retired and self.lane.idle_seconds is None and not self._closed:
             self._start().add_done_callback(_note_failure)
 

@@ -83,6 +83,7 @@ async def serve_requests(
     os.nice(NICENESS)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
+    # Everything imported and built so far lives for ever; later collections need not look at it again.
     gc.freeze()
     try:
         while not (server.started or serving.done()):

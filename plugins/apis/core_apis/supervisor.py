@@ -93,6 +93,7 @@ class Supervisor:
                 on_ready()
             await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
+                # Probes and streams can still learn of the death, unless a signal ends this wait.
                 await asyncio.wait({stop}, timeout=DEATH_NOTICE_SECONDS)
             await self._end_children(second)
         finally:
@@ -161,6 +162,7 @@ class Supervisor:
         """Make a process serve, and act on its messages until it hangs up."""
         await self.engine.runs.wait()
         child.begin(self._begin(child.number))
+        # The end may have begun while this process waited for the engine.
         if self._ending:
             child.stop(at_once=False)
         while (message := await child.receive()) is not None:

@@ -52,6 +52,7 @@ def bits(numbers: Float32, *, signed: bool) -> list[Any]:
 def _bfloat16(numbers: Float32) -> NDArray[np.uint16]:
     """Return the upper halves of float32 numbers, rounded."""
     bits = np.ascontiguousarray(numbers, np.float32).view(np.uint32)
+    # Half a unit in the last place, or just less if the kept half is even, so that ties round to even.
     to_even = ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
     return ((bits + to_even) >> np.uint32(16)).astype(np.uint16)
 
@@ -62,6 +63,7 @@ def _eight_bits(numbers: Float32, form: str) -> NDArray[np.uint8]:
     sizes = np.abs(numbers.astype(np.float64))
     codes = np.searchsorted(middles, sizes, side="left")
     nearest_middle = middles[np.minimum(codes, len(middles) - 1)]
+    # A value exactly in the middle takes the even code.
     codes += (nearest_middle == sizes) & (codes % 2 == 1)
     signs = np.signbit(numbers).astype(np.uint8) << np.uint8(7)
     return codes.astype(np.uint8) | signs

@@ -28,8 +28,8 @@ def run_batch(
     """Run all entries and return their final outputs in the same order.
 
     On an interruption every request is aborted and its blocks are released before the exception propagates. A
-    KeyboardInterrupt is replaced by a new one from here, because the traceback of the interrupted step would mean nothing to the
-    user.
+    KeyboardInterrupt is replaced by a new one from here, because the traceback of the interrupted step would mean
+    nothing to the user.
     """
     bar = ProgressBar(len(entries), progress)
     try:

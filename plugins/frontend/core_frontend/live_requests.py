@@ -67,6 +67,7 @@ class LiveRequests:
         for step in recorder.past:
             outputs = [msgspec.structs.replace(output, request_id=request_id) for output in step]
             self.streams.deliver(self.states.process(outputs).outputs)
+        # A request with recorded outputs has its first output already, so it does not wait.
         if recorder.past:
             self.queue.leave(request_id)
         self._recorders[request_id] = recorder
@@ -76,6 +77,7 @@ class LiveRequests:
     def take(self, message: EngineOutputs) -> ProcessedOutputs:
         """Deliver a message of the engine to the readers of its outputs."""
         for news in message.outputs:
+            # With its first tokens a request no longer waits.
             if news.start == 0:
                 self.queue.leave(news.request_id)
         if self._recorders:

@@ -61,6 +61,7 @@ async def start_with_fallbacks(
             if not isinstance(error, PluginError):
                 raise
             resolution = await asyncio.to_thread(resolution.without, error)
+            # The spawned process has been used by the failed start.
             process = None
         else:
             return resolution, source, client, tokenizer
@@ -80,6 +81,7 @@ async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource)
     except BaseException:
         starting.cancel()
         await asyncio.gather(loading, starting, return_exceptions=True)
+        # The engine may have come up although the tokenizer failed.
         if not starting.cancelled() and starting.exception() is None:
             await starting.result().close()
         await source.close()

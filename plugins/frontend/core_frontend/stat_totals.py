@@ -61,6 +61,7 @@ class StatTotals:
         last = msgspec.structs.asdict(self.latest)
         totals = {name: count for name, count in last.items() if name not in STATES}
         self.latest = SchedulerStats(num_waiting=num_waiting, **totals)
+        # `take` adds these to the statistics of the next engine.
         totals["num_timeouts"] -= self._num_overdue
         self._past = totals
 

@@ -93,6 +93,7 @@ class BestEffortStream(io.TextIOBase):
                 self._waiting = []
                 self._held = 0
                 self._left_out = 0
+                # Set within the lock: `drain` must not return between this and the write.
                 self._busy = True
             lost = self._put(data, lost) + left_out
 

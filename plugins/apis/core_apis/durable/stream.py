@@ -144,6 +144,7 @@ class DurableStream:
     async def _end(self, log: EventLog, epoch: int, last: bytes) -> None:
         """Append the last event, and replace the stream's records by its stored form."""
         self._add(log, epoch, last)
+        # Closed first: readers need not wait until the events are packed.
         log.close()
         self.packed = await asyncio.to_thread(_packed, log.events)
         self.ended_at = now()

@@ -70,6 +70,7 @@ class Segments:
             dirty = [segment for segment in self._files if segment.dirty]
             for segment in dirty:
                 segment.dirty = False
+        # Outside the lock, so that records can be appended while the disk syncs.
         for segment in dirty:
             if segment.descriptor is not None:
                 os.fsync(segment.descriptor)
@@ -92,6 +93,7 @@ class Segments:
             with self._lock:
                 if counts(frame):
                     self._append(frame.data)
+        # The copies must be on the disk before their original is removed.
         self.sync()
         with self._lock:
             self._files.popleft()

@@ -176,6 +176,7 @@ class Writer:
                 self._try_again()
 
     def _sync(self) -> None:
+        # Read before the sync, which does not cover records that are written while it runs.
         count = self._num_written
         try:
             self._segments.sync()
@@ -185,6 +186,7 @@ class Writer:
                 self._work.set()  # there may be more such files, and they follow at once
         except Exception as error:
             self._fail(_why(error))
+            # Wakes the waiting callers, which then see `problem`.
             self._loop.call_soon_threadsafe(self.synced.reach, count)
 
     def _try_again(self) -> None:

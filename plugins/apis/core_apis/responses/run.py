@@ -87,6 +87,7 @@ class ResponseRun:
                     events += await self._pushed(first)
                 while True:
                     if events:
+                        # A client must not see an event that a later server could contradict.
                         if self._trail is not None:
                             await self._trail.written()
                         yield self._noted(events)
