@@ -78,7 +78,7 @@ class Body:
 
 
 async def read_body(request: Request, body: Body) -> bytearray:
-    """Yield the bytes of the request's body, and keep their room until the context ends.
+    """Read the request's body into `body`, and return its bytes.
 
     Raises RequestError with status 413, 415 or 503, ClientGone.
     """

@@ -52,7 +52,7 @@ class EngineNews:
         await self._changed.wait()
 
     async def obituary(self, address: str, patience_s: float | None = OBITUARY_S) -> EngineDeadError | None:
-        """Wait for the cause of death of the engine at `address`; None if it is not reported in time.
+        """Return the cause of death of the engine at `address`, once it is reported; None if that takes too long.
 
         patience_s: seconds to wait; None: no limit.
         """

@@ -38,7 +38,7 @@ UNREADABLE = "unreadable_arguments"
 class Blocks:
     """The blocks of one answer, in order. num_calls: number of complete calls so far.
 
-    omits_thinking: a thinking block carries only its signature, computed over an empty text.
+    omits_thinking: whether a thinking block has only a signature, that of an empty text.
 
     White space before a block belongs to a block only if text follows: clients may not send back blocks of nothing
     else.

@@ -19,7 +19,7 @@ DIGEST_CHARACTERS = 32
 
 
 def signature(thinking: str) -> str:
-    """Return the signature of a text: a marker of this server's kind and a checksum."""
+    """Return the signature of a text: the prefix `OURS`, and a checksum."""
     data = thinking.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(data).hexdigest()
     return OURS + digest[:DIGEST_CHARACTERS]

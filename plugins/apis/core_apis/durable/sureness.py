@@ -39,7 +39,7 @@ class Sureness:
         self._wake.set()
 
     async def covers(self, number: int) -> bool:
-        """Wait until it is known whether the event with this number is certain, and return it."""
+        """Whether the event with this number is certain; waits until that is known."""
         while number >= self.num_events and not self._is_final:
             self._wake.clear()
             await self._wake.wait()

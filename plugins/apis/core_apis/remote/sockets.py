@@ -71,8 +71,9 @@ class Link:
             raise
 
     async def trouble(self) -> str | None:
-        """Wait for the next connection event. None: a connection was lost; else a clause that says why one was not
-        made.
+        """Wait for the next connection event, and return what it means.
+
+        None: a connection was lost; else a clause that says why one was not made.
 
         The last messages of the other end can be read before its loss is reported.
         """

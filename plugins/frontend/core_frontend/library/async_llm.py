@@ -161,7 +161,7 @@ class AsyncLLM(AbsentNames):
         return ("generate",) if pooling is None else pooling.tasks
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether requests are traced: they are if a server receives the spans."""
+        """Whether requests are traced. They are not: only a server traces its requests."""
         return False
 
     @property
