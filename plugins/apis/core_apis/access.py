@@ -1,8 +1,8 @@
-"""Who may use which route.
+"""Access control: which callers may use which route.
 
-Owns: the class of every path of the engine's own APIs, the guard of all routes, and the refusal of callers who are not the
-operator. Never does: check keys (`core_apis.authentication` does). Called by: `core_apis.app`, which guards each route as
-its class says, and the APIs.
+Owns: the access class of every path of the engine's own APIs, the guard of all routes, and the refusal of callers who
+are not the operator. Never does: check keys (`core_apis.authentication` does). Called by: `core_apis.app`, which guards
+each route according to its class, and the APIs.
 
 The guard is part of the route, so a path cannot mean one thing to the guard and another to the router.
 """
@@ -88,22 +88,25 @@ ACCESS: Mapping[str, Access] = {
     **dict.fromkeys(_TENANT, "tenant"),
     **dict.fromkeys(_OPERATOR, "operator"),
 }
-"""The class of each path, by the path as the OpenAPI document writes it.
+"""The access class of each path, keyed by the path as the OpenAPI document writes it.
 
-public: no key is needed. tenant: any key. operator: what concerns all tenants, or shows the configuration.
+public: no key is needed. tenant: any key. operator: routes that affect all tenants, or show the configuration.
 """
 
 
 def access_of(path: str) -> Access:
-    """The class of one of the engine's own paths. Raises KeyError: a new route is in `ACCESS` before it is mounted."""
+    """Return the access class of one of the engine's own paths.
+
+    Raises KeyError for a path that is not in `ACCESS`: add a new route there before it is mounted.
+    """
     return ACCESS[path]
 
 
 def operators(config: ServerConfig) -> frozenset[Tenant]:
-    """The tenants that are the operator.
+    """Return the tenants that count as the operator.
 
-    Holders of an admin key, where there is one; else the holder of the only API key; else everybody, where there are no keys.
-    With several API keys and no admin key nobody is.
+    With an admin key: its holders. Without one, the holder of the only API key, or everybody if there are no keys at
+    all. With several API keys and no admin key there is no operator.
     """
     first = len(config.api_keys)
     if config.admin_api_keys:
@@ -114,7 +117,7 @@ def operators(config: ServerConfig) -> frozenset[Tenant]:
 
 
 def mount(app: FastAPI, router: APIRouter, access: Mapping[str, Access], allowed: frozenset[Tenant]) -> None:
-    """Add the routes of a router, those of the operator behind a guard.
+    """Add the routes of a router; routes of class `operator` get a guard.
 
     access: the class of each path. allowed: the tenants that are the operator.
     Raises KeyError for a path without a class.

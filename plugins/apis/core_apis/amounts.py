@@ -1,4 +1,4 @@
-"""How much a request may ask for: prompts, choices, tokens and log probabilities in all.
+"""Limits on the size of one request: prompts, choices, tokens and log probabilities in total.
 
 Owns: these checks. Never does: decode or tokenize. Called by: `core_apis.preparation`.
 """
@@ -14,11 +14,11 @@ from core_apis.prepared import PreparationSettings
 
 MAX_CHOICES = 4096
 NUMBERS_A_TOKEN = 4
-"""Numbers of vectors that count as much as a token of an answer: each is written with some 20 bytes."""
+"""Numbers of a vector that are charged as one token of an answer: each is written with about 20 bytes."""
 
 
 def check_choices(settings: PreparationSettings, prompts: Sequence[object], n: int) -> None:
-    """Refuse what could never be run at once, before anything is tokenized."""
+    """Refuse, before anything is tokenized, a request with more choices than could ever run at once."""
     for argument, most in settings.most_prompts.items():
         if len(prompts) <= most:
             continue
@@ -34,9 +34,9 @@ def check_choices(settings: PreparationSettings, prompts: Sequence[object], n: i
 
 
 def check_numbers(settings: PreparationSettings, pooling: Pooling, prompt_lens: Sequence[int]) -> None:
-    """Refuse texts whose vectors or classes could not be held: all numbers of all texts, or of all their tokens.
+    """Refuse texts whose vectors or classes would not fit in memory: all numbers of all texts, or of all their tokens.
 
-    pooling: what is asked for. prompt_lens: tokens of each text.
+    pooling: the requested task. prompt_lens: number of tokens of each text.
     """
     config = settings.pooling
     if config is None:
@@ -55,7 +55,7 @@ def check_numbers(settings: PreparationSettings, pooling: Pooling, prompt_lens: 
 
 
 def check_amount(settings: PreparationSettings, params: SamplingParams, prompt_lens: Sequence[int]) -> None:
-    """Refuse a request whose answer could not be held: tokens of all choices, with the log probabilities of each."""
+    """Refuse a request whose answer would not fit in memory: the tokens of all choices, with their log probabilities."""
     room = [settings.max_model_len - length for length in prompt_lens]
     wanted = room if params.max_tokens is None else [min(params.max_tokens, most) for most in room]
     tokens = params.n * sum(wanted) * (1 + _num_entries(settings, params.logprobs))
@@ -77,5 +77,5 @@ def check_amount(settings: PreparationSettings, params: SamplingParams, prompt_l
 
 
 def _num_entries(settings: PreparationSettings, logprobs: int | None) -> int:
-    """Log probabilities at one position. -1 stands for the whole vocabulary."""
+    """Return the number of log probabilities at one position; -1 stands for the whole vocabulary."""
     return settings.vocab_size if logprobs == -1 else logprobs or 0

@@ -1,6 +1,6 @@
-"""From the outputs of one choice to the events of its answer.
+"""Conversion of the outputs of one choice into the events of its answer.
 
-Owns: `AnswerParser`, and the count of its tokens of reasoning. Never does: know formats (`core_formats` does), or write an
+Owns: `AnswerParser`, and the count of reasoning tokens. Never does: know formats (`core_formats` does), or write an
 API's bodies. Called by: the writers.
 """
 
@@ -17,12 +17,13 @@ from core_tokens.detokenizer import Span
 
 
 class AnswerParser:
-    """One for each choice of an answer; it is given all outputs of that choice, deltas or one whole, in their order.
+    """The parser of one choice of an answer. It receives all outputs of that choice, as deltas or as one whole, in
+    order.
 
-    choice:    its number.
-    num_calls: calls that have ended whole.
-    cut:       whether the answer ended inside of a call.
-    reasoning_tokens: of all tokens so far, those of reasoning.
+    choice:    index of the choice.
+    num_calls: number of complete calls so far.
+    cut:       whether the answer ended inside a call.
+    reasoning_tokens: number of reasoning tokens among all tokens so far.
     """
 
     def __init__(self, prepared: PreparedChat, choice: int = 0) -> None:
@@ -46,7 +47,7 @@ class AnswerParser:
             )
 
     def push(self, completion: CompletionOutput) -> list[AnswerEvent]:
-        """The events that new text completes; all that are left when the choice has ended."""
+        """Return the events that new text completes, and all remaining events once the choice has ended."""
         if self._parser is None:
             return [TextDelta(completion.text)] if completion.text else []
         if self._counts:
@@ -62,12 +63,14 @@ class AnswerParser:
         return events
 
     def finish_reason(self, completion: CompletionOutput) -> str | None:
-        """The reason to report: `tool_calls` where the model stopped in order to call."""
+        """Return the reason to report: `tool_calls` if the model stopped in order to call a tool."""
         reason = completion.finish_reason
         return "tool_calls" if reason == "stop" and self.num_calls and not self.cut else reason
 
     def _push_by_token(self, parser: ResponseParser, completion: CompletionOutput) -> list[AnswerEvent]:
-        """As the parser's `push`, and count tokens of reasoning."""
+        """Push the tokens one by one, so that reasoning tokens can be counted; otherwise the same as the parser's
+        `push`.
+        """
         events: list[AnswerEvent] = []
         specials = deque(completion.specials)
         start = 0
@@ -84,8 +87,11 @@ class AnswerParser:
         return events + parser.push(completion.text[start:], rest)
 
     def _count(self, news: list[AnswerEvent]) -> None:
-        """Count one token. One within reasoning whose text is held back, such as white space, has its event with a later one;
-        before reasoning it is the marker."""
+        """Count one token by the events it caused.
+
+        A token of reasoning whose text is held back, such as white space, gets its event together with a later token.
+        Before reasoning begins, the token without an event is the marker.
+        """
         self._num_held += 1
         if not news:
             return

@@ -1,7 +1,7 @@
-"""The plan of an answer to the body of a chat request.
+"""The answer plan for the body of a chat request.
 
-Owns: what such a body, and the server's arguments, say of the plan. Never does: parse, or compile (`core_formats` does).
-Called by: preparation.
+Owns: how such a body and the server's arguments determine the plan. Never does: parse, or compile (`core_formats`
+does). Called by: preparation.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from core_formats.tool_use import ToolUse
 
 
 def answer_plan(body: ChatRequest, use: ToolUse, served: AnswerFormat | None, *, auto: bool) -> AnswerPlan:
-    """For a checked body. Raises RequestError.
+    """Build the answer plan for a checked body. Raises RequestError.
 
-    served: how the model writes, if that is known.
-    auto: whether the model may decide on calls.
+    served: the format in which the model writes, if it is known.
+    auto: whether the model may decide to call tools.
     """
     check_calls(use, served)
     _check_choice(use, auto=auto)
@@ -33,7 +33,7 @@ def answer_plan(body: ChatRequest, use: ToolUse, served: AnswerFormat | None, *,
     if body.continue_final_message:
         last = (body.messages or [{}])[-1]
         resumed = resumes_reasoning(last)
-    # Without calls to find, special tokens that the client wants to see are left in the text.
+    # If there are no calls to parse, special tokens that the client wants to see stay in the text.
     as_it_is = body.skip_special_tokens is False and not use.callable
     parses = served is not None and not as_it_is and bool(use.callable or reasoning or served.row.dropped)
     return AnswerPlan(served if parses else None, use, limit, resumed)

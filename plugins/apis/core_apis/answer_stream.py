@@ -1,7 +1,8 @@
-"""An answer as it is streamed: one loop for conversations and completions.
+"""Streaming of one answer: a single loop for chats and completions.
 
-Owns: the order of chunks (opening, news, usage), where usage is told, and where long outputs are written. Never does: send, or
-format choices (the writers do). Called by: the completion routes, which hand the events to `EventStream`.
+Owns: the order of chunks (opening, updates, usage), where usage is reported, and where long outputs are serialized.
+Never does: send, or format choices (the writers do). Called by: the completion routes, which hand the events to
+`EventStream`.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from core_frontend.api.outputs import RequestOutput
 T = TypeVar("T")
 
 LIGHT = 2000
-"""Tokens and log-probabilities that take some milliseconds to write."""
+"""Number of tokens and log probabilities that take a few milliseconds to write."""
 
 OUTPUT_COST = 50
-"""What an output costs besides its tokens, counted in tokens."""
+"""Fixed cost of an output, in tokens, added to its own tokens."""
 
 DROPPED = 512
-"""Log-probabilities of positions that are freed at once."""
+"""Number of positions whose log probabilities are freed in one go."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class Chunk(Protocol):
-    """The message of one event; the same object is sent again and again, each time with other choices.
+    """The message of one event. The same object is sent again and again, each time with other choices.
 
     usage: UNSET leaves it out; None says that the last chunk will bring it.
-    explain, timings: for the last chunk alone.
+    explain, timings: set on the last chunk only.
     """
 
     choices: list[Any]
@@ -55,24 +56,27 @@ ChunkT = TypeVar("ChunkT", bound=Chunk)
 
 
 class StreamWriter(Protocol[ChunkT]):
-    """Turns outputs into choices. usage: counts their tokens."""
+    """Converts outputs into choices. usage: counts their tokens."""
 
     usage: UsageCounter
 
     def opening(self, chunk: ChunkT, output: RequestOutput) -> Iterable[ChunkT]:
-        """The chunks before any text. chunk: one without choices. output: the first one that will follow."""
+        """Return the chunks that precede any text.
+
+        chunk: one without choices. output: the first output that will follow.
+        """
         ...
 
     def news(self, prompt_index: int, output: RequestOutput) -> Iterable[Any]:
-        """The choices that `output` adds to, without the empty ones."""
+        """Return the choices that `output` adds to, without empty ones."""
         ...
 
 
 class AnswerStream:
     """The events of one streamed answer.
 
-    first:   the first output, which has been waited for: what fails before it is answered with a status of its own.
-    outputs: those behind it; closed with the stream.
+    first:   the first output, already awaited: an error before it gets an HTTP status of its own.
+    outputs: the remaining outputs; closed together with the stream.
     """
 
     def __init__(
@@ -91,7 +95,7 @@ class AnswerStream:
         self._outputs = outputs
 
     async def events(self, chunk: ChunkT, writer: StreamWriter[ChunkT]) -> AsyncGenerator[bytes, None]:
-        """`data: ...` blocks. chunk: without choices; it is filled anew for each event."""
+        """Yield `data: ...` blocks. chunk: a chunk without choices, which is refilled for each event."""
         if self._tells_usage:
             chunk.usage = None
         async with aclosing(self._outputs):
@@ -103,7 +107,7 @@ class AnswerStream:
             while item is not None:
                 num_new = num_entries(item[1]) + self._shown.num_new(*item)
                 cost += OUTPUT_COST + num_new
-                if cost > LIGHT:  # a client that was slow has many outputs ready, and others wait as well
+                if cost > LIGHT:  # a slow client leaves many outputs ready; other requests wait as well
                     await asyncio.sleep(0)
                     cost = 0
                 if self._extras.wanted:
@@ -120,7 +124,7 @@ class AnswerStream:
             yield _event(chunk)
 
     def _events_of(self, chunk: ChunkT, writer: StreamWriter[ChunkT], item: PromptOutput) -> list[bytes]:
-        """The events that one output makes."""
+        """Return the serialized events of one output."""
         events: list[bytes] = []
         for choice in writer.news(*item):
             chunk.choices = [choice]
@@ -135,9 +139,9 @@ def _event(chunk: Chunk) -> bytes:
 
 
 class ShownPrompts:
-    """Counts the tokens of prompts that an answer shows, with the first output of each choice.
+    """Counter of the prompt tokens that an answer echoes with the first output of each choice.
 
-    wanted: whether it shows any.
+    wanted: whether the answer echoes any.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -145,7 +149,7 @@ class ShownPrompts:
         self._seen: set[tuple[int, int]] = set()
 
     def num_new(self, prompt_index: int, output: RequestOutput) -> int:
-        """Tokens of the prompt that this output shows."""
+        """Return the number of prompt tokens that this output echoes."""
         if not self.wanted:
             return 0
         num_seen = len(self._seen)
@@ -154,10 +158,12 @@ class ShownPrompts:
 
 
 async def written(output: RequestOutput, work: Callable[[], T], num_new: int | None = None) -> T:
-    """The result of `work`, which writes `output`: at once when that is quick, else in a thread while others go on. Then the
-    output has no log-probabilities any more: to free a million of them would hold up the event loop.
+    """Return the result of `work`, which serializes `output`.
 
-    num_new: tokens and log-probabilities to write; None: those of `num_entries`.
+    Small outputs are written at once, large ones in a thread while other requests go on. Afterwards the output has no
+    log probabilities any more: freeing a million of them would block the event loop.
+
+    num_new: number of tokens and log probabilities to write; None: that of `num_entries`.
     """
     if (num_entries(output) if num_new is None else num_new) <= LIGHT:
         return work()
@@ -173,8 +179,10 @@ def _written_and_freed(output: RequestOutput, work: Callable[[], T]) -> T:
 
 
 async def in_thread_if(heavy: bool, work: Callable[[], T]) -> T:
-    """The result of `work`, which is done in a thread when it is heavy. A caller that is cancelled waits until it is done: what
-    comes next changes the same objects."""
+    """Return the result of `work`, which runs in a thread if it is heavy.
+
+    A cancelled caller still waits until the work is done, because the caller's next step changes the same objects.
+    """
     if not heavy:
         return work()
     working = asyncio.ensure_future(asyncio.to_thread(work))
@@ -186,7 +194,7 @@ async def in_thread_if(heavy: bool, work: Callable[[], T]) -> T:
 
 
 def num_entries(output: RequestOutput) -> int:
-    """Tokens and log-probabilities to write."""
+    """Return the number of tokens and log probabilities to write."""
     count = 0
     for completion in output.outputs:
         first = completion.logprobs[0] if completion.logprobs else ()

@@ -1,6 +1,7 @@
-"""One API process as its supervisor sees it.
+"""One API process from its supervisor's point of view.
 
-Owns: spawning it, the channel to it, its end. Never does: decide whether it is started again. Called by: the supervisor.
+Owns: spawning the process, the channel to it, its end. Never does: decide whether it is restarted. Called by: the
+supervisor.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from core_supervision.death import how_ended
 KILL_S = 5.0
 
 HANG_S = 60.0
-"""Seconds of silence after which a process hangs."""
+"""Seconds of silence after which a process counts as hung."""
 
 
 class ApiChild:
-    """A running child.
+    """A running child process.
 
-    number: from 0; a child that is started in place of another has its number.
-    client: the number that the engine knows it by; None: it has never served. epoch: of that engine.
-    patience_s: seconds of silence after which it is killed.
+    number: from 0; a replacement has the number of the child it replaces.
+    client: the engine's number for this process; None: it has never served. epoch: of that engine.
+    patience_s: seconds of silence after which the process is killed.
     """
 
     def __init__(
@@ -43,9 +44,9 @@ class ApiChild:
 
     @classmethod
     async def spawn(cls, number: int, listener: socket.socket, max_callback_ms: float | None = None) -> ApiChild:
-        """Start a process that accepts from `listener`. It imports what it needs, and then waits for `begin`.
+        """Start a process that accepts from `listener`. It imports its modules, and then waits for `begin`.
 
-        max_callback_ms: see `ServerConfig`; it is needed for the event loop, before there is a message.
+        max_callback_ms: see `ServerConfig`; the event loop needs it before the first message.
         """
         ours, theirs = socket.socketpair()
         words = [str(theirs.fileno()), str(listener.fileno())]
@@ -59,7 +60,7 @@ class ApiChild:
                     stdin=subprocess.DEVNULL,
                     env=child_environment(),
                     pass_fds=(theirs.fileno(), listener.fileno()),
-                    process_group=0,  # a terminal's Ctrl-C is for us
+                    process_group=0,  # Ctrl-C in a terminal is for the supervisor
                 )
             except BaseException:
                 ours.close()
@@ -68,25 +69,28 @@ class ApiChild:
 
     @property
     def pid(self) -> int:
-        """Process id."""
+        """Return the process id."""
         return self._process.pid
 
     def begin(self, begin: Begin) -> None:
-        """Have it serve."""
+        """Send `Begin`, which makes the process serve."""
         self._begun = True
         self.send(begin)
 
     def tell(self, news: News) -> None:
-        """Tell it what becomes of the engine, unless it has not begun: then it will hear of the one that runs."""
+        """Report an engine event to the process.
+
+        Before `begin` nothing is sent: `Begin` itself names the current engine.
+        """
         if self._begun:
             self.send(news)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send a message, unless it is gone."""
+        """Send a message; a process that is gone is ignored."""
         self._channel.send(message)
 
     async def receive(self) -> FromApi | None:
-        """Its next message; None when it has ended, or hung and was killed."""
+        """Return the process's next message; None if it has ended, or hung and was killed."""
         message = await self._next()
         while isinstance(message, Alive):
             message = await self._next()
@@ -95,7 +99,7 @@ class ApiChild:
     async def _next(self) -> FromApi | None:
         coming: asyncio.Future[FromApi | None] = asyncio.ensure_future(self._channel.receive())
         try:
-            # after a time in which this process, or the machine, was stopped the other end needs another pulse
+            # After this process or the whole machine was suspended, the silence says nothing: wait for another pulse.
             for patience in (self.patience_s, min(self.patience_s, 2 * PULSE_S)):
                 done, _ = await asyncio.wait({coming}, timeout=patience)
                 if done:
@@ -107,15 +111,18 @@ class ApiChild:
         return None
 
     def stop(self, *, at_once: bool) -> None:
-        """Have it end."""
+        """Ask the process to end."""
         self.send(Stop(at_once))
 
     def kill(self) -> None:
-        """End it; harmless when it has ended."""
+        """Kill the process; harmless if it has ended."""
         self._process.kill()
 
     async def ended(self) -> str:
-        """When it has hung up: how it ended, as words for a sentence. It is killed if it does not end."""
+        """Describe how the process ended, in words for a sentence, after it has hung up.
+
+        It is killed if it does not end.
+        """
         self._channel.close()
         try:
             code = await asyncio.to_thread(self._process.wait, KILL_S)

@@ -1,10 +1,10 @@
-"""What the supervisor and its API processes say to each other.
+"""The messages between the supervisor and its API processes.
 
 Owns: the messages and the channel that carries them. Never does: act on them. Called by: both ends.
 
-The supervisor says `Begin` once, then what becomes of the engine, and `Stop`. The API process says `Alive` all the time,
-`Serving` whenever it has a connection to an engine, and `Explained` when it knows why engines died. Either may ask for metrics:
-an API process that is scraped asks the supervisor, which asks all others.
+The supervisor sends `Begin` once, then engine events and finally `Stop`. The API process sends `Alive` all the time,
+`Serving` whenever it has a connection to an engine, and `Explained` when it knows why engines died. Either may request
+metrics: an API process that is scraped asks the supervisor, which asks all others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ PULSE_S = 5.0
 
 
 class Begin(msgspec.Struct, tag="begin"):
-    """Everything that an API process needs to serve.
+    """The first message of the supervisor: everything that an API process needs to serve.
 
     number: of the process, from 0.
     address: of the engine.
-    engine, server: with the limits that this process has.
+    engine, server: configurations with the limits of this process.
     explained: the configuration as plain values, for the page.
     """
 
@@ -42,7 +42,7 @@ class Begin(msgspec.Struct, tag="begin"):
 
 
 class EngineDied(msgspec.Struct, tag="died"):
-    """The engine is gone. Fields: as of EngineDeadError."""
+    """The engine has died. Fields: those of EngineDeadError."""
 
     sentence: str
     cause: str
@@ -50,49 +50,49 @@ class EngineDied(msgspec.Struct, tag="died"):
 
 
 class EngineAt(msgspec.Struct, tag="engine"):
-    """The next engine runs. address: that clients connect to."""
+    """The next engine runs. address: where clients connect."""
 
     address: str
 
 
 class EngineGone(msgspec.Struct, tag="gone"):
-    """There is no further engine. Fields: as of EngineDeadError."""
+    """There will be no further engine. Fields: those of EngineDeadError."""
 
     sentence: str
     cause: str
 
 
 class Stop(msgspec.Struct, tag="stop"):
-    """End. at_once: without waiting for what runs."""
+    """The process has to end. at_once: without waiting for running requests."""
 
     at_once: bool = False
 
 
 class Serving(msgspec.Struct, tag="serving"):
-    """Requests are served. client: the number that the engine knows this process by. epoch: of that engine."""
+    """The process serves requests. client: the engine's number for this process. epoch: of that engine."""
 
     client: int
     epoch: int
 
 
 class Explained(msgspec.Struct, tag="explained"):
-    """One request, which has ended, was the cause of the latest deaths of engines. num_deaths: their number."""
+    """One request, which has ended, caused the latest deaths of engines. num_deaths: their number."""
 
     num_deaths: int
 
 
 class Alive(msgspec.Struct, tag="alive"):
-    """The loop of this process turns. Said every `PULSE_S`."""
+    """The event loop of this process is running. Sent every `PULSE_S` seconds."""
 
 
 class AskMetrics(msgspec.Struct, tag="ask"):
-    """Wanted: the metrics of one process (asked by the supervisor), or of all others (asked of it)."""
+    """A request for the metrics of one process (from the supervisor), or of all others (to the supervisor)."""
 
     question: int
 
 
 class TellMetrics(msgspec.Struct, tag="tell"):
-    """The answer to `AskMetrics`: metrics by the number of their process."""
+    """The answer to `AskMetrics`: metrics keyed by the number of their process."""
 
     question: int
     families: dict[int, list[Family]]
@@ -104,7 +104,7 @@ FromApi = Serving | Explained | Alive | AskMetrics | TellMetrics
 
 
 class Channel:
-    """One end of the connection. kind: what comes in."""
+    """One end of the connection. kind: the type of incoming messages."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, kind: Any) -> None:
         self._reader = reader
@@ -113,19 +113,19 @@ class Channel:
 
     @classmethod
     async def open(cls, connection: socket.socket, kind: Any) -> Channel:
-        """Over a connected socket, which is the channel's from now on."""
+        """Make a channel of a connected socket, which the channel owns from now on."""
         reader, writer = await asyncio.open_connection(sock=connection)
         return cls(reader, writer, kind)
 
     def send(self, message: msgspec.Struct) -> None:
-        """Send, without waiting; nothing happens when the other end is gone."""
+        """Send a message without waiting; nothing happens if the other end is gone."""
         if self._writer.is_closing():
             return
         payload = msgspec.msgpack.encode(message)
         self._writer.write(header(len(payload)) + payload)
 
     async def receive(self) -> Any:
-        """The next message; None at the end."""
+        """Return the next message; None at the end of the connection."""
         try:
             size = int.from_bytes(await self._reader.readexactly(HEADER_BYTES), "little")
             return self._decoder.decode(await self._reader.readexactly(size))
@@ -133,5 +133,5 @@ class Channel:
             return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end of the connection."""
         self._writer.close()

@@ -1,10 +1,10 @@
 """One of several processes that answer HTTP requests: `python -P -m core_apis.api_process CONTROL LISTENER [MS]`.
 
-Owns: this process: its engine's client, its application, what the supervisor tells it. Never does: bind a port, start or
+Owns: this process: its engine client, its application, and the supervisor's messages. Never does: bind a port, start or
 end an engine, take signals (the supervisor decides). Called by: `core_apis.api_child`, as a child.
 
-CONTROL and LISTENER are descriptors: of the socket to the supervisor, and of the one that all API processes accept from.
-MS is `--max-callback-ms`, where it is given.
+CONTROL and LISTENER are file descriptors: of the socket to the supervisor, and of the one that all API processes accept
+from. MS is `--max-callback-ms`, where it is given.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from core_observers.output import best_effort_output
 from core_observers.shared_metrics import Family, families
 
 ANSWER_S = 2.0
-"""Seconds to wait for the metrics of the others."""
+"""Seconds to wait for the metrics of the other processes."""
 
 
 class ApiProcess:
-    """The state of this process."""
+    """The state of this API process."""
 
     def __init__(self, channel: Channel, begin: Begin) -> None:
         self.begin = begin
@@ -61,11 +61,11 @@ class ApiProcess:
 
     @property
     def is_serving(self) -> bool:
-        """Whether requests are served, so that there may be some to wait for."""
+        """Whether requests are served, so that some may have to be awaited at the end."""
         return self._context is not None
 
     async def serve(self, listener: socket.socket) -> None:
-        """Until the supervisor says stop. Raises EngineDeadError when there is no engine any more."""
+        """Serve until the supervisor sends `Stop`. Raises EngineDeadError once there is no engine any more."""
         begin = self.begin
         tokenizer = await asyncio.to_thread(load_shared_tokenizer, begin.tokenizer, begin.engine.model)
         source = SharedEngineSource(self._news, self._connection, self._on_client, self._on_explained)
@@ -80,7 +80,7 @@ class ApiProcess:
             await close_engine(engine, self.hurry)
 
     async def hear(self) -> None:
-        """Act on what the supervisor says, until it hangs up."""
+        """Act on the supervisor's messages until it hangs up."""
         while (message := await self._channel.receive()) is not None:
             match message:
                 case Stop():
@@ -98,7 +98,7 @@ class ApiProcess:
                     self._news.tell(message)
 
     async def metrics_of_others(self) -> dict[int, list[Family]]:
-        """The metrics of the other API processes, by their numbers; those that do not answer in time are missing."""
+        """Return the metrics of the other API processes by number, without those that do not answer in time."""
         question = next(self._numbers)
         answer: asyncio.Future[dict[int, list[Family]]] = asyncio.get_running_loop().create_future()
         self._questions[question] = answer
@@ -132,7 +132,7 @@ class ApiProcess:
 
 
 async def show_life(channel: Channel) -> None:
-    """Tell the supervisor again and again that this loop turns."""
+    """Send pulses to the supervisor for as long as this event loop runs."""
     while True:
         channel.send(Alive())
         await asyncio.sleep(PULSE_S)
@@ -173,7 +173,7 @@ async def _serve(channel: Channel, listener: socket.socket) -> None:
 
 
 def main() -> int:
-    """Entry point of the process."""
+    """Run the process; return its exit status."""
     raise_limits()
     control, listening = (int(word) for word in sys.argv[1:3])
     max_callback_ms = float(sys.argv[3]) if len(sys.argv) > 3 else None
@@ -186,7 +186,7 @@ def main() -> int:
         try:
             runner.run(run(control, listener))
         except EngineDeadError:
-            return 1  # the supervisor knows why
+            return 1  # the supervisor knows the reason
         except CoreError as error:
             print(f"core serve: {error}", file=sys.stderr, flush=True)
             return 2

@@ -1,7 +1,7 @@
-"""The routes that an API brings, each with the class of callers that may use it.
+"""The routes of an API, each with the class of callers that may use it.
 
-Owns: `ApiRoutes`, how the engine's own are made of a module, and how a row becomes a route. Never does: mount or guard them
-(`core_apis.access` does). Called by: APIs, `core_apis.app`.
+Owns: `ApiRoutes`, how the engine's own routes are made of a module, and how a row becomes a route. Never does: mount or
+guard them (`core_apis.access` does). Called by: APIs, `core_apis.app`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from core_apis.pipeline import answered
 
 @dataclass(frozen=True, slots=True)
 class ApiRoutes:
-    """Some routes.
+    """A group of routes that one API mounts.
 
-    router:     has them.
-    access:     the class of each path. A path without one ends the start.
-    operations: of the paths that the OpenAPI document shows: what they take and answer.
-    exchanges:  their rows.
+    router:     the router with the routes.
+    access:     the class of each path. A path without one aborts the start.
+    operations: requests and answers of the paths that the OpenAPI document shows.
+    exchanges:  the rows of the exchange routes.
     """
 
     router: APIRouter
@@ -37,7 +37,7 @@ class ApiRoutes:
 
 
 def own_routes(module: ModuleType) -> ApiRoutes:
-    """Those of a module of `core_apis.routes`. Raises KeyError for a path without a class."""
+    """Return the routes of a module of `core_apis.routes`. Raises KeyError for a path without a class."""
     paths = [route.path_format for route in module.router.routes if isinstance(route, APIRoute)]
     access = {path: access_of(path) for path in paths}
     operations = {path: OPERATIONS[path] for path in paths if path in OPERATIONS}
@@ -54,7 +54,10 @@ def exchange_routes(
     name: str = "",
     summary: str = "",
 ) -> ApiRoutes:
-    """POST `path`, answered by a row. body, answer: their forms, for the OpenAPI document. name: of the operation in it."""
+    """Make a POST route for `path` that a row answers.
+
+    body, answer: their forms, for the OpenAPI document. name: of the operation in it.
+    """
     router = APIRouter(tags=["apis"])
 
     async def endpoint(request: Request) -> Response:

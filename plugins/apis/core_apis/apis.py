@@ -1,8 +1,8 @@
 """The HTTP APIs that come with the engine, as rows; each is a plugin of kind `api` like any other.
 
-Owns: `OwnApi`, manifest and API in one, the rows, and loading the APIs that were chosen. Never does: import what serves HTTP
-before routes are asked for: the helper process reads rows for their bodies alone.
-Called by: discovery, through entry points; `core_apis.app` (routes), `core_apis.preparation` (bodies).
+Owns: `OwnApi` (manifest and API in one), the rows, and loading the chosen APIs. Never does: import HTTP modules before
+routes are requested: the helper process reads the rows for their bodies alone. Called by: discovery, through entry
+points; `core_apis.app` (routes), `core_apis.preparation` (bodies).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ WANTED: Mapping[str, Wanted] = MappingProxyType(
         "pause": lambda server, engine: engine.sleeps or engine.weight_transfer is not None,
     }
 )
-"""Modules of routes that a server has only when it is asked to; all others are always there."""
+"""Modules of routes that a server has only on request; all others are always there."""
 
 
 class OwnApi:
-    """One row.
+    """One row of the table: an API of the engine.
 
     routes:   modules of `core_apis.routes`.
     bodies:   the module with its kinds of bodies; empty: it has none.
-    priority: of routes over those of APIs with less, where paths are looked for.
+    priority: where paths are matched, routes of a higher priority come first.
     """
 
     CONTRACT = 1
@@ -61,23 +61,23 @@ class OwnApi:
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say what the API is."""
+        """Return the plugin's manifest."""
         return PluginSpec(name=self.name, summary=self._summary, priority=self._priority)
 
     @hookimpl
     def core_load(self, context: LoadContext) -> Any:
-        """Build the API, which is its own row."""
+        """Return the API, which is its own row."""
         return self
 
     def bodies(self) -> Sequence[BodyKind]:
-        """As in `Api`."""
+        """Return the kinds of bodies, as in `Api`."""
         if not self._bodies:
             return ()
         found: Sequence[BodyKind] = importlib.import_module(self._bodies).BODIES
         return found
 
     def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
-        """As in `Api`."""
+        """Return the routes, as in `Api`."""
         from core_apis.api_routes import own_routes
 
         wanted = [name for name in self._routes if name not in WANTED or WANTED[name](server, engine)]
@@ -123,7 +123,7 @@ OWN: Final = (OPENAI, RESPONSES, MESSAGES, POOLING, TOKENS, OPERATION, DOCS, PAG
 
 
 def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:
-    """The APIs by the names of their plugins. chosen: None: all of the engine's own. Raises PluginError."""
+    """Return the chosen APIs by plugin name. chosen: None: all of the engine's own. Raises PluginError."""
     own = {api.name: api for api in OWN}
     if chosen is None:
         return list(own.items())
@@ -135,15 +135,16 @@ def load_apis(chosen: Sequence[ResolvedPlugin] | None) -> list[tuple[str, Api]]:
 
 
 def _loaded(row: ResolvedPlugin) -> Api:
-    """An API of another package. Raises PluginError."""
-    from core.plugin.table import PluginTable  # helper processes of most servers load none, and start sooner without it
+    """Load an API of another package. Raises PluginError."""
+    # Most servers load no third-party API; their helper processes start sooner without this import.
+    from core.plugin.table import PluginTable
 
     loaded: Api = PluginTable([row]).load(KIND, row.name, LoadContext())
     return loaded
 
 
 def body_kinds(chosen: Sequence[ResolvedPlugin] | None) -> dict[str, BodyKind]:
-    """The kinds of bodies of those APIs. Raises PluginError when two have the same name."""
+    """Return the kinds of bodies of the chosen APIs by name. Raises PluginError if two have the same name."""
     found: dict[str, BodyKind] = {}
     for name, api in load_apis(chosen):
         for kind in api.bodies():

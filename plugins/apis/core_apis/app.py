@@ -1,7 +1,7 @@
 """The ASGI application.
 
-Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine.
-Called by: `core_apis.service`, tests, and whoever mounts the API in an application of their own.
+Owns: how routes, middleware and error handlers fit together. Never does: start a server or an engine. Called by:
+`core_apis.service`, tests, and programs that mount the API in an application of their own.
 """
 
 from __future__ import annotations
@@ -60,10 +60,11 @@ def create_app(
     cache_config: CacheConfig | None = None,
     durable: DurableStreams | None = None,
 ) -> FastAPI:
-    """The API of `engine`. cache_config: reported by /metrics. durable: lets streams and responses outlive the server.
+    """Create the application that serves `engine`. cache_config: reported by /metrics. durable: lets streams and
+    responses outlive the server.
 
-    Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used, and PluginError
-    when an API cannot.
+    Raises UserError when the chat template, a public prompt or a middleware of `server_config` cannot be used, and
+    PluginError when an API cannot.
     """
     app = FastAPI(
         title="core",
@@ -90,7 +91,7 @@ def create_app(
     )
     app.openapi = functools.cache(make_document)  # type: ignore[method-assign]
     errors.install(app, paths)
-    # The last one added is the outermost: refusals of the inner ones carry CORS headers and request ids too.
+    # Middleware added last is outermost: refusals by the inner ones carry CORS headers and request ids too.
     if has_keys:
         open_paths = [path for path in paths if access[path] == "public"]
         needs_key = bool(server_config.api_keys)
@@ -115,12 +116,13 @@ def create_app(
     app.add_middleware(DrainGate, drain=context.drain)
     if server_config.root_path.strip("/"):
         app.add_middleware(RootPath, root_path=server_config.root_path)
-    app.middleware_stack = app.build_middleware_stack()  # now, so that one that cannot be made ends the start
+    # Built here, so that a middleware that cannot be made aborts the start.
+    app.middleware_stack = app.build_middleware_stack()
     return app
 
 
 def _served(server: ServerConfig, engine: EngineConfig) -> list[ApiRoutes]:
-    """The routes of all APIs. Raises PluginError where one brings a path that another one has."""
+    """Return the routes of all APIs. Raises PluginError if two APIs have the same path."""
     owners: dict[str, str] = {}
     found: list[ApiRoutes] = []
     for name, api in load_apis(server.apis):
@@ -195,16 +197,21 @@ def _context(
 
 
 def _tenants(server: ServerConfig, settings: PreparationSettings, tokenizer: Tokenizer) -> Tenants:
-    """The tenants of the server's keys. Public prompts are rendered as requests are: apart, where a template can be ended."""
+    """Build the tenants of the server's keys.
+
+    Public prompts are rendered like requests: in a separate process, so that a template that does not end can be
+    stopped.
+    """
     if not (server.keys and server.public_prompts):
         return Tenants.of(server.keys)
-    settings = msgspec.structs.replace(settings, apis=None)  # they are read as chats, whether or not chats are served
+    # Public prompts are read as chats, whether or not the chat API is served.
+    settings = msgspec.structs.replace(settings, apis=None)
     with ApartPreparation(settings, tokenizer) as preparation:
         return Tenants.of(server.keys, server.public_prompts, preparation)
 
 
 def _tracing(server: ServerConfig, model: ModelConfig) -> Tracing | None:
-    """What sends spans, imported when it is wanted."""
+    """Return the sender of trace spans; its module is imported only if tracing is enabled."""
     if server.traces is None:
         return None
     from core_apis.observed.tracing import Tracing

@@ -1,7 +1,7 @@
-"""API keys.
+"""Authentication of requests by API key.
 
-Owns: `Authentication`, which lets requests through or refuses them. Never does: look into bodies, or know users.
-Called by: `core_apis.app`.
+Owns: `Authentication`, which lets requests through or refuses them. Never does: look into bodies, or know users. Called
+by: `core_apis.app`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from core_apis.middleware import OPEN, PathSet
 
 
 class Authentication:
-    """Lets requests through that carry `Authorization: Bearer KEY` or `X-Api-Key: KEY`, and those for one of the few paths
-    that are open.
+    """Middleware that lets requests with `Authorization: Bearer KEY` or `X-Api-Key: KEY` through, and requests for a
+    few open paths.
 
-    Everything else is refused, whether it exists or not, unless `needs_key` is False: then requests without a key pass, and
-    the keys only say who the operator is. Keys are kept as hashes; the number of the matching one becomes
+    Everything else is refused, whether it exists or not, unless `needs_key` is False: then requests without a key pass,
+    and the keys only identify the operator. Keys are kept as hashes; the index of the matching one becomes
     `request.state.api_key`.
     """
 
@@ -61,7 +61,10 @@ class Authentication:
         await answer(scope, receive, send)
 
     def _matching_key(self, scope: Scope) -> int | None:
-        """Which key the request carries. All are compared, each in constant time."""
+        """Return the index of the key that the request carries, or None.
+
+        All keys are compared, each in constant time.
+        """
         matching: int | None = None
         for token in _tokens(scope):
             given = hashlib.sha256(token.strip()).digest()
@@ -73,7 +76,7 @@ class Authentication:
 
 
 def _tokens(scope: Scope) -> list[bytes]:
-    """The keys that a request gives: the one of its first `Authorization`, the one of its first `X-Api-Key`."""
+    """Return the keys of a request: from its first `Authorization` header and its first `X-Api-Key` header."""
     tokens: list[bytes] = []
     scheme, _, token = _header(scope, b"authorization").partition(b" ")
     if scheme.lower() == b"bearer":
@@ -85,7 +88,7 @@ def _tokens(scope: Scope) -> list[bytes]:
 
 
 def _header(scope: Scope, wanted: bytes) -> bytes:
-    """The first header of that name; empty without one."""
+    """Return the value of the first header of that name; empty if there is none."""
     for name, value in scope["headers"]:
         if name == wanted:
             header: bytes = value
@@ -98,7 +101,7 @@ def _digests(key: str) -> list[bytes]:
 
 
 def _spellings(key: str) -> set[bytes]:
-    """The bytes that clients send for `key`: UTF-8, or Latin-1 where the key has it."""
+    """Return the byte sequences that clients send for `key`: UTF-8, and Latin-1 if the key can be encoded in it."""
     spellings = {key.encode("utf-8", "surrogateescape")}
     if all(ord(character) < 256 for character in key):
         spellings.add(key.encode("latin-1"))

@@ -1,6 +1,6 @@
-"""Reads request bodies and writes JSON answers.
+"""Reading of request bodies and writing of JSON answers.
 
-Owns: the limits of size, of one body and of all together, the check of the content type, JSON responses. Never does:
+Owns: the size limits, of one body and of all together, the check of the content type, JSON responses. Never does:
 decode, or know a route. Called by: intake and routes.
 """
 
@@ -19,16 +19,16 @@ from core.api.errors import RequestError
 from core_apis.errors import ClientGone
 
 LONG_ANSWER = 1 << 20
-"""Bytes of an answer from which on it is sent in pieces."""
+"""Size in bytes from which an answer is sent in pieces."""
 PIECE_BYTES = 1 << 16
 PIECES_AT_ONCE = 16
-"""Pieces of an answer that are sent as one, at most some MB."""
+"""Number of pieces of an answer that are sent as one write, a few MB at most."""
 LARGEST_BODIES = 4
-"""All bodies that are being read may together hold as many bytes as so many of the largest size."""
+"""Limit on all bodies that are being read at the same time, as a multiple of the largest body size."""
 
 
 class BodyRoom:
-    """The memory for bodies until they are prepared. max_body_size: bytes of one."""
+    """The memory budget for bodies until they are prepared. max_body_size: bytes of one body."""
 
     def __init__(self, max_body_size: int) -> None:
         self.max_body_size = max_body_size
@@ -36,7 +36,7 @@ class BodyRoom:
 
     @contextmanager
     def body(self) -> Iterator[Body]:
-        """Room for one body, given back at the end."""
+        """Reserve room for one body, and release it at the end."""
         body = Body(self)
         try:
             yield body
@@ -53,7 +53,7 @@ class Body:
         self.data = bytearray()
 
     def add(self, part: bytes) -> None:
-        """Take in more. Raises RequestError when it is too much, for one body (413) or for the server now (503)."""
+        """Append a part. Raises RequestError if one body (413) or all bodies of the server (503) are too large."""
         self.check(len(self.data) + len(part))
         room = self._room
         if room.num_bytes + len(part) > LARGEST_BODIES * room.max_body_size:
@@ -67,7 +67,7 @@ class Body:
         self.data += part
 
     def check(self, num_bytes: int) -> None:
-        """Raise RequestError (413) when so many bytes are too many."""
+        """Raise RequestError (413) if a body of `num_bytes` is too large."""
         most = self._room.max_body_size
         if num_bytes > most:
             raise RequestError(
@@ -78,7 +78,7 @@ class Body:
 
 
 async def read_body(request: Request, body: Body) -> bytearray:
-    """The bytes of the request's body, for as long as there is room for it.
+    """Read the request's body into `body`, and return its bytes.
 
     Raises RequestError with status 413, 415 or 503, ClientGone.
     """
@@ -102,7 +102,7 @@ async def read_body(request: Request, body: Body) -> bytearray:
 
 
 class PiecesResponse(Response):
-    """A 200 whose body comes in pieces, which are never joined: together they may be hundreds of MB."""
+    """A 200 response whose body is sent in pieces, which are never joined: together they may be hundreds of MB."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PiecesResponse(Response):
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything."""
+        """Send the start of the response, then its pieces."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         for start in range(0, len(self._pieces), PIECES_AT_ONCE):
             some = b"".join(self._pieces[start : start + PIECES_AT_ONCE])
@@ -124,12 +124,12 @@ class PiecesResponse(Response):
 
 
 def json_response(body: Any) -> Response:
-    """A 200 with `body` (Structs, dicts, lists) as JSON."""
+    """Return a 200 response with `body` (Structs, dicts, lists) as JSON."""
     return written_response(msgspec.json.encode(body))
 
 
 def written_response(data: bytes) -> Response:
-    """A 200 with JSON that is written already; a long one is sent in pieces, so that others have their turn in between."""
+    """Return a 200 response with serialized JSON; a long one is sent in pieces, so that other requests get their turn."""
     if len(data) <= LONG_ANSWER:
         return Response(data, media_type="application/json")
     view = memoryview(data)

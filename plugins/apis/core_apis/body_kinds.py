@@ -1,7 +1,7 @@
-"""A kind of request body as data: how it is decoded and prepared, and what comes out.
+"""Kinds of request bodies as data: how each is decoded and prepared, and what the result is.
 
-Owns: `BodyKind`, the row. Never does: prepare, or import what serves HTTP: rows are read in the helper process, too.
-Called by: the modules that declare rows, `core_apis.preparation` (runs them), the preparer (chooses where).
+Owns: `BodyKind`, the row. Never does: prepare, or import HTTP modules: rows are read in the helper process, too. Called
+by: the modules that declare rows, `core_apis.preparation` (runs them), the preparer (chooses where).
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BodyKind:
-    """One row.
+    """One row: a kind of request body.
 
-    name:    as exchanges, and the journal, name it.
-    decode:  from bytes to what `prepare` takes. Raises RequestError.
-    prepare: takes the `core_apis.preparation.Preparation` and what was decoded; the steps up to what the engine, or the
-        answer, needs. Raises RequestError.
-    result:  the type of that; a Struct, which crosses processes.
-    renders: it may render a template, whose cost no size tells: never on the event loop.
-    pairs:   its texts may be read in pairs: one of them is then tokenized once for each other one.
+    name:    the name that exchanges and the journal use.
+    decode:  converts bytes into the argument of `prepare`. Raises RequestError.
+    prepare: takes the `core_apis.preparation.Preparation` and the decoded body, and runs the steps up to what the engine, or
+        the answer, needs. Raises RequestError.
+    result:  the type that `prepare` returns; a Struct, which can be sent between processes.
+    renders: whether it may render a template. The cost of that does not follow from the size, so it never runs on the
+        event loop.
+    pairs:   whether its texts may be read in pairs: one text is then tokenized once per partner.
     """
 
     name: str
@@ -41,5 +42,5 @@ class BodyKind:
 
 
 def json_of(form: type[T]) -> Callable[[Buffer], T]:
-    """Decodes JSON of one form, with errors that name the field."""
+    """Return a JSON decoder for one form, whose errors name the field."""
     return partial(decode_body, msgspec.json.Decoder(form))

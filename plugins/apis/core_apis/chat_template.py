@@ -1,4 +1,4 @@
-"""The chat template that a server uses: `--chat-template`, or the checkpoint's.
+"""The chat template of a server: `--chat-template`, or the checkpoint's.
 
 Owns: reading the argument. Never does: render (`core_tokens.chat_template` does). Called by: launch (early check), app.
 """
@@ -11,9 +11,9 @@ from core.api.errors import UserError
 
 
 def read_template(value: str | None) -> str | None:
-    """The Jinja source that `value` names: a file, or the template itself; None gives None.
+    """Return the Jinja source that `value` names: a file, or the template itself; None gives None.
 
-    Raises UserError when it is neither.
+    Raises UserError if it is neither.
     """
     if value is None or "{" in value or "\n" in value:
         return value

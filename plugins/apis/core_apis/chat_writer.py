@@ -1,4 +1,4 @@
-"""Turns engine outputs into the choices of /v1/chat/completions.
+"""Conversion of engine outputs into the choices of /v1/chat/completions.
 
 Owns: roles, deltas, logprobs and finish reasons of answers. Never does: parse (`answer_parsing` does) or run anything.
 Called by: the pipeline, through the row of `core_apis.routes.chat`.
@@ -41,10 +41,10 @@ from core_frontend.api.outputs import CompletionOutput, RequestOutput
 
 
 class ChoiceState:
-    """A choice while it is written.
+    """The state of one choice while its answer is written.
 
-    parser: of its answer.
-    kinds:  the types of its calls by their index.
+    parser: the parser of its answer.
+    kinds:  the types of its calls, by call index.
     """
 
     def __init__(self, prepared: PreparedChat, number: int) -> None:
@@ -53,7 +53,7 @@ class ChoiceState:
 
 
 class ChatWriter:
-    """One for each HTTP request. `usage` counts what went through."""
+    """The writer of the answer to one HTTP request. `usage` counts the tokens that it has written."""
 
     def __init__(self, context: ServingContext, prepared: PreparedChat) -> None:
         request = prepared.body
@@ -79,7 +79,7 @@ class ChatWriter:
             self.usage.reasoning_tokens = 0
 
     def opening(self, chunk: ChatChunk, output: RequestOutput) -> list[ChatChunk]:
-        """The first chunks of a stream: the role of each choice, and the echoed text."""
+        """Return the first chunks of a stream: the role of each choice, and the echoed text."""
         first = msgspec.structs.replace(chunk)
         if self.request.return_token_ids:
             first.prompt_token_ids = long_list(output.prompt_token_ids)
@@ -92,7 +92,7 @@ class ChatWriter:
         return opening
 
     def news(self, prompt_index: int, output: RequestOutput) -> list[ChunkChoice]:
-        """The choices that `output` adds to, without the empty ones."""
+        """Return the choices that `output` adds to, without empty ones."""
         self.usage.add(prompt_index, output)
         deltas = [self._delta(completion) for completion in output.outputs]
         if self.usage.reasoning_tokens is not None:
@@ -100,7 +100,7 @@ class ChatWriter:
         return [delta for delta in deltas if delta is not None]
 
     def whole(self, output: RequestOutput, answer_id: str, model: str) -> ChatResponse:
-        """The answer in the final `output`."""
+        """Return the whole answer for the final `output`."""
         self.usage.add(0, output)
         completions = sorted(output.outputs, key=attrgetter("index"))
         choices = [self._choice(completion) for completion in completions]
@@ -170,7 +170,7 @@ class ChatWriter:
         return choice
 
     def _parts(self, completion: CompletionOutput) -> MessageParts:
-        """The parts of the message that an output brings, without reasoning that is not to be shown."""
+        """Return the message parts in one output, without reasoning that the client does not want to see."""
         state = self.choices[completion.index]
         parts = MessageParts(state.parser.push(completion), self.custom, state.kinds)
         if not self.shows_reasoning:
@@ -188,7 +188,7 @@ class ChatWriter:
 
 
 class ChatAnswer:
-    """The answer to one conversation; see `core_apis.exchange.Answer`. created: seconds since the epoch, in chunks."""
+    """The answer to one chat request; see `core_apis.exchange.Answer`. created: seconds since the epoch, in chunks."""
 
     def __init__(self, context: ServingContext, prepared: PreparedChat, answer_id: str, created: int) -> None:
         self._context = context
@@ -198,13 +198,13 @@ class ChatAnswer:
         self._writer = ChatWriter(context, prepared)
 
     async def whole(self, outputs: Outputs) -> Response:
-        """As in `Answer`. A long answer is written in a thread."""
+        """Return the whole answer, as in `Answer`. A long one is serialized in a thread."""
         final = await final_output(outputs)
         num_new = num_entries(final) + ShownPrompts(self._prepared.body).num_new(0, final)
         return await written(final, lambda: json_response(self._body(final)), num_new)
 
     def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """As in `Answer`."""
+        """Yield the events of a streamed answer, as in `Answer`."""
         chunk = ChatChunk(
             id=self._answer_id,
             object="chat.completion.chunk",

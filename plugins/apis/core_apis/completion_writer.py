@@ -1,7 +1,7 @@
-"""Turns engine outputs into the choices of /v1/completions.
+"""Conversion of engine outputs into the choices of /v1/completions.
 
-Owns: echo, logprobs and text offsets, indices of several prompts. Never does: run anything.
-Called by: the pipeline, through the row of `core_apis.routes.completions`.
+Owns: echo, logprobs and text offsets, indices of several prompts. Never does: run anything. Called by: the pipeline,
+through the row of `core_apis.routes.completions`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from core_frontend.prompt_logprobs import PromptLogprobs
 
 
 class CompletionWriter:
-    """One for each HTTP request. `usage` counts what went through."""
+    """The writer of the answer to one HTTP request. `usage` counts the tokens that it has written."""
 
     def __init__(self, context: ServingContext, request: CompletionRequest, prompts: Sequence[Prompt]) -> None:
         self.request = request
@@ -54,15 +54,15 @@ class CompletionWriter:
         self._prompt_logprobs: dict[int, Sequence[PositionLogprobs | None]] = {}
 
     def opening(self, chunk: CompletionResponse, output: RequestOutput) -> list[CompletionResponse]:
-        """Nothing: the first chunk of a completion has text."""
+        """Return nothing: the first chunk of a completion has text."""
         return []
 
     def news(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
-        """The choices that `output` adds to, without the empty ones."""
+        """Return the choices that `output` adds to, without empty ones."""
         return [choice for choice in self.choices(prompt_index, output) if self._tells(choice)]
 
     def choices(self, prompt_index: int, output: RequestOutput) -> list[CompletionChoice]:
-        """The choices in `output`, each with what is new of it."""
+        """Return the choices in `output`, each with its new part only."""
         if self.request.prompt_only:
             _drop_generated(output)
         self.usage.add(prompt_index, output)
@@ -74,7 +74,7 @@ class CompletionWriter:
         return choices
 
     def free(self) -> None:
-        """Give the log-probabilities of the prompts back, once nothing will be written any more. Slow where they are many."""
+        """Release the log probabilities of the prompts once nothing more will be written. Slow if there are many."""
         for positions in self._prompt_logprobs.values():
             if isinstance(positions, PromptLogprobs):
                 positions.free()
@@ -96,7 +96,7 @@ class CompletionWriter:
             text = self._prompt_text(prompt_index, output) + text
             token_ids = output.prompt_token_ids + token_ids
             scored = list(self._prompt_logprobs.get(prompt_index, ()))
-            # An answer that ends before its first token has a prompt that was not scored, or not to its end.
+            # An answer that ends before its first token belongs to a prompt that was not scored, or only in part.
             unscored = [None] * (len(output.prompt_token_ids) - len(scored))
             positions = [*scored, *unscored, *positions]
         choice = CompletionChoice(
@@ -118,7 +118,7 @@ class CompletionWriter:
         *,
         first: bool,
     ) -> None:
-        """Token ids and log-probabilities of the prompt, where the request asks for them.
+        """Add token ids and log probabilities of the prompt, if the request wants them.
 
         first: whether the choice begins here.
         """
@@ -135,7 +135,7 @@ class CompletionWriter:
         return self.request.skip_special_tokens is not False
 
     def _text_offsets(self, output: RequestOutput) -> TextOffsets:
-        """The count of characters of one choice, whose text continues the prompt or begins with it."""
+        """Return the character counter of one choice, whose text continues the prompt or begins with it."""
         before = [] if self.request.echo else output.prompt_token_ids
         return TextOffsets(self.tokenizer, before, self._skips_special_tokens)
 
@@ -154,7 +154,7 @@ class CompletionWriter:
         )
 
     def _prompt_text(self, prompt_index: int, output: RequestOutput) -> str:
-        """The prompt as the user wrote it, unless it was cut or came as tokens."""
+        """Return the prompt as the user wrote it, unless it was truncated or came as tokens."""
         prompt = self.prompts[prompt_index]
         was_cut = len(prompt.token_ids) != len(output.prompt_token_ids)
         if prompt.text is not None and not was_cut:
@@ -163,7 +163,7 @@ class CompletionWriter:
 
 
 class CompletionAnswer:
-    """The answer to one completion; see `core_apis.exchange.Answer`. created: seconds since the epoch."""
+    """The answer to one completion request; see `core_apis.exchange.Answer`. created: seconds since the epoch."""
 
     def __init__(self, context: ServingContext, prepared: PreparedCompletion, answer_id: str, created: int) -> None:
         self._context = context
@@ -178,20 +178,20 @@ class CompletionAnswer:
         )
 
     async def whole(self, outputs: Outputs) -> Response:
-        """As in `Answer`. A long answer is written in a thread."""
+        """Return the whole answer, as in `Answer`. A long one is serialized in a thread."""
         num_written = await self._fill(outputs)
         self._head.system_fingerprint = self._context.weight_version
         return await in_thread_if(num_written > LIGHT, lambda: json_response(self._head))
 
     def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """As in `Answer`."""
+        """Yield the events of a streamed answer, as in `Answer`."""
         self._head.system_fingerprint = self._context.weight_version
         return AnswerStream(self._context, self._body, first, outputs).events(self._head, self._writer)
 
     async def _fill(self, outputs: Outputs) -> int:
-        """Put the choices of all outputs into the answer; how many tokens and log-probabilities they have.
+        """Put the choices of all outputs into the answer; return their number of tokens and log probabilities.
 
-        Outputs of several prompts may all be there at once: others have their turn between them.
+        Outputs of several prompts may be ready at the same time; other requests get their turn between them.
         """
         writer = self._writer
         num_written = cost = 0
@@ -216,7 +216,7 @@ class CompletionAnswer:
 
 
 def _drop_generated(output: RequestOutput) -> None:
-    """Leave nothing of the one token that the engine had to generate although none was asked for."""
+    """Remove the single token that the engine had to generate although the request wanted none."""
     for completion in output.outputs:
         completion.text = ""
         completion.token_ids = []

@@ -1,8 +1,8 @@
 """One client's connection: uvicorn's HTTP protocol with limits.
 
-Owns: the size of a request's head, the refusal of what is too large, too slow or no HTTP, when a connection counts as
-busy. Never does: decide which connection goes (`core_apis.connections` does), or look at a request's meaning.
-Called by: uvicorn, for every connection; the registry of connections.
+Owns: the size limit of a request's head, the refusal of input that is too large, too slow or not HTTP, when a
+connection counts as busy. Never does: decide which connection is closed (`core_apis.connections` does), or look at a
+request's meaning. Called by: uvicorn, for every connection; the registry of connections.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from core_apis.connections import Connections
 from core_apis.errors import error_response
 
 HEADER_OVERHEAD = 4  # bytes: ": " and the end of the line
-MAX_PIPELINED = 32  # requests that wait behind the one that is answered
+MAX_PIPELINED = 32  # pipelined requests that wait for the current answer
 
 
 class Connection(HttpToolsProtocol):
-    """Times are seconds of the loop's clock.
+    """The HTTP protocol of one connection. Times are seconds of the loop's clock.
 
     running:       the request that the application answers, or answered last; a pipelined one waits for its turn.
     silent_since:  when the client last sent something, or got the end of an answer.
-    reading_since: when the first byte of the request came that is not complete; None: there is none.
-    refused:       what the client still sends is dropped.
-    unsent:        bytes of answers that the client had not taken when the registry last looked.
+    reading_since: when the first byte of the incomplete request came; None: there is none.
+    refused:       whether further input from the client is dropped.
+    unsent:        bytes of answers that the client had not read when the registry last looked.
     """
 
     def __init__(self, registry: Connections, *args: Any, **options: Any) -> None:
@@ -45,7 +45,7 @@ class Connection(HttpToolsProtocol):
         self._head_size = 0
         self._unparsed = 0  # bytes of whole reads since the last end of a head or part of a body
         self._problem: RequestError | None = None
-        self._last_word = b""  # of a refusal, for when the requests before it are answered
+        self._last_word = b""  # the serialized refusal, sent after the answers to earlier requests
 
     @property
     def busy(self) -> bool:
@@ -58,7 +58,7 @@ class Connection(HttpToolsProtocol):
         )
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection, or refuse it when all others are busy."""
+        """Accept the connection, or refuse it if all others are busy."""
         super().connection_made(transport)
         if not self.registry.admit(self):
             message = f"The server has {self.registry.limit} connections that are all busy; try again in a moment."
@@ -66,14 +66,14 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the application, also when further requests wait behind the one that it answers."""
+        """Notify the application, also when further requests wait for the one that it answers."""
         super().connection_lost(exc)
         self.registry.forget(self)
         self.pipeline.clear()
         self._disconnect_running()
 
     def data_received(self, data: bytes) -> None:
-        """Parse; a request that breaks a rule is refused."""
+        """Parse the data; refuse a request that breaks a rule."""
         if self.refused:
             return
         self._unset_keepalive_if_required()
@@ -84,7 +84,8 @@ class Connection(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # The request is served. Anything that the client sends next would be a protocol that is not spoken here.
+            # The request is served. Anything further would be another protocol (an upgrade), which this server does not
+            # speak.
             self.refused = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
@@ -96,7 +97,7 @@ class Connection(HttpToolsProtocol):
         self.registry.settle(self)
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Note the first byte of a request."""
         super().on_message_begin()
         if self.reading_since is None:
             self.reading_since = self.silent_since
@@ -104,18 +105,18 @@ class Connection(HttpToolsProtocol):
         self._head_size = self._unparsed = 0
 
     def on_url(self, url: bytes) -> None:
-        """A part of the target."""
+        """Append a part of the request target."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header; trailers, which come after the body, are no headers and are dropped."""
+        """Append a header. Trailers, which come after the body, are no headers and are dropped."""
         self._count(len(name) + len(value) + HEADER_OVERHEAD)
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The application starts, or the request waits behind the one that it answers."""
+        """Check the head; start the application, or queue the request after the one that is being answered."""
         self._in_head, self._unparsed = False, 0
         self._check_head()
         super().on_headers_complete()
@@ -130,17 +131,21 @@ class Connection(HttpToolsProtocol):
             raise self._problem
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body."""
+        """Pass on a part of the body."""
         self._unparsed = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request's last byte."""
+        """Note the last byte of the request."""
         self._in_body, self._unparsed, self.reading_since = False, 0, None
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """The answer's last byte: what the client has begun to send in the meantime gets its whole time."""
+        """Note the last byte of the answer.
+
+        A request that the client has begun to send meanwhile gets the full time limit from now.
+        """
+        # Read first: the base class starts this request and removes it from the pipeline.
         upcoming = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if self._last_word and upcoming is None and not self.transport.is_closing():
@@ -160,6 +165,7 @@ class Connection(HttpToolsProtocol):
         if self.busy:
             self._refuse_later(error)
             return
+        # An answer may come before the whole body; a refusal would then be a second answer to the same request.
         answered = self._in_body and self.cycle.response_complete
         self._disconnect_running()
         if answered:
@@ -168,9 +174,10 @@ class Connection(HttpToolsProtocol):
         self._write_last(self._raw(error))
 
     def _refuse_later(self, error: RequestError) -> None:
-        """Refuse the request that is being read once those before it are answered."""
+        """Refuse the request that is being read once the requests before it are answered."""
         assert self.running is not None
-        if self.cycle is self.running and self.cycle.more_body:  # its own answer is under way: there is no second one
+        # Its own answer is under way, and there cannot be a second one.
+        if self.cycle is self.running and self.cycle.more_body:
             self.running.keep_alive = False
             return
         if self.pipeline and self.pipeline[0][0] is self.cycle and self.cycle.more_body:
@@ -178,16 +185,16 @@ class Connection(HttpToolsProtocol):
         self._last_word = self._raw(error)
 
     def _write_last(self, answer: bytes) -> None:
-        """Write an answer that nothing follows."""
+        """Write the last answer on this connection."""
         self.transport.write(answer)
-        # A client that is still sending would lose the answer if the connection closed at once.
+        # If the connection closed at once, a client that is still sending would lose the answer.
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
 
     def _check_head(self) -> None:
-        """Raise RequestError where proxies and servers could disagree about a request: whose it is, and where it ends."""
+        """Raise RequestError where proxies and servers could disagree about a request's host or its end."""
         num_hosts = 0
         is_chunked = False
         for name, _ in self.headers:
@@ -222,7 +229,7 @@ class Connection(HttpToolsProtocol):
             self.running.message_event.set()
 
     def _known_scope(self) -> Scope | None:
-        """That of the request that came last, as far as it has come; None before the first one."""
+        """Return the scope of the latest request, as far as it was received; None before the first one."""
         scope = cast("Scope | None", self.scope)
         if scope is None or "path" in scope:
             return scope

@@ -1,7 +1,8 @@
-"""All open connections: how many there may be, which one goes for a new one, and how long one may be silent.
+"""The registry of all open connections: their number, which one is closed to admit a new one, and how long one may be
+silent.
 
-Owns: the registry, its limits, one line of log about refusals. Never does: parse, or answer a request.
-Called by: `Connection` (comes, goes, settles) and the HTTP server (sweeps).
+Owns: the registry, its limits, one log line about refusals. Never does: parse, or answer a request. Called by:
+`Connection` (opens, closes, settles) and the HTTP server (sweeps).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import Any, Protocol
 from core.api.errors import RequestError
 from core_formats.server_limits import ServerLimits
 
-LINGER_SECONDS = 2.0  # for a refused client to read its answer
-LOG_SECONDS = 60.0  # between two lines about refusals
+LINGER_SECONDS = 2.0  # time for a refused client to read its answer
+LOG_SECONDS = 60.0  # interval between two log lines about refusals
 
 logger = logging.getLogger("core_apis")
 
@@ -40,7 +41,7 @@ class OpenConnection(Protocol):
 
 
 class Connections:
-    """The registry of one server."""
+    """The registry of the connections of one server."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limit = limits.max_connections
@@ -48,7 +49,7 @@ class Connections:
         self._read_timeout = limits.request_read_timeout
         self._silence = limits.keep_alive_timeout
         self._open: dict[OpenConnection, None] = {}
-        self._idle: dict[OpenConnection, None] = {}  # the one that has been silent longest comes first
+        self._idle: dict[OpenConnection, None] = {}  # least recently active first
         self._refusals: Counter[str] = Counter()
         self._next_line = 0.0
 
@@ -56,7 +57,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, newcomer: OpenConnection) -> bool:
-        """Whether there is room, if need be by closing the connection that has been silent longest."""
+        """Whether there is room, if necessary after closing the connection that has been silent longest."""
         if len(self._open) >= self.limit:
             silent = (connection for connection in self._idle if not (connection.busy or connection.unsent))
             victim = next(silent, None)
@@ -69,12 +70,12 @@ class Connections:
         return True
 
     def forget(self, connection: OpenConnection) -> None:
-        """It is gone."""
+        """Remove a connection that is gone."""
         self._open.pop(connection, None)
         self._idle.pop(connection, None)
 
     def settle(self, connection: OpenConnection) -> None:
-        """It has sent something, or has got its answer: its silence, if it is silent, begins now."""
+        """Restart the silence of a connection that has sent something, or has got its answer."""
         self._idle.pop(connection, None)
         if connection in self._open and not connection.busy:
             self._idle[connection] = None
@@ -84,7 +85,10 @@ class Connections:
         self._refusals[code] += 1
 
     def sweep(self, now: float) -> None:
-        """Close what has been silent, or has not completed its request, for too long. now: of the loop's clock."""
+        """Close connections that have been silent, or have not completed their request, for too long.
+
+        now: of the loop's clock.
+        """
         for connection in list(self._open):
             if connection.busy:
                 self._check_reader(connection, now)
@@ -97,7 +101,7 @@ class Connections:
             self._next_line = now + LOG_SECONDS
 
     def _check_reader(self, connection: OpenConnection, now: float) -> None:
-        """Give up an answer whose client does not read it."""
+        """Drop an answer whose client does not read it."""
         unsent = connection.transport.get_write_buffer_size()
         if unsent == 0 or unsent != connection.unsent:
             connection.unsent, connection.silent_since = unsent, now

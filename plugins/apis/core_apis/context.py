@@ -1,7 +1,7 @@
-"""The things that every route needs: engine, settings, preparation of requests, metrics.
+"""The objects that every route needs: engine, settings, preparation of requests, metrics.
 
-Owns: `ServingContext`. Never does: handle a request.
-Called by: `core_apis.app` (builds it), routes (through `context_of`).
+Owns: `ServingContext`. Never does: handle a request. Called by: `core_apis.app` (builds it), routes (through
+`context_of`).
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ServingContext:
-    """One for each app.
+    """The shared state of one application.
 
     bodies: the memory for request bodies.
-    responses: those of /v1/responses that are kept.
-    generate: the engine's, within what watches each prompt.
-    pipeline: the `core_apis.pipeline.Pipeline` of every request that asks the engine. It and the rows need this context, so
-        their types are not imported here.
+    responses: the stored responses of /v1/responses.
+    generate: the engine's `generate`, wrapped by the observers of each prompt.
+    pipeline: the `core_apis.pipeline.Pipeline`, the steps of every request that needs the engine. It and the rows import this
+        context, so their types are not imported here.
     exchanges: the rows of the APIs, each a `core_apis.exchange.Exchange`, by the kind of their bodies.
     drain: whether the server takes requests, and which ones run.
-    tenants: who shares cached prefixes with whom.
+    tenants: which tenants share cached prefixes.
     durable: streams that outlive their connections; None: none do.
-    tracing: sends spans of requests; None: nobody wants them.
+    tracing: sends spans of requests; None: tracing is off.
     recent: the requests that ran last, for the page.
     explain: the configuration as plain values, for the page.
     created: seconds since the epoch.
@@ -75,21 +75,21 @@ class ServingContext:
 
     @property
     def names(self) -> ServedNames:
-        """The names that the server answers to."""
+        """Return the model names that the server answers to."""
         return self.preparer.here.names
 
     @property
     def weight_version(self) -> str | UnsetType:
-        """Of the weights in use; UNSET for those that the engine was started with."""
+        """Return the version of the current weights; UNSET for those that the engine was started with."""
         return self.engine.stats.weight_version or UNSET
 
     async def until_idle(self) -> None:
-        """Until everything that runs has ended, responses in the background too; for a server that drains."""
+        """Wait until everything that runs has ended, background responses included; for a server that drains."""
         await self.drain.idle()
         await self.responses.until_idle()
 
     async def close(self) -> None:
-        """End what runs beside the requests: responses in the background, the helper process; the journal is closed."""
+        """End everything that runs besides requests (background responses, the helper process), and close the journal."""
         await self.suspend()
         await self.responses.close()
         if self.durable is not None:
@@ -99,27 +99,27 @@ class ServingContext:
             await asyncio.to_thread(self.tracing.close)
 
     async def suspend(self) -> None:
-        """Stop what the next server goes on with, before the engine ends it."""
+        """Stop, before the engine ends, what the next server will continue."""
         if self.durable is not None:
             await self.responses.suspend()
             await self.durable.suspend()
 
 
 def context_of(request: Request) -> ServingContext:
-    """The context of the app that serves `request`."""
+    """Return the context of the app that serves `request`."""
     context = request.app.state.context
     assert isinstance(context, ServingContext)
     return context
 
 
 def tenant_of(request: Request) -> Tenant:
-    """Whose a request is: the number of its key, admin keys behind the others; None without one."""
+    """Return the tenant of a request: the index of its key, with admin keys after the others; None without a key."""
     number: Tenant = getattr(request.state, "api_key", None)
     return number
 
 
 def user_of(context: ServingContext, tenant: Tenant, named: object) -> str:
-    """The user of a request: its key where there are several keys, else the body's `user` field."""
+    """Return the user of a request: its key if there are several keys, else the body's `user` field."""
     if tenant is not None and len(context.server.keys) > 1:
         return f"API key {tenant}"
     return named if isinstance(named, str) else ""

@@ -1,7 +1,7 @@
-"""The contract of HTTP APIs: routes, and the kinds of request bodies that they take.
+"""The contract of HTTP APIs: routes, and the kinds of request bodies that they accept.
 
-Owns: the Protocol. Never does: import what serves HTTP, whose types a plugin imports from `core_apis`.
-Called by: plugins (they implement it), the server.
+Owns: the Protocol. Never does: import HTTP modules, whose types a plugin imports from `core_apis`. Called by: plugins
+(they implement it), the server.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from core_config.server_config import ServerConfig
 
 
 class Api(Protocol):
-    """Kind `api`. Both methods are called when the server starts, `bodies` in its helper processes, too."""
+    """An HTTP API, a plugin of kind `api`.
+
+    Both methods are called when the server starts, `bodies` in its helper processes, too.
+    """
 
     def bodies(self) -> Sequence[Any]:
-        """The kinds of bodies, each a `core_apis.body_kinds.BodyKind`. Imports nothing that serves HTTP."""
+        """Return the kinds of bodies, each a `core_apis.body_kinds.BodyKind`. Must not import HTTP modules."""
         ...
 
     def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
-        """The routes, as `core_apis.api_routes.ApiRoutes`. server, engine: the resolved settings; some routes need some."""
+        """Return the routes, as `core_apis.api_routes.ApiRoutes`.
+
+        server, engine: the resolved settings; some routes depend on them.
+        """
         ...

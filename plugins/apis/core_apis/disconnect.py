@@ -1,7 +1,7 @@
-"""Notices clients that go away.
+"""Detection of clients that disconnect.
 
-Owns: waiting for work and for the client at once. Never does: abort requests itself; it cancels the work, whose iterators
-then tell the engine. Called by: routes and event streams.
+Owns: waiting for work and for the client at the same time. Never does: abort requests itself; it cancels the work,
+whose iterators then notify the engine. Called by: routes and event streams.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ T = TypeVar("T")
 
 
 async def waited_for(mode: str, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which with mode `wait` may take as long as requests do: it is given up when the client goes."""
+    """Return the result of `work`.
+
+    With mode `wait`, `work` may take as long as requests do, so it is cancelled when the client disconnects.
+    """
     return await until_disconnect(receive, work) if mode == "wait" else await work
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; when the client goes first, `work` is cancelled and ClientGone raised."""
+    """Return the result of `work`. If the client disconnects first, cancel `work` and raise ClientGone."""
     working = asyncio.ensure_future(work)
     watching = asyncio.ensure_future(_disconnected(receive))
     try:

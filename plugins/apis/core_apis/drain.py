@@ -1,7 +1,8 @@
-"""The end of a server without a loss: what runs goes on, nothing new begins.
+"""Draining: the end of a server without loss. Running requests go on, nothing new begins.
 
-Owns: when draining began and ends, the number of HTTP requests that run, the refusal of new ones. Never does: end anything,
-or wait for the engine. Called by: the launcher (begins, waits), the routes (ask), the application (counts requests).
+Owns: when draining began and ends, the number of running HTTP requests, the refusal of new ones. Never does: end
+anything, or wait for the engine. Called by: the launcher (begins, waits), the routes (check), the application (counts
+requests).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LONGEST_WAIT_S = 60
 
 
 class Drain:
-    """One for each server. clock: seconds."""
+    """The draining state of one server. clock: seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,22 +31,22 @@ class Drain:
 
     @property
     def begun(self) -> bool:
-        """Whether the server finishes what it has and takes nothing new."""
+        """Whether the server only finishes its requests and takes nothing new."""
         return self._end is not None
 
     @property
     def num_running(self) -> int:
-        """Requests whose answers are not complete; once draining has begun, those that began before."""
+        """Number of requests whose answers are not complete; once draining has begun, only those that began before."""
         return self._num_running
 
     def begin(self, seconds: float) -> None:
-        """From now on nothing new is taken. seconds: that running requests have."""
+        """Accept nothing new from now on. seconds: time limit of running requests."""
         self._end = self._clock() + seconds
         if not self._num_running:
             self._idle.set()
 
     def check(self) -> None:
-        """Raise RequestError (503) when draining has begun: nothing is answered here before it is over."""
+        """Raise RequestError (503) once draining has begun: no new request is answered before the server ends."""
         if self._end is None:
             return
         left = math.ceil(self._end - self._clock())
@@ -61,32 +62,35 @@ class Drain:
         )
 
     def enter(self) -> bool:
-        """A request has come. Whether it counts: those that come while the server drains are no reason to wait."""
+        """Register a request.
+
+        Return whether it counts: the server does not wait for requests that come while it drains.
+        """
         if self.begun:
             return False
         self._num_running += 1
         return True
 
     def leave(self) -> None:
-        """A request that counted has its answer."""
+        """Note that a request that counted has its answer."""
         self._num_running -= 1
         if self.begun and not self._num_running:
             self._idle.set()
 
     async def idle(self) -> None:
-        """Until all requests that began before draining have their answers."""
+        """Wait until all requests that began before draining have their answers."""
         await self._idle.wait()
 
 
 class DrainGate:
-    """Middleware: counts requests, and has connections closed after answers that are given while the server drains."""
+    """Middleware that counts requests, and closes the connections of answers that are given while the server drains."""
 
     def __init__(self, app: ASGIApp, drain: Drain) -> None:
         self.app = app
         self.drain = drain
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on, counted while it runs."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
         elif self.drain.enter():
@@ -99,7 +103,7 @@ class DrainGate:
 
 
 def _last_answer(send: Send) -> Send:
-    """`send` for an answer after which the client has to connect again, perhaps to another server."""
+    """Wrap `send` for an answer after which the client has to connect again, perhaps to another server."""
 
     async def send_and_close(message: Message) -> None:
         if message["type"] == "http.response.start":

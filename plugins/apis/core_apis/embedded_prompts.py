@@ -1,7 +1,7 @@
-"""From the `prompt_embeds` of a body to prompts.
+"""Conversion of the `prompt_embeds` of a body into prompts.
 
-Owns: base64, and limits before anything grows beyond the body: a file of a few bytes may claim any shape. Never does: import
-torch, or unpickle. Called by: `core_apis.preparation`.
+Owns: base64, and size limits before anything is allocated beyond the body: a file of a few bytes may claim any shape.
+Never does: import torch, or unpickle. Called by: `core_apis.preparation`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NUMBER_BYTES = 4
 
 
 def embedded_prompts(given: Sequence[str], settings: PreparationSettings) -> list[Prompt]:
-    """The prompts, in order. given: base64 of files with a tensor each. Raises RequestError."""
+    """Return the prompts, in order. given: base64 of files with a tensor each. Raises RequestError."""
     if given:
         check_served(settings.embedding_size)
     room = settings.limits.max_body_size
@@ -31,9 +31,9 @@ def embedded_prompts(given: Sequence[str], settings: PreparationSettings) -> lis
 
 
 def _embeds(text: str, settings: PreparationSettings, room: int) -> PromptEmbeds:
-    """One of them. room: bytes that its numbers may take."""
+    """Decode one prompt. room: limit on the bytes of its numbers."""
     from core_runtime.weights.sent_tensor import (
-        sent_tensor,  # and numpy, which most processes that read requests do without
+        sent_tensor,  # imports numpy, which most processes that read requests do not need
     )
 
     try:
@@ -47,7 +47,8 @@ def _embeds(text: str, settings: PreparationSettings, room: int) -> PromptEmbeds
     except CheckpointError as error:
         raise RequestError(str(error), param=KEY) from None
     num_tokens, size = check_shape(tensor.shape, settings.embedding_size, settings.max_model_len)
-    if num_tokens * size * ITEM_BYTES[tensor.dtype] > len(data):  # or a small body would be a lot of work
+    # Without this limit a small body could cause a lot of work.
+    if num_tokens * size * ITEM_BYTES[tensor.dtype] > len(data):
         raise RequestError(
             f"{KEY} has the shape {tensor.shape}, but its file has {len(data)} bytes, as a tensor has whose rows are one; send "
             "tensor.contiguous().",

@@ -1,7 +1,8 @@
-"""The engine of an API process, which belongs to the supervisor, or of a front, which belongs to another command.
+"""The engine of an API process (owned by the supervisor) or of a frontend (owned by another command).
 
-Owns: `EngineNews`, what the owner has told of the engine, and `SharedEngineSource`, which connects accordingly. Never
-does: start or end an engine. Called by: the API process and the front (they tell), `AsyncEngine` and its recovery (connect).
+Owns: `EngineNews`, the owner's latest report about the engine, and `SharedEngineSource`, which connects accordingly.
+Never does: start or end an engine. Called by: the API process and the frontend (they report), `AsyncEngine` and its
+recovery (connect).
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from core.engine.zmq_client import ZmqClient
 from core_apis.api_messages import EngineAt, EngineDied, EngineGone, News
 
 OBITUARY_S = 2.0
-"""Seconds that the supervisor has for saying what an engine died of."""
+"""Seconds that the supervisor has to report an engine's cause of death."""
 
 
 class EngineNews:
-    """The latest news. address: of the engine that runs; None: there is none at the moment."""
+    """The latest report. address: of the running engine; None: there is none at the moment."""
 
     def __init__(self, address: str | None = None) -> None:
         self.address: str | None = address
@@ -28,7 +29,7 @@ class EngineNews:
         self._changed = asyncio.Event()
 
     def tell(self, message: News) -> None:
-        """There is news."""
+        """Store a report, and wake the waiting tasks."""
         match message:
             case EngineAt():
                 self.address = message.address
@@ -42,18 +43,18 @@ class EngineNews:
         self._changed = asyncio.Event()
 
     def check(self) -> None:
-        """Raise EngineDeadError when there will be no engine any more."""
+        """Raise EngineDeadError if there will be no further engine."""
         if self._gone is not None:
             raise self._gone
 
     async def change(self) -> None:
-        """Until there is further news."""
+        """Wait for the next report."""
         await self._changed.wait()
 
     async def obituary(self, address: str, patience_s: float | None = OBITUARY_S) -> EngineDeadError | None:
-        """What the engine at `address` died of, as soon as that is known; None when nobody says it in time.
+        """Return the cause of death of the engine at `address`, once it is reported; None if that takes too long.
 
-        patience_s: None: there is no limit.
+        patience_s: seconds to wait; None: no limit.
         """
         try:
             async with asyncio.timeout(patience_s):
@@ -65,24 +66,26 @@ class EngineNews:
 
 
 class SharedEngine(SocketConnection):
-    """A connection to an engine of whose death the supervisor knows more."""
+    """A connection to an engine whose cause of death the supervisor knows better."""
 
     def __init__(self, address: str, news: EngineNews) -> None:
         super().__init__(address)
         self._news = news
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """As above, with the cause that the supervisor tells."""
+        """Wait until the connection ends, and return the cause that the supervisor reports, else the one seen from
+        here.
+        """
         seen_from_here = await super().until_ended(voice)
         return await self._news.obituary(self.address) or seen_from_here
 
 
 class SharedEngineSource:
-    """Connects to whichever engine its owner has.
+    """A source of connections to the current engine of its owner.
 
     connect:      makes a connection to an address.
     on_client:    called with each new client.
-    on_explained: called with the number of deaths that one request was the cause of, as is known now.
+    on_explained: called with the number of deaths that one request is now known to have caused.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class SharedEngineSource:
         self._on_explained = on_explained
 
     async def first(self) -> ZmqClient:
-        """Raises EngineDeadError when there is no engine any more."""
+        """Connect to the current engine. Raises EngineDeadError if there will be none."""
         while True:
             self._news.check()
             address = self._news.address
@@ -111,18 +114,21 @@ class SharedEngineSource:
                 return client
 
     async def next(self, dead: EngineDeadError, num_explained: int = 0) -> ZmqClient:
-        """As the first one; the address of the dead engine is not tried for long, since news of its death is on the way."""
+        """Connect to the next engine.
+
+        The address of the dead engine is not tried for long, since the report of its death is on the way.
+        """
         if num_explained:
             self._on_explained(num_explained)
         return await self.first()
 
     async def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: this source owns no engine."""
 
     async def _connect(self, address: str) -> ZmqClient | None:
-        """A client; None when there is news before the engine answers.
+        """Return a client; None if a report comes before the engine answers.
 
-        There is no limit: an engine in a long call answers late, and its owner tells of one that hangs.
+        There is no time limit: an engine in a long call answers late, and its owner reports one that hangs.
         """
         connection = self._connection(address)
         connecting = asyncio.ensure_future(ZmqClient.connect(address, timeout_s=None, engine=connection))

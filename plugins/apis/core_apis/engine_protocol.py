@@ -1,7 +1,7 @@
-"""An engine as the server needs it.
+"""The engine interface that the server needs.
 
-Owns: the Protocol. Never does: implement it (`core_frontend.async_engine.AsyncEngine` does). Called by:
-routes, generation, metrics; tests put a small fake in its place.
+Owns: the Protocol. Never does: implement it (`core_frontend.async_engine.AsyncEngine` does). Called by: routes,
+generation, metrics; tests put a small fake in its place.
 """
 
 from __future__ import annotations
@@ -26,43 +26,44 @@ class ServingEngine(Protocol):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer."""
+        """Return the model's tokenizer."""
         ...
 
     @property
     def queue(self) -> QueueLimit:
-        """How many requests wait, and may."""
+        """Return the limit on waiting requests, with their current number."""
         ...
 
     @property
     def config(self) -> EngineConfig:
-        """What it was built from."""
+        """Return the configuration that the engine was built from."""
         ...
 
     @property
     def num_live(self) -> int:
-        """Requests that wait or run."""
+        """Return the number of requests that wait or run."""
         ...
 
     @property
     def stats(self) -> SchedulerStats:
-        """The latest state of the scheduler."""
+        """Return the latest state of the scheduler."""
         ...
 
     @property
     def restarts(self) -> RestartLog:
-        """What became of engines that died."""
+        """Return the record of engines that died and were restarted."""
         ...
 
     @property
     def control(self) -> EngineControl:
-        """Pauses it, puts it to sleep, gives it new weights."""
+        """Return the control that pauses the engine, puts it to sleep and replaces its weights."""
         ...
 
     def generate(
         self, prompt: Mapping[str, Any], params: SamplingParams | PoolingParams, request_id: str, terms: RequestTerms
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Outputs of one request, of the kind that `params.output_kind` says; of one to pool, a `PooledOutput`.
+        """Yield the outputs of one request in the form of `params.output_kind`; for a pooling request, one
+        `PooledOutput`.
 
         Closing it early aborts the request.
 
@@ -71,17 +72,21 @@ class ServingEngine(Protocol):
         ...
 
     async def reset_prefix_cache(self, *, restart: bool = False) -> bool:
-        """Forget all cached prefixes; False, and no change, while requests run that do not `restart`."""
+        """Drop all cached prefixes.
+
+        Return False, and change nothing, while requests run, unless `restart` restarts them.
+        """
         ...
 
     async def profile(self, method: str) -> str:
-        """`start_profile` or `stop_profile`; returns the directory of traces, or the trace that was written.
+        """Call `start_profile` or `stop_profile`; return the directory of traces, or the trace that was written.
 
-        Raises RequestError (409) when it cannot be done now.
+        Raises RequestError (409) if it cannot be done now.
         """
         ...
 
     async def check_health(self) -> None:
-        """Raise EngineDeadError when the engine is gone for good, EngineStalledError when it has been silent, or is being
-        started again, for too long."""
+        """Raise EngineDeadError if the engine is gone for good, EngineStalledError if it has been silent, or
+        restarting, for too long.
+        """
         ...

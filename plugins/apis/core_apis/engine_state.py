@@ -1,7 +1,7 @@
 """The state of the engine in the words of /health, /is_paused and /is_sleeping.
 
-Owns: these words, from what the engine reports to every client. Never does: ask the engine, or name a client. Called by: their
-routes.
+Owns: these words, derived from what the engine reports to every client. Never does: ask the engine, or name a client.
+Called by: their routes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HOLDERS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "memory": ("a failed sleep", WAKE_UP),
     }
 )
-"""Who has a hold, and what ends it, by its reason."""
+"""The holder of requests and what ends the hold, by its reason."""
 UPDATES: Final = frozenset({"update_weights", "finish_weight_update", "reload_weights"})
 PHASES: Final[Mapping[str, State]] = MappingProxyType(
     {"running": "serving", "draining": "draining", "paused": "paused", "asleep": "sleeping"}
@@ -36,7 +36,7 @@ PHASES: Final[Mapping[str, State]] = MappingProxyType(
 
 
 def state_of(engine: ServingEngine) -> State:
-    """What becomes of a request that comes now, in a word."""
+    """Return one word for what happens to a request that arrives now."""
     if engine.restarts.paused_since is not None:
         return "recovering"
     stats = engine.stats
@@ -49,14 +49,14 @@ def state_of(engine: ServingEngine) -> State:
 
 
 def holders_of(engine: ServingEngine) -> list[HolderAnswer] | msgspec.UnsetType:
-    """Why requests wait; UNSET when none does for a reason of the lifecycle."""
+    """Return why requests wait; UNSET if none waits for a reason of the lifecycle."""
     stats = engine.stats
     holders = [*_calls(stats), *(_answer(holder) for holder in stats.holders)]
     return holders or msgspec.UNSET
 
 
 def _calls(stats: SchedulerStats) -> list[HolderAnswer]:
-    """The call that the engine is in."""
+    """Return the call that the engine is executing, as a holder."""
     if stats.utility in UPDATES:
         return [HolderAnswer("update", "a weight update", ITS_END, stats.utility_since)]
     if stats.utility == "sleep" and not any(holder.reason == "sleep" for holder in stats.holders):

@@ -1,5 +1,7 @@
-"""Errors as OpenAI's clients expect them: {"error": {"message", "type", "param", "code"}}; on the paths of the Messages API as
-Anthropic's do: {"type": "error", "error": {"type", "message"}}.
+"""Errors in the form that clients expect.
+
+OpenAI's clients: {"error": {"message", "type", "param", "code"}}. On the paths of the Messages API, Anthropic's:
+{"type": "error", "error": {"type", "message"}}.
 
 Owns: the error bodies, the status of each exception, the handlers of the app. Never does: decide what is an error.
 Called by: `core_apis.app`, middleware and event streams.
@@ -23,7 +25,7 @@ from core_apis.protocol.anthropic_answer import MessagesError, MessagesErrorObje
 CLIENT_CLOSED_REQUEST = 499
 CONTEXT_EXCEEDED = "context_length_exceeded"
 TOO_LONG = "Prompt is too long."
-"""Clients of the Messages API look for these words, and then shorten the conversation."""
+"""The phrase that clients of the Messages API search for in an error; they then shorten the conversation."""
 
 MESSAGES = PathSet(("/v1/messages", "/v1/messages/{rest:path}"))
 """The paths whose errors are of Anthropic's shape."""
@@ -39,19 +41,19 @@ MESSAGES_TYPES: Mapping[int, str] = MappingProxyType(
         503: "overloaded_error",
     }
 )
-"""Anthropic's types by HTTP status, besides `invalid_request_error` and `api_error`."""
+"""Anthropic's error types by HTTP status; other statuses give `invalid_request_error` or `api_error`."""
 
 LONGEST_MESSAGE = 2000
 LONGEST_PARAM = 200
-"""Characters."""
+"""Maximum length in characters of the field name in an error."""
 
 
 class GenerationError(CoreError):
-    """The engine gave up on one request; the sentence says why."""
+    """One request failed in the engine; the message says why."""
 
 
 def ended_early() -> RequestError:
-    """The error of an answer that the server ended by itself, as /pause, /sleep and weight updates may."""
+    """Return the error of an answer that the server ended by itself, as /pause, /sleep and weight updates may."""
     return RequestError(
         "The server ended this answer early: it was paused, put to sleep or given new weights. Ask again in a few seconds.",
         status=503,
@@ -65,7 +67,7 @@ class ClientGone(CoreError):
 
 
 class ErrorObject(msgspec.Struct):
-    """OpenAI's error object."""
+    """OpenAI's error object. param: the field of the request that is wrong, if there is one."""
 
     message: str
     type: str
@@ -74,13 +76,13 @@ class ErrorObject(msgspec.Struct):
 
 
 class ErrorBody(msgspec.Struct):
-    """The body around it."""
+    """The body with OpenAI's error object."""
 
     error: ErrorObject
 
 
 def describe(error: Exception) -> tuple[int, ErrorBody]:
-    """HTTP status and body for `error`. An exception of an unknown kind becomes a 500 without details."""
+    """Return HTTP status and body for `error`. An unknown exception becomes a 500 without details."""
     if isinstance(error, RequestError):
         return error.status, ErrorBody(_describe_request(error))
     status = 500
@@ -109,7 +111,9 @@ def _describe_request(error: RequestError) -> ErrorObject:
 
 
 def _cut(text: str, most: int) -> str:
-    """A text whose middle is left out when it is longer: errors quote what clients sent, which may be anything."""
+    """Cut the middle out of a text longer than `most` characters: errors quote what clients sent, which may be
+    anything.
+    """
     if len(text) <= most:
         return text
     begin = text[: most // 2]
@@ -118,7 +122,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def error_response(error: Exception, headers: dict[str, str] | None = None, scope: Scope | None = None) -> Response:
-    """The answer to a request that failed. scope: of the request, where there is one; it decides the body's shape."""
+    """Return the response to a failed request. scope: of the request, if there is one; it decides the body's shape."""
     status, body = describe(error)
     headers = dict(headers or {})
     if isinstance(error, RequestError) and error.retry_after is not None:
@@ -131,7 +135,7 @@ def error_response(error: Exception, headers: dict[str, str] | None = None, scop
 
 
 def messages_error_event(error: Exception) -> bytes:
-    """The last event of a stream of the Messages API that failed."""
+    """Return the last event of a failed stream of the Messages API."""
     shaped = _messages_error(*describe(error))
     return b"event: error\ndata: " + msgspec.json.encode(shaped) + b"\n\n"
 
@@ -145,13 +149,16 @@ def _messages_error(status: int, body: ErrorBody) -> MessagesError:
 
 
 def error_event(error: Exception) -> bytes:
-    """The last event of a stream that failed."""
+    """Return the last event of a failed stream."""
     _, body = describe(error)
     return b"data: " + msgspec.json.encode(body) + b"\n\n"
 
 
 def install(app: FastAPI, paths: Sequence[str]) -> None:
-    """Give `app` the handlers for everything that a route may raise. paths: what a wrong path is compared with."""
+    """Install handlers in `app` for everything that a route may raise.
+
+    paths: the known paths, which a wrong path is compared with.
+    """
 
     async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -166,13 +173,13 @@ def install(app: FastAPI, paths: Sequence[str]) -> None:
 async def _on_error(request: Request, error: Exception) -> Response:
     if isinstance(error, (ClientGone, ClientDisconnect)):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    # the server hangs up after what it does not know: a client that is told so sends nothing more there
+    # The server closes the connection after an unexpected exception; a client that is told so sends nothing more on it.
     headers = None if isinstance(error, CoreError) else {"connection": "close"}
     return error_response(error, headers, request.scope)
 
 
 def _http_error(request: Request, error: HTTPException, paths: Sequence[str]) -> Response:
-    """The answer to a request that no route takes."""
+    """Return the response to a request that matches no route."""
     path = request.url.path
     headers = dict(error.headers or {})
     message = str(error.detail)

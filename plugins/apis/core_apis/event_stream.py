@@ -1,7 +1,7 @@
 """Server-sent events as an ASGI response.
 
-Owns: sending events, ending the stream on errors and on clients that go away. Never does: make events.
-Called by: the completion routes.
+Owns: sending events, ending the stream on errors and when the client disconnects. Never does: make events. Called by:
+the completion routes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DONE = b"data: [DONE]\n\n"
 
 
 class EventStream(Response):
-    """Sends `events` (complete blocks such as `data: ...`) as they come, then `done`.
+    """A response that sends `events` (complete blocks such as `data: ...`) as they come, then `done`.
 
-    done:   ends a stream that went well.
-    failed: from an exception to the last event instead.
-    headers: further ones.
+    done:    the end of a successful stream.
+    failed:  converts an exception into the last event of a failed one.
+    headers: additional ones.
 
     However the stream ends, `events` is closed.
     """
@@ -47,7 +47,7 @@ class EventStream(Response):
         self.failed = failed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send everything; returns when the stream has ended or the client has gone."""
+        """Send everything; return when the stream has ended or the client has disconnected."""
         try:
             await until_disconnect(receive, self._send_all(send))
         except ClientGone:

@@ -1,7 +1,8 @@
-"""An API as data: what is asked, by which name its bodies are prepared, and what writes the answer.
+"""An API request as data: its kind of body, how its answer is identified, and what writes the answer.
 
-Owns: `Exchange`, the row, and `Answer`, what a row's writer offers. Never does: run anything (`core_apis.pipeline` does).
-Called by: the routes, which declare rows; the pipeline; `core_apis.durable`, which answers what earlier servers began.
+Owns: `Exchange`, the row, and `Answer`, the interface of a row's writer. Never does: run anything (`core_apis.pipeline`
+does). Called by: the routes, which declare rows; the pipeline; `core_apis.durable`, which answers what earlier servers
+began.
 """
 
 from __future__ import annotations
@@ -24,14 +25,17 @@ NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 class Answer(Protocol):
-    """The answer to one prepared request: as events where the field `stream` of its body says so, else whole."""
+    """The answer to one prepared request: streamed as events if the field `stream` of its body is true, else whole."""
 
     async def whole(self, outputs: Outputs) -> Response:
-        """The answer once all outputs are there. Closes `outputs`."""
+        """Return the answer once all outputs are there. Closes `outputs`."""
         ...
 
     def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """Complete events. first: the first output, which has been waited for; outputs: those after it, closed at the end."""
+        """Yield complete events.
+
+        first: the first output, already awaited; outputs: those after it, closed at the end.
+        """
         ...
 
 
@@ -39,13 +43,13 @@ class Answer(Protocol):
 class Exchange:
     """One row: a kind of request, and how it is answered.
 
-    kind:     the kind of body; its preparation and the journal know it by this name.
-    identify: the answer's id, from the request and what was prepared of it.
-    answer:   the `Answer`, from the server's context, what was prepared, the answer's id, and the seconds since the epoch at
-              which it was created.
-    lasts:    its streams outlive their connections, where a journal is kept.
-    headers:  further ones of the answer, from its id.
-    done, failed: the end of a stream that went well, and of one that did not.
+    kind:     the kind of body; its preparation and the journal use this name.
+    identify: returns the answer's id, from the request and the prepared body.
+    answer:   returns the `Answer`, from the server's context, the prepared body, the answer's id, and the seconds since
+              the epoch at which it was created.
+    lasts:    whether its streams outlive their connections, if a journal is kept.
+    headers:  returns additional headers of the answer, from its id.
+    done, failed: the end of a successful stream, and of a failed one.
     """
 
     kind: str
@@ -58,7 +62,9 @@ class Exchange:
 
 
 def id_with(prefix: str) -> Callable[[Request, Any], str]:
-    """Ids of answers: `prefix` and the request's id, from the body, else from `X-Request-Id`, else new."""
+    """Return a function that makes ids of answers: `prefix` and the request's id, from the body, else from
+    `X-Request-Id`, else new.
+    """
 
     def identify(request: Request, prepared: Any) -> str:
         return f"{prefix}-{prepared.body.request_id or client_request_id(request.headers) or uuid4().hex}"

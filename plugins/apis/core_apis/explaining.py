@@ -1,7 +1,7 @@
-"""Explanations of answers at the server's edge: who asks for one.
+"""Requests for explanations of answers.
 
-Owns: the header, and what a body says about its sampling values. Never does: explain (`core_frontend.explaining` does).
-Called by: the pipeline and the run of prompts, for requests that ask for one.
+Owns: the header, and the sampling values that a body sets. Never does: explain (`core_frontend.explaining` does).
+Called by: the pipeline and the run of prompts, for requests that want an explanation.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from core_frontend.request_terms import ExplainTerms
 
 HEADER = "x-explain"
 NO = ("", "0", "false", "no")
-"""Values of the header that ask for nothing, in lower case."""
+"""Values of the header, in lower case, that ask for no explanation."""
 
 GUIDED = (
     "The chat template shows no tools; a system message describes them (row 'generic' of docs/response-formats.md)."
 )
-"""The words about tools that no template shows."""
+"""The sentence about tools that the chat template does not render."""
 
 
 def explain(body: Any, header: str) -> None:
-    """Have an answer explained whose header asks for it; the field `explain` of the body wins, where the body can have one."""
+    """Turn on `body.explain` if the header asks for it; a value in the body takes precedence."""
     if getattr(body, "explain", False) is None:
         body.explain = header.strip().lower() not in NO
 
 
 def explain_terms(prepared: PreparedChat | PreparedCompletion, model: ModelConfig) -> ExplainTerms:
-    """The facts of a body that the explanation of its answer needs."""
+    """Return the facts of a body that the explanation of its answer needs."""
     given = prepared.body.given_names()
     sources = sampling_sources(prepared.params, given, model)
     if not isinstance(prepared, PreparedChat):

@@ -1,6 +1,7 @@
-"""What an answer tells besides its choices and usage when it is asked to: how it came about, and how long it took.
+"""Optional parts of an answer besides its choices and usage: its explanation, and its timings.
 
-Owns: `Extras`, which gathers both for one HTTP request. Never does: explain or measure. Called by: routes, answer writers.
+Owns: `Extras`, which gathers both for one HTTP request. Never does: explain or measure. Called by: routes, answer
+writers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ T = TypeVar("T")
 
 
 class Asking(Protocol):
-    """A body that may ask for them."""
+    """A body that may request them."""
 
     n: int | None
     explain: bool | None
@@ -25,16 +26,19 @@ class Asking(Protocol):
 
 
 class Answer(Protocol):
-    """An answer, or the last chunk of a stream. A request with several prompts gets lists, one entry each, in their order."""
+    """An answer, or the last chunk of a stream.
+
+    A request with several prompts gets lists, one entry per prompt, in order.
+    """
 
     explain: Explanation | list[Explanation] | UnsetType
     timings: Timings | list[Timings] | UnsetType
 
 
 class Extras:
-    """Those of one HTTP request, as they come with the last outputs of its prompts.
+    """The extras of one HTTP request, from the last outputs of its prompts.
 
-    wanted: whether anybody asks; if not, outputs need not be added.
+    wanted: whether the request wants any; if not, outputs need not be added.
     """
 
     def __init__(self, body: Asking) -> None:
@@ -45,20 +49,20 @@ class Extras:
         self.wanted = self._times or bool(body.explain)
 
     def add(self, prompt_index: int, output: RequestOutput) -> None:
-        """Take what an output tells, if it is the last one of its prompt."""
+        """Add the extras of an output, if it is the last one of its prompt."""
         if output.explain is not None:
             self._explanations[prompt_index] = output.explain
         if self._times and output.finished:
             self._timings[prompt_index] = timings_of(output, self._num_choices)
 
     def tell(self, answer: Answer) -> None:
-        """Put it into the answer."""
+        """Set the extras in the answer."""
         answer.explain = _one_or_all(self._explanations)
         answer.timings = _one_or_all(self._timings)
 
 
 def _one_or_all(found: dict[int, T]) -> T | list[T] | UnsetType:
-    """The only entry, or all in the order of their prompts; UNSET when there is none."""
+    """Return the only entry, or all in the order of their prompts; UNSET if there is none."""
     ordered = [found[index] for index in sorted(found)]
     if not ordered:
         return UNSET

@@ -1,7 +1,7 @@
-"""Errors about what was made of a body name the fields that the body itself has.
+"""Translation of field names in errors: an error about a translated body names the fields that the body itself has.
 
-Owns: the change of names in `param` and in the sentence. Never does: know the names of an API, which its translation does.
-Called by: preparation, and the run of what was prepared.
+Owns: the change of names in `param` and in the sentence. Never does: know the names of an API, which its translation
+does. Called by: preparation, and the run of what was prepared.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from core.api.errors import RequestError
 
 Names = Mapping[str, str]
-"""A body's field by that of the chat request. `[]` stands for any index. In sentences, those that could be plain words, such
-as `stop`, are fields at the beginning only."""
+"""A map from fields of the chat request to fields of the body.
+
+`[]` stands for any index. In sentences, names that could be plain words, such as `stop`, count as fields at the
+beginning only.
+"""
 
 OF_ENGINE: Names = {"extra_args": "vllm_xargs"}
 """Fields whose names differ between bodies and sampling parameters."""
@@ -23,7 +26,7 @@ OF_ENGINE: Names = {"extra_args": "vllm_xargs"}
 
 @contextmanager
 def own_names(names: Names) -> Iterator[None]:
-    """Errors from within name fields by `names`."""
+    """Rename fields in errors raised within the context by `names`."""
     try:
         yield
     except RequestError as error:
@@ -31,7 +34,7 @@ def own_names(names: Names) -> Iterator[None]:
 
 
 def renamed(error: RequestError, names: Names) -> RequestError:
-    """The error with the names that its reader knows. Those who wait for the same thing may share the error itself."""
+    """Return a new error with renamed fields. The original is left unchanged: several waiting callers may share it."""
     sentence = str(error)
     for name, own in names.items():
         sentence = _pattern(name).sub(own.replace("[]", r"[\1]"), sentence)
@@ -42,14 +45,14 @@ def renamed(error: RequestError, names: Names) -> RequestError:
 
 
 def combined(names: Names, outer: Names) -> dict[str, str]:
-    """`names`, and then `outer`, in one step."""
+    """Return the map that applies `names` and then `outer`."""
     inner = {name: outer.get(own, own) for name, own in names.items()}
     return {**outer, **inner}
 
 
 @functools.lru_cache(maxsize=256)
 def _pattern(name: str) -> re.Pattern[str]:
-    """Finds a name in a sentence, but not as a part of a longer one."""
+    """Return a pattern that matches a name in a sentence, but not as a part of a longer one."""
     begin = r"(?<![\w.])"
     if "_" not in name and "[]" not in name:
         begin = r"\A"

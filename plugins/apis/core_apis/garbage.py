@@ -1,7 +1,7 @@
-"""When a server looks for garbage cycles.
+"""Scheduling of full garbage collections in a server.
 
-Owns: the collector's thresholds in a process that serves, and the task that collects between requests. Never does: collect in
-the engine's process, which makes hardly any objects while it steps. Called by: the service, once it serves.
+Owns: the collector's thresholds in a process that serves, and the task that collects between requests. Never does:
+collect in the engine's process, which makes hardly any objects while it steps. Called by: the service, once it serves.
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from collections.abc import Callable
 
 PAUSE_S = 0.5
 USUAL = 10
-"""Collections of the middle generation after which Python looks at all objects."""
+"""Number of collections of the middle generation after which Python looks at all objects."""
 PATIENCE = 200
-"""As many of them wait for a moment without requests. Each stands for some 7,000 new objects that have not been freed."""
+"""Number of those collections that wait for a moment without requests.
+
+Each stands for about 7,000 new objects that have not been freed.
+"""
 
 
 async def collect_between_requests(num_running: Callable[[], int]) -> None:
-    """Look at all objects only while no request runs, or when that has not happened for long. Never returns.
+    """Run full collections only while no request runs, or when there has been none for long. Never returns.
 
-    A collection beside 200 requests took 20 to 26 ms of the event loop, in whichever callback happened to make the object
-    that was one too many; without requests it takes 1 to 3 ms.
+    A collection during 200 requests took 20 to 26 ms of the event loop, in whichever callback happened to make the
+    object that crossed the threshold; without requests it takes 1 to 3 ms.
     """
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, PATIENCE)

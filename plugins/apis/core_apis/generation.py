@@ -1,8 +1,7 @@
-"""Runs the prompts of one HTTP request on the engine.
+"""The run of one HTTP request's prompts on the engine.
 
-Owns: their places in the queue, the merged stream of the outputs of several prompts, its end on failures. Never does: format
-answers, or keep anything (`core_apis.durable` extends the run for that).
-Called by: the pipeline.
+Owns: their places in the queue, the merged stream of the outputs of several prompts, its end on failures. Never does:
+format answers, or keep anything (`core_apis.durable` extends the run for that). Called by: the pipeline.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ Runnable = PreparedChat | PreparedCompletion | PreparedPooling
 class PromptRun:
     """The run of one request's prompts.
 
-    answer_id: names it in logs and for people; the engine has ids of its own, since two clients may send the same one.
-    user: whose request it is, for the fair policy.
-    arrival: its place in the queue until here.
-    outputs: (prompt index, output) as outputs come, in any order of prompts. Closing it early aborts everything that still
-        runs. It raises RequestError, EngineDeadError or GenerationError.
+    answer_id: name in logs and for people; the engine has ids of its own, since two clients may send the same one.
+    user: the user of the request, for the fair policy.
+    arrival: the request's place in the queue until here.
+    outputs: (prompt index, output) pairs as outputs come, in any order of prompts. Closing it early aborts everything
+        that still runs. It raises RequestError, EngineDeadError or GenerationError.
     """
 
     again = False
-    """Whether an earlier server took the request: then it is not refused for want of room."""
+    """Whether an earlier server accepted the request; then it is not refused for want of room."""
 
     def __init__(
         self, context: ServingContext, prepared: Runnable, answer_id: str, user: str, arrival: Arrival
@@ -58,7 +57,7 @@ class PromptRun:
         self.outputs = self._outputs()
 
     async def first(self, receive: Receive) -> PromptOutput:
-        """The first output: what fails before it is answered with a status of its own."""
+        """Return the first output: an error before it gets an HTTP status of its own."""
         try:
             return await until_disconnect(receive, anext(self.outputs))
         except BaseException:
@@ -66,10 +65,10 @@ class PromptRun:
             raise
 
     async def accepted(self) -> None:
-        """Until the request is kept, where it is."""
+        """Wait until the request is stored, if there is a journal; here it does nothing."""
 
     def terms(self, index: int) -> RequestTerms:
-        """The terms of one prompt besides its parameters."""
+        """Return the terms of one prompt besides its parameters."""
         prepared = self.prepared
         terms = RequestTerms(
             priority=prepared.body.priority or 0,
@@ -90,7 +89,7 @@ class PromptRun:
         return replace(terms, tenant=tenants.name(key), num_public_tokens=num_public_tokens)
 
     def merged(self, runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
-        """The outputs of all prompts with the index of each."""
+        """Yield the outputs of all prompts with the index of each."""
         return _alone(runs[0]) if len(runs) == 1 else _merge(runs)
 
     async def _outputs(self) -> AsyncGenerator[PromptOutput, None]:
@@ -116,7 +115,7 @@ class PromptRun:
                 queue.end(request_id)
 
     def _run(self, index: int, prompt: Prompt, request_id: str) -> AsyncGenerator[RequestOutput, None]:
-        """The outputs of one prompt; it begins to run when they are asked for."""
+        """Yield the outputs of one prompt, which starts at the first iteration."""
         given = prompt.as_input(self.prepared.body.cache_salt)
         entry = self.context.recent.enter(self.answer_id, self.arrival.key)
         params = copy.copy(self.prepared.params)
@@ -132,7 +131,7 @@ class PromptRun:
 
 
 async def final_output(outputs: AsyncGenerator[PromptOutput, None]) -> RequestOutput:
-    """The last one of a single prompt."""
+    """Return the last output of a single prompt."""
     async with aclosing(outputs):
         async for _, output in outputs:
             final = output

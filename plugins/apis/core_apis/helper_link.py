@@ -1,7 +1,7 @@
-"""The line to the process that prepares requests: jobs go one way, answers come back the other, in the same order.
+"""The connection to the process that prepares requests: jobs go one way, answers come back in the same order.
 
-Owns: the frames of messages on an event loop, the jobs that are under way, the clock of the first one. Never does: start or
-end a process. Called by: `core_apis.preparation_helper`.
+Owns: the frames of messages on an event loop, the pending jobs, the clock of the first one. Never does: start or end a
+process. Called by: `core_apis.preparation_helper`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from core_apis.preparation_process import Answer
 class HelperEnded(Exception):
     """The process ended before it answered.
 
-    began: it was working on this job, or has not been seen to work since it was started.
+    began: whether it was working on this job, or has never answered anything since it was started.
     exit_code: of the process, negative for a signal.
-    timed_out: it was ended because the job took too long.
+    timed_out: whether it was killed because the job took too long.
     """
 
     def __init__(self, *, began: bool, exit_code: int = 0, timed_out: bool = False) -> None:
@@ -34,7 +34,10 @@ class HelperEnded(Exception):
 
 
 class _Job(NamedTuple):
-    """answer: for the caller, who may have left. seconds: see `ask`. release: called once the process has left the job."""
+    """A pending job.
+
+    answer: for the caller, who may have left. seconds: see `ask`. release: called once the process has left the job.
+    """
 
     answer: asyncio.Future[Answer]
     seconds: float
@@ -45,8 +48,8 @@ class HelperLink(asyncio.Protocol):
     """One connection to one process.
 
     on_idle: called when there is no job left.
-    on_end: called with this link when the process has closed its end, or was told to.
-    end_process: ends it, now.
+    on_end: called with this link when the process has closed its end, or was asked to end.
+    end_process: kills the process.
     """
 
     def __init__(
@@ -71,14 +74,17 @@ class HelperLink(asyncio.Protocol):
 
     @property
     def num_jobs(self) -> int:
-        """Jobs that the process has not answered."""
+        """Return the number of unanswered jobs."""
         return len(self._jobs)
 
     def ask(self, message: list[Buffer], seconds: float, release: Callable[[], None]) -> asyncio.Future[Answer]:
-        """Send a job; the answer to come, or HelperEnded. seconds: that it may take once the jobs before it are done."""
+        """Send a job; return the future answer, which may fail with HelperEnded.
+
+        seconds: time limit once earlier jobs are done.
+        """
         assert self._transport is not None, "a link is used once it is connected"
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        if not self.is_open:  # it ended while the caller waited for its start
+        if not self.is_open:  # the process ended while the caller waited for its start
             release()
             answer.set_exception(HelperEnded(began=not self.is_retired))
             return answer
@@ -91,18 +97,18 @@ class HelperLink(asyncio.Protocol):
         return answer
 
     def send(self, data: bytes) -> None:
-        """Send something that is no job."""
+        """Send a message that is no job."""
         assert self._transport is not None, "a link is used once it is connected"
         self._transport.write(data)
 
     def close(self) -> None:
-        """Take no more jobs, and close the connection."""
+        """Accept no more jobs, and close the connection."""
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
 
     def fail(self, exit_code: int) -> None:
-        """Tell all jobs that are under way that the process has ended."""
+        """Fail all pending jobs because the process has ended."""
         first = not self.is_retired  # a process that wanted to be replaced began none of them
         jobs, self._jobs = self._jobs, deque()
         for job in jobs:
@@ -113,27 +119,29 @@ class HelperLink(asyncio.Protocol):
             first = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """From the loop."""
+        """Keep the transport. Called by the loop."""
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        """From the loop: some bytes of answers."""
+        """Take some bytes of answers. Called by the loop."""
         self._received += data
         while len(self._received) >= HEADER_BYTES:
             end = HEADER_BYTES + int.from_bytes(self._received[:HEADER_BYTES], "little")
             if len(self._received) < end:
                 return
             received, self._received = self._received, self._received[end:]
-            self._answer(self._answers.decode(memoryview(received)[HEADER_BYTES:end]))  # it shows parts of `received`
+            # The view shares memory with `received`.
+            self._answer(self._answers.decode(memoryview(received)[HEADER_BYTES:end]))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """From the loop: the process has closed its end, or we have."""
+        """Note the end of the connection, by the process or by us. Called by the loop."""
         self.is_open = False
         self._stop_clock()
         self._on_end(self)
 
     def _answer(self, answer: Answer) -> None:
         job = self._jobs.popleft()
+        # The time of the next job counts from here.
         self._first_since = self._loop.time()
         if answer.last:
             self.is_open = False
@@ -151,7 +159,10 @@ class HelperLink(asyncio.Protocol):
             self._clock = None
 
     def _check_clock(self) -> None:
-        """The job that was the first one when the clock was set has had its time; it may have been answered since."""
+        """Kill the process if the job that was first when the clock was set has used up its time.
+
+        It may have been answered since.
+        """
         left = self._first_since + self._jobs[0].seconds - self._loop.time()
         if left > 0:
             self._clock = self._loop.call_later(left, self._check_clock)

@@ -1,7 +1,7 @@
 """uvicorn with our settings.
 
-Owns: the HTTP server's settings, the clock of its connections. Never does: signals, or starting an engine.
-Called by: `core_apis.service`.
+Owns: the HTTP server's settings, the clock of its connections. Never does: signals, or starting an engine. Called by:
+`core_apis.service`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from core_config.server_config import ServerConfig
 PATIENCE_SECONDS = 10  # a backstop; the launcher ends streams earlier
 SWEEP_TICKS = 5  # of uvicorn's 0.1 s
 REFRESH_TICKS = 10
-ACCEPTS = 16  # connections that are taken in one turn of the event loop
+ACCEPTS = 16  # connections that are accepted in one iteration of the event loop
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn without signal handlers of its own, and with limits for connections."""
+    """A uvicorn server without its own signal handlers, and with limits for connections."""
 
     def __init__(self, app: FastAPI, server: ServerConfig) -> None:
         limits = server.limits
@@ -53,7 +53,8 @@ class HttpServer(uvicorn.Server):
                 timeout_graceful_shutdown=PATIENCE_SECONDS,
                 timeout_keep_alive=math.ceil(limits.keep_alive_timeout),
                 server_header=False,
-                proxy_headers=False,  # anybody may send them, so the log would say what clients want it to
+                # Clients choose the content of these messages, and could write anything into the log.
+                proxy_headers=False,
             )
         )
 
@@ -66,7 +67,7 @@ class HttpServer(uvicorn.Server):
         await super().serve(listening)
 
     async def on_tick(self, counter: int) -> bool:
-        """uvicorn's own clock also looks after silent connections."""
+        """Also close silent connections on the tick of uvicorn's clock."""
         if counter % SWEEP_TICKS == 0:
             self.clients.sweep(asyncio.get_running_loop().time())
         if self._settings.enable_ssl_refresh and counter % REFRESH_TICKS == 0:
@@ -86,5 +87,9 @@ class HttpServer(uvicorn.Server):
 
 
 def _copies(listener: socket.socket) -> list[socket.socket]:
-    """Further handles of `listener`: uvloop takes one connection a turn from each, so a crowd would wait for as many."""
+    """Return duplicates of `listener`.
+
+    uvloop accepts one connection per iteration from each listener, so with a single one a burst of clients would wait
+    for as many iterations.
+    """
     return [listener.dup() for _ in range(ACCEPTS - 1)]

@@ -1,7 +1,7 @@
-"""From a request to what was prepared of it, in the order in which refusing costs least.
+"""Intake of a request: its steps up to the prepared body, in the order in which refusing costs least.
 
-Owns: that order: is there a place in the queue, the body, a place kept, preparation. Never does: one of them itself.
-Called by: the pipeline, and the routes that answer without the engine.
+Owns: that order: check for a place in the queue, read the body, reserve a place, prepare. Never does: one of them
+itself. Called by: the pipeline, and the routes that answer without the engine.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ T = TypeVar("T")
 async def intake(
     context: ServingContext, request: Request, tenant: Tenant, prepare: Callable[[bytearray], Coroutine[Any, Any, T]]
 ) -> AsyncIterator[tuple[T, Arrival]]:
-    """The prepared body of a request, and the place in the queue that is kept for it.
+    """Yield the prepared body of a request, and the place in the queue that is reserved for it.
 
-    Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too deeply is
-    refused wherever that shows, in the answer's beginning too.
+    Raises RequestError, with status 429 or 503 before anything is read, and ClientGone. A body that is nested too
+    deeply is refused wherever that shows, in the answer's beginning too.
     """
     context.drain.check()
     queue = context.engine.queue

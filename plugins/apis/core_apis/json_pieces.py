@@ -1,9 +1,9 @@
 """JSON that is written piece by piece, so that no single call holds the interpreter for long.
 
-Owns: the cutting of long lists of numbers and entries, and how pieces stand within a body. Never does: send.
-Called by: writers of answers whose size a client chooses, from a thread.
+Owns: the division of long lists of numbers and entries, and how pieces are embedded in a body. Never does: send. Called
+by: writers of answers whose size a client chooses, from a thread.
 
-An encoder in C writes 100 MB in one go, and nothing else of the process moves meanwhile, in whichever thread it runs.
+An encoder in C writes 100 MB in one call. Meanwhile nothing else in the process runs, whichever thread makes the call.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import msgspec
 from numpy.typing import NDArray
 
 PIECE = 8192
-"""Numbers, or bytes of a text, that are written at once: some 2 ms."""
+"""Numbers, or bytes of a text, that are written in one call: about 2 ms."""
 ENTRIES = 256
-"""The same of entries of another kind."""
+"""Entries of other kinds that are written in one call, in about the same time."""
 MARK = b"\0"
-"""JSON has no such byte, also not within strings."""
+"""A placeholder for a piece. JSON never contains this byte, not even within strings."""
 
 T = TypeVar("T")
 
@@ -28,27 +28,27 @@ _encode = msgspec.json.Encoder().encode
 
 
 class JsonPieces:
-    """One body. Its long parts are written first, and stand for themselves in what is encoded as a whole."""
+    """One body. Its long parts are written first, and placeholders stand for them when the rest is encoded."""
 
     def __init__(self) -> None:
         self._parts: list[list[bytes]] = []
 
     def numbers(self, array: NDArray[Any]) -> Any:
-        """A vector, or a list of vectors: the numbers as JSON has them."""
+        """Write a vector, or a list of vectors, as JSON numbers; return the placeholder."""
         if array.ndim == 1:
             return self._put([_encode(array.tolist())])
         return self._put(_listed(_encode(rows.tolist()) for rows in slices(array)))
 
     def text(self, parts: Iterable[bytes]) -> Any:
-        """Bytes as base64."""
+        """Write bytes as base64; return the placeholder."""
         return self._put([b'"', *encoded64(parts), b'"'])
 
     def entries(self, items: Sequence[Any]) -> Any:
-        """A list of anything, in which the other methods' results may stand."""
+        """Write a list of anything, which may contain placeholders of the other methods; return its placeholder."""
         return self._put(_listed(map(_encode, batches(items))))
 
     def body(self, shell: Any) -> list[bytes]:
-        """The whole in pieces. shell: holds what the other methods gave."""
+        """Return the whole body in pieces. shell: the rest of the body, with the placeholders in it."""
         return list(self._spelled_out(_encode(shell)))
 
     def _spelled_out(self, written: bytes) -> Iterator[bytes]:
@@ -57,6 +57,7 @@ class JsonPieces:
                 yield piece
                 continue
             for part in self._parts[int(piece)]:
+                # Entries of a list may contain placeholders themselves.
                 if MARK in part:
                     yield from self._spelled_out(part)
                 else:
@@ -68,7 +69,7 @@ class JsonPieces:
 
 
 def slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of an array, some at a time."""
+    """Yield the rows of an array, a few at a time."""
     if array.ndim == 1:
         yield array
         return
@@ -78,7 +79,7 @@ def slices(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 
 def encoded64(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Base64 of bytes that come in parts, as if they came as one."""
+    """Yield the base64 of bytes that come in parts, as if they came as one."""
     rest = b""
     for part in parts:
         rest += part
@@ -89,23 +90,25 @@ def encoded64(parts: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def long_list(items: Sequence[Any]) -> Any:
-    """A list, or where it is long what an encoder takes for it: the same, written piece by piece."""
+    """Return the list itself, or, if it is long, a lazy list that an encoder accepts and that is written piece by
+    piece.
+    """
     return items if len(items) <= ENTRIES else joined(batches(items))
 
 
 def joined(lists: Iterable[Sequence[Any]]) -> Any:
-    """One list of the entries of several, which are asked for one by one: they need not be there all at once."""
+    """Return one list with the entries of several, which are iterated one by one and need not exist at the same time."""
     return msgspec.Raw(b"".join(_listed(map(_encode, lists))))
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """A long list, some entries at a time."""
+    """Yield a long list, a few entries at a time."""
     for start in range(0, len(items), ENTRIES):
         yield items[start : start + ENTRIES]
 
 
 def _listed(lists: Iterable[bytes]) -> list[bytes]:
-    """One list of the entries of several."""
+    """Join the entries of several serialized lists into one list."""
     pieces = [b"["]
     for number, piece in enumerate(lists):
         pieces.append(b"," + piece[1:-1] if number else piece[1:-1])

@@ -1,6 +1,7 @@
-"""Starts the server process and ends it.
+"""Start and end of the server process.
 
-Owns: the order of start (port, engine, requests) and the exit code. Never does: handle requests. Called by: `core serve`.
+Owns: the order of start (port, engine, requests) and the exit code. Never does: handle requests. Called by: `core
+serve`.
 """
 
 from __future__ import annotations
@@ -34,15 +35,16 @@ if TYPE_CHECKING:
     from core_supervision.child import EngineProcess
 
 Started = tuple["AsyncEngine", Callable[[], dict[str, Any]]]
-"""An engine, and what gives its configuration as plain values."""
+"""An engine, and a function that returns its configuration as plain values."""
 
 
 def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Serve until a signal (0) or until the engine, or an API process, dies for good, or none comes (1).
+    """Serve until a signal (exit code 0), or until the engine or an API process dies for good or none starts (1).
 
-    process: of the engine, spawned already.
+    process: of the engine, already spawned.
 
-    Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and PluginError.
+    Raises UserError, before the engine starts, for a port in use, unreadable TLS files or chat template, and
+    PluginError.
     """
     setup_logging(process="server", libraries=SERVER_LIBRARIES, config=resolution.server.log_config)
     check_tls_files(resolution.server)
@@ -59,13 +61,15 @@ def serve(resolution: Resolution, process: EngineProcess, signals: StopSignals) 
             print(f"core serve: {subject}{error}", file=sys.stderr, flush=True)
             return 1
         finally:
-            runner.close()  # the loop gives signals back
+            runner.close()  # the loop restores signal handlers when it closes
             close_listener(resolution.server)
             signals.ignore()
 
 
 def _main(resolution: Resolution) -> Callable[..., Coroutine[Any, Any, None]]:
-    """What serves: this process, with an engine of its own or another command's, or several under a supervisor."""
+    """Return the main coroutine: this process with its own engine or another command's, or several processes under a
+    supervisor.
+    """
     if resolution.server.remote is not None:
         return _serve_apart
     if resolution.server.api_server_count == 1:
@@ -85,7 +89,7 @@ async def _serve(resolution: Resolution, listener: socket.socket, process: Engin
 async def _serve_apart(
     resolution: Resolution, listener: socket.socket, process: EngineProcess, signals: StopSignals
 ) -> None:
-    """Without an engine of our own."""
+    """Serve without an engine of our own."""
     from core_apis.remote.front import start_front
 
     process.discard()
@@ -116,7 +120,7 @@ async def _serve_once_started(
 
 
 def _open_journal(settings: JournalSettings | None) -> Journal | None:
-    """The journal, locked for this process. Raises UserError where its directory cannot be used."""
+    """Return the journal, locked for this process. Raises UserError if its directory cannot be used."""
     if settings is None:
         return None
     from core_apis.journal.journal import Journal
@@ -132,7 +136,7 @@ async def _serve_with(
     journal: Journal | None,
     begin: float,
 ) -> None:
-    """Serve with an engine, and end it. begin: of the start, as `time.perf_counter()` says."""
+    """Serve with an engine, and end it. begin: start time of the command, by `time.perf_counter()`."""
     engine, explain = started
 
     def on_ready(context: ServingContext) -> None:
@@ -146,7 +150,7 @@ async def _serve_with(
 
 
 async def start_engine(resolution: Resolution, process: EngineProcess) -> AsyncEngine:
-    """The engine, while the application is imported. Raises as `AsyncEngine.start`."""
+    """Start the engine while the application is imported. Raises as `AsyncEngine.start`."""
     from core_frontend.async_engine import AsyncEngine
 
     starting = asyncio.ensure_future(AsyncEngine.start(resolution, process=process))
@@ -161,7 +165,7 @@ async def start_engine(resolution: Resolution, process: EngineProcess) -> AsyncE
 
 
 async def _until_configured(process: EngineProcess, starting: asyncio.Future[AsyncEngine]) -> None:
-    """Until the engine has its configuration, or its start is over."""
+    """Wait until the engine has its configuration, or its start is over."""
     configured = asyncio.ensure_future(process.configured.wait())
     try:
         await asyncio.wait((starting, configured), return_when=asyncio.FIRST_COMPLETED)

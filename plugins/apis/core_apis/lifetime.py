@@ -1,7 +1,7 @@
-"""The life of a process of the server: what it says once it serves, what signals do to it, how its engine ends.
+"""The lifecycle of a server process: its messages once it serves, its reaction to signals, the end of its engine.
 
-Owns: the events of signals, a start that they interrupt, the end of an engine. Never does: serve. Called by: the launcher, the
-supervisor and its API processes.
+Owns: the events of signals, a start that they interrupt, the end of an engine. Never does: serve. Called by: the
+launcher, the supervisor and its API processes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Phases = Sequence[tuple[str, float]]
 
 
 class ApiProcessError(CoreError):
-    """An API process died too often, or before it had ever served; the sentence says how."""
+    """An API process died too often, or before it had ever served; the message says how."""
 
 
 class LinkError(CoreError):
-    """A front and its engine do not come together; the sentence says why."""
+    """A frontend and its engine cannot connect; the message says why."""
 
 
 def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report an uncaught exception: a sentence when the system refused something, a traceback when the fault is ours."""
+    """Report an uncaught exception: one sentence if the system refused something, a traceback if the fault is ours."""
     error = context.get("exception")
     if isinstance(error, OSError):
         logger.error("%s: %s", context["message"], error)
@@ -42,7 +42,7 @@ def on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
 
 
 def listen(signals: StopSignals) -> tuple[asyncio.Event, asyncio.Event]:
-    """Events that the first and the second signal set from now on. Errors of the loop are reported as well."""
+    """Return events that the first and the second signal set from now on. Errors of the loop are reported as well."""
     asyncio.get_running_loop().set_exception_handler(on_loop_error)
     events = asyncio.Event(), asyncio.Event()
     signals.listen(*events)
@@ -50,7 +50,7 @@ def listen(signals: StopSignals) -> tuple[asyncio.Event, asyncio.Event]:
 
 
 async def unless_stopped(start: Coroutine[Any, Any, T], stop: asyncio.Event) -> T | None:
-    """The result of `start`; None when `stop` is set first, and then nothing of it is left."""
+    """Return the result of `start`; None if `stop` is set first, in which case `start` is cancelled and cleaned up."""
     stopping = asyncio.ensure_future(stop.wait())
     starting = asyncio.ensure_future(start)
     try:
@@ -64,28 +64,28 @@ async def unless_stopped(start: Coroutine[Any, Any, T], stop: asyncio.Event) -> 
 
 
 def announce(listener: socket.socket, settings: ServerConfig, served_name: str, phases: Phases, begin: float) -> None:
-    """Say that requests are served, and what the start took.
+    """Log that requests are served, and how long the start took.
 
-    phases: of the engine's start. begin: of the whole start, as `time.perf_counter()` says.
+    phases: of the engine's start. begin: of the whole start, by `time.perf_counter()`.
     """
     times = [f"{name} {seconds:.2f} s" for name, seconds in (*phases, ("total", time.perf_counter() - begin))]
     print(f"Serving {served_name} at {url(listener, settings)} ({', '.join(times)})", flush=True)
 
 
 class EngineHolder(Protocol):
-    """Who ends an engine."""
+    """An owner that ends an engine."""
 
     async def close(self) -> None:
-        """In good order."""
+        """End the engine in good order."""
         ...
 
     def kill(self) -> None:
-        """At once; `close` then has nothing to wait for."""
+        """Kill the engine; `close` then has nothing to wait for."""
         ...
 
 
 async def close_engine(engine: EngineHolder, hurry: asyncio.Event) -> None:
-    """End the engine in good order, which takes seconds when it saves its cache; at once when somebody is in a hurry."""
+    """End the engine in good order, which takes seconds if it saves its cache; at once if `hurry` is set."""
     closing = asyncio.ensure_future(engine.close())
     hurrying = asyncio.ensure_future(hurry.wait())
     await asyncio.wait((closing, hurrying), return_when=asyncio.FIRST_COMPLETED)

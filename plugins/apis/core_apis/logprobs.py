@@ -1,4 +1,4 @@
-"""Log-probabilities in the three forms that answers show them.
+"""Log probabilities in the three forms that answers use.
 
 Owns: the conversion from the engine's `PositionLogprobs`. Never does: compute them. Called by: the answer writers.
 """
@@ -20,7 +20,10 @@ LOWEST = -9999.0  # JSON has no infinity
 
 
 class LogprobsFormatter:
-    """tokens_as_ids: write tokens as `token_id:N` instead of their text."""
+    """The formatter of log probabilities for one answer.
+
+    tokens_as_ids: write tokens as `token_id:N` instead of their text.
+    """
 
     def __init__(self, tokenizer: Tokenizer, tokens_as_ids: bool) -> None:
         self.tokenizer = tokenizer
@@ -29,18 +32,18 @@ class LogprobsFormatter:
 
     @classmethod
     def of(cls, context: ServingContext, request: GenerationRequest) -> LogprobsFormatter:
-        """As the request wants tokens written, else as the server is set."""
+        """Make a formatter with the request's token form, else the server's."""
         as_ids = request.return_tokens_as_token_ids
         if as_ids is None:
             as_ids = context.server.return_tokens_as_token_ids
-        # Without a tokenizer no token has a text that could name it.
+        # Without a tokenizer no token has a text to show.
         as_ids = as_ids or bool(context.engine.tokenizer.refusal)
         return cls(context.engine.tokenizer, as_ids)
 
     def completion(
         self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs | None], offsets: list[int]
     ) -> CompletionLogprobs:
-        """OpenAI's older form. offsets: characters of text before each token."""
+        """Return OpenAI's older form. offsets: number of characters of text before each token."""
         result = CompletionLogprobs([], [], [], offsets)
         for token_id, position in zip(token_ids, positions, strict=True):
             logprob: float | None = None
@@ -56,21 +59,23 @@ class LogprobsFormatter:
         return result
 
     def chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
-        """OpenAI's newer form. top: alternatives to show at each position, -1 for all."""
+        """Return OpenAI's newer form. top: number of alternatives at each position, -1 for all."""
         content: list[TokenLogprob] = []
         for token_id, position in zip(token_ids, positions, strict=True):
             content.append(self._chat_entry(token_id, position, top))
         return ChatLogprobs(content)
 
     def long_chat(self, token_ids: Sequence[int], positions: Sequence[PositionLogprobs], top: int) -> ChatLogprobs:
-        """As `chat`, written piece by piece where it is long: only the entries of one piece exist at a time."""
+        """Return the form of `chat`, written piece by piece if it is long: only the entries of one piece exist at a
+        time.
+        """
         if len(token_ids) <= ENTRIES:
             return self.chat(token_ids, positions, top)
         some = zip(batches(token_ids), batches(positions), strict=True)
         return ChatLogprobs(joined(self.chat(ids, own, top).content for ids, own in some))
 
     def prompt(self, positions: Sequence[PositionLogprobs | None]) -> Any:
-        """vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
+        """Return vLLM's form for prompts: null, then {token id: {logprob, rank, decoded_token}} for each token."""
         return joined([position and self._by_id(position) for position in some] for some in batches(positions))
 
     def _chat_entry(self, token_id: int, position: PositionLogprobs, top: int) -> TokenLogprob:
@@ -112,7 +117,10 @@ class LogprobsFormatter:
         return result
 
     def _piece(self, token_id: int) -> str:
-        """A token's text; a part of a character is written as its bytes, so that different parts stay different."""
+        """Return a token's text.
+
+        A part of a character is written as its bytes, so that different parts stay different.
+        """
         if self.tokens_as_ids:
             return f"token_id:{token_id}"
         data = self.tokenizer.token_bytes(token_id)
@@ -130,7 +138,7 @@ class LogprobsFormatter:
         return self.tokenizer.token_text(token_id)
 
     def _bytes(self, token_id: int) -> list[int]:
-        """The bytes of a token, the same list each time."""
+        """Return the bytes of a token, the same list object each time."""
         known = self._lists.get(token_id)
         if known is None:
             known = self._lists[token_id] = list(self.tokenizer.token_bytes(token_id))

@@ -1,8 +1,8 @@
-"""An event loop that tells which of its callbacks take too long: `--max-callback-ms`.
+"""An event loop that reports callbacks that take too long: `--max-callback-ms`.
 
-Owns: the measurement of every callback, by the processor time of its thread, so that a busy machine raises no false alarm; the
-log line with its name. Never does: end a callback, or cost anything where it is not asked for.
-Called by: the launcher and API processes (they make the loop), the service (it begins to count once requests are served).
+Owns: the measurement of every callback by the CPU time of its thread, so that a busy machine causes no false alarm; the
+log line with its name. Never does: end a callback, or cost anything when it is off. Called by: the launcher and API
+processes (they make the loop), the service (it starts the count once requests are served).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 ROOT = str(Path(core.__file__).parents[1])
 LOOKS = 4
-"""How often the callback that runs is looked at within the time that it may take."""
+"""Number of times the running callback is sampled within its time limit."""
 PROTOCOL_CALLS = (
     "connection_made",
     "connection_lost",
@@ -43,10 +43,10 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 class LoopWatch:
-    """Measures the callbacks of one loop.
+    """The measurement of the callbacks of one loop.
 
-    limit_s: seconds of processor time that one may take.
-    num_slow: callbacks that took more, since `begin`. longest_s: of the longest one since then.
+    limit_s: CPU time limit of one callback, in seconds.
+    num_slow: number of callbacks over the limit since `begin`. longest_s: the longest one since then.
     busy: the clock of the calling thread.
     """
 
@@ -63,19 +63,22 @@ class LoopWatch:
         self._collected_s = 0.0
 
     def begin(self) -> None:
-        """Count from now on. Called in the thread of the loop; a start takes long, and nobody waits for it."""
+        """Count from now on.
+
+        Called in the thread of the loop; callbacks during the start take long, and no client waits for them.
+        """
         self._counts = True
         self._thread = threading.get_ident()
         gc.callbacks.append(self._note_collection)
         threading.Thread(target=self._look, name="core-loop-watch", daemon=True).start()
 
     def measured(self, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """The same callback, measured."""
+        """Return the same callback, measured."""
         return functools.partial(self.run, callback)
 
     def run(self, callback: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Run a callback; one that takes too long is logged and counted."""
-        if not self._counts or self._running_since is not None:  # one that is called by another one counts with it
+        """Run a callback; if it takes too long, log and count it."""
+        if not self._counts or self._running_since is not None:  # a nested callback counts towards the outer one
             return callback(*arguments, **options)
         self._seen = ""
         self._collected_s = 0.0
@@ -101,7 +104,7 @@ class LoopWatch:
                 )
 
     def _note_collection(self, phase: str, facts: dict[str, int]) -> None:
-        """Add up how long the garbage collections within the running callback take. Called by the collector."""
+        """Add up the time of garbage collections within the running callback. Called by the collector."""
         if threading.get_ident() != self._thread:
             return
         if phase == "start":
@@ -110,7 +113,7 @@ class LoopWatch:
             self._collected_s += self._busy() - self._collecting_since
 
     def _look(self) -> None:
-        """In a thread of its own: note where a callback is that has run for some time."""
+        """Sample the position of a callback that has run for some time. Runs in a thread of its own."""
         pause = self.limit_s / LOOKS
         while True:
             time.sleep(pause)
@@ -123,7 +126,7 @@ class LoopWatch:
 
 
 class WatchedLoop(uvloop.Loop):
-    """The usual loop, whose callbacks are measured."""
+    """A uvloop loop whose callbacks are measured."""
 
     def __init__(self, watch: LoopWatch) -> None:
         super().__init__()
@@ -132,35 +135,35 @@ class WatchedLoop(uvloop.Loop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """As the loop's own."""
+        """Schedule a measured callback, as in `uvloop.Loop`."""
         return super().call_soon(self.watch.measured(callback), *args, context=context)
 
     def call_soon_threadsafe(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        """As the loop's own."""
+        """Schedule a measured callback from another thread, as in `uvloop.Loop`."""
         return super().call_soon_threadsafe(self.watch.measured(callback), *args, context=context)
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        """As the loop's own, whose `call_at` calls this one."""
+        """Schedule a measured callback after a delay, as in `uvloop.Loop`, whose `call_at` calls this method."""
         return super().call_later(delay, self.watch.measured(callback), *args, context=context)
 
     def add_reader(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
-        """As the loop's own."""
+        """Watch a descriptor for reads with a measured callback, as in `uvloop.Loop`."""
         super().add_reader(fd, self.watch.measured(callback), *args)
 
     def add_writer(self, fd: Any, callback: Callable[[*Ts], Any], *args: *Ts) -> None:
-        """As the loop's own."""
+        """Watch a descriptor for writes with a measured callback, as in `uvloop.Loop`."""
         super().add_writer(fd, self.watch.measured(callback), *args)
 
     async def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
-        """As the loop's own; what a connection calls is measured as well."""
+        """Create a server, as in `uvloop.Loop`; the protocol methods of its connections are measured as well."""
         return await super().create_server(functools.partial(self._protocol, protocol_factory), *args, **options)
 
     async def create_connection(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
-        """As the loop's own; what a connection calls is measured as well."""
+        """Create a connection, as in `uvloop.Loop`; its protocol methods are measured as well."""
         return await super().create_connection(functools.partial(self._protocol, protocol_factory), *args, **options)
 
     def _protocol(self, factory: Callable[[], Any]) -> Any:
@@ -173,7 +176,7 @@ class WatchedLoop(uvloop.Loop):
 
 
 def loop_factory(max_callback_ms: float | None) -> LoopFactory:
-    """What makes the event loop of a process. max_callback_ms: None: nothing is measured."""
+    """Return the factory of a process's event loop. max_callback_ms: None: nothing is measured."""
     if max_callback_ms is None:
         return uvloop.new_event_loop
     limit_s = max_callback_ms / 1000
@@ -181,12 +184,12 @@ def loop_factory(max_callback_ms: float | None) -> LoopFactory:
 
 
 def watch_of(loop: asyncio.AbstractEventLoop) -> LoopWatch | None:
-    """The watch of a loop that has one."""
+    """Return the watch of a loop, or None if the loop has none."""
     return loop.watch if isinstance(loop, WatchedLoop) else None
 
 
 def callback_name(callback: Any) -> str:
-    """A callback for people: of a task the coroutine, and where it waits now."""
+    """Return a readable name of a callback; for a task, its coroutine and where it waits now."""
     while isinstance(callback, functools.partial):
         callback = callback.func
     owner = getattr(callback, "__self__", None)
@@ -198,7 +201,7 @@ def callback_name(callback: Any) -> str:
 
 
 def _waits(coroutine: Any) -> str:
-    """The innermost coroutine of ours that it waits in, empty when it has ended."""
+    """Return the innermost coroutine of ours in which it waits; empty if it has ended."""
     place = ""
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
@@ -209,7 +212,7 @@ def _waits(coroutine: Any) -> str:
 
 
 def innermost(frame: FrameType | None) -> str:
-    """The innermost function of ours in a stack; empty when there is none."""
+    """Return the innermost function of ours in a stack; empty if there is none."""
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(ROOT) and name != __file__:

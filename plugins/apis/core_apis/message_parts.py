@@ -1,4 +1,4 @@
-"""From the events of an answer to the parts of a chat's message: text, reasoning, calls.
+"""Conversion of an answer's events into the parts of a chat message: text, reasoning, calls.
 
 Owns: OpenAI's form of calls. Never does: parse text, or know choices and chunks. Called by: `core_apis.chat_writer`.
 """
@@ -14,12 +14,12 @@ from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, Cal
 
 
 class MessageParts:
-    """The parts that some events of one choice make, all of them or those of one output.
+    """The message parts made of some events of one choice: of the whole answer, or of one output.
 
     custom: names of custom tools, whose calls have a form of their own.
-    kinds:  by index of a call, its type; kept by the caller over the outputs of one choice.
+    kinds:  the type of each call, by index; kept by the caller over the outputs of one choice.
     text, reasoning: joined.
-    calls:  one for each call that the events begin or go on with.
+    calls:  one for each call that the events begin or continue.
     """
 
     def __init__(self, events: Iterable[AnswerEvent], custom: Collection[str], kinds: dict[int, str]) -> None:
@@ -33,7 +33,7 @@ class MessageParts:
 
     @property
     def whole_calls(self) -> list[ToolCall] | UnsetType:
-        """The calls of a message that is not streamed: their place in the list is their index."""
+        """Return the calls of a message that is not streamed: their place in the list is their index."""
         for call in self.calls:
             call.index = UNSET
         return self.calls or UNSET
@@ -56,7 +56,7 @@ class MessageParts:
                     self._call(index).incomplete = True
 
     def _call(self, index: int) -> ToolCall:
-        """The call `index`; when it began in an earlier output, its new part."""
+        """Return the call with this index; if it began in an earlier output, a new part of it."""
         if not self.calls or self.calls[-1].index != index:
             self.calls.append(ToolCall(index))
         return self.calls[-1]

@@ -1,6 +1,6 @@
-"""The metrics of several API processes, asked for by one of them.
+"""Requests of one API process for the metrics of the others.
 
-Owns: `MetricsRounds`: questions under way and their answers. Never does: look into metrics. Called by: the supervisor.
+Owns: `MetricsRounds`: pending requests and their answers. Never does: look into metrics. Called by: the supervisor.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ PATIENCE_S = 1.5
 
 
 class MetricsRounds:
-    """Those of one supervisor."""
+    """The pending requests of one supervisor."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._rounds: dict[int, _Round] = {}
 
     async def ask(self, children: Collection[ApiChild]) -> dict[int, list[Family]]:
-        """The metrics of these processes, by their numbers; those that do not answer in time are missing."""
+        """Return the metrics of these processes by number, without those that do not answer in time."""
         question = next(self._numbers)
         found = self._rounds[question] = _Round(len(children))
         for child in children:
@@ -32,20 +32,20 @@ class MetricsRounds:
         try:
             await asyncio.wait_for(found.complete.wait(), PATIENCE_S)
         except TimeoutError:
-            pass  # what has come is told
+            pass  # return the answers that came in time
         finally:
             del self._rounds[question]
         return found.families
 
     def told(self, message: TellMetrics) -> None:
-        """A process has answered."""
+        """Store the answer of a process."""
         found = self._rounds.get(message.question)
         if found is not None:
             found.add(message.families)
 
 
 class _Round:
-    """The answers to one question."""
+    """The answers to one request."""
 
     def __init__(self, num_wanted: int) -> None:
         self.families: dict[int, list[Family]] = {}
@@ -54,7 +54,7 @@ class _Round:
         self.add({})
 
     def add(self, families: dict[int, list[Family]]) -> None:
-        """One more answer."""
+        """Add an answer."""
         self.families |= families
         if len(self.families) >= self._num_wanted:
             self.complete.set()

@@ -1,5 +1,5 @@
-"""Plain ASGI middleware: request ids, versions of weights, HEAD, the path that a proxy adds; and sets of paths, which other
-middleware asks.
+"""Plain ASGI middleware (request ids, weight versions, HEAD, the path prefix of a proxy), and sets of paths for other
+middleware.
 
 Owns: these classes. Never does: look into bodies. Called by: `core_apis.app`.
 """
@@ -23,13 +23,13 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9_.:\-]{1,128}")
 
 
 class PathSet:
-    """Paths, matched by the routes' own code on what it will match: no spelling is one thing here, another there."""
+    """A set of paths, matched by the routes' own code on the same value: no spelling means different things in both."""
 
     def __init__(self, paths: Iterable[str]) -> None:
         self.routes = [Route(path, _nothing) for path in paths]
 
     def has(self, scope: Scope) -> bool:
-        """Whether the request is for one of them, whatever its method."""
+        """Whether the request is for one of the paths, whatever its method."""
         for route in self.routes:
             match, _ = route.matches(scope)
             if match != Match.NONE:
@@ -38,11 +38,11 @@ class PathSet:
 
 
 def _nothing(request: Request) -> None:
-    """Never called: routes want an endpoint."""
+    """Do nothing; never called: a route needs an endpoint."""
 
 
 class RequestIds:
-    """Answers with `X-Request-Id`: the client's own, or a new one."""
+    """Middleware that answers with `X-Request-Id`: the client's own, or a new one."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -64,7 +64,10 @@ class RequestIds:
 
 
 class WeightVersions:
-    """Answers with `X-Weight-Version`, once weights were replaced. version: of those in use; empty before that."""
+    """Middleware that answers with `X-Weight-Version` once weights were replaced.
+
+    version: of the current ones; empty before that.
+    """
 
     def __init__(self, app: ASGIApp, version: Callable[[], str]) -> None:
         self.app = app
@@ -86,7 +89,7 @@ class WeightVersions:
 
 
 class HeadRequests:
-    """Answers HEAD as GET without the body."""
+    """Middleware that answers HEAD like GET, without the body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -102,20 +105,20 @@ class HeadRequests:
                 message = {**message, "body": b""}
             await send(message)
 
-        # A copy: the server, which owns the scope, has to remember that it was HEAD.
+        # A copy: the server, which owns the scope, must remember that it was HEAD.
         as_get = {**scope, "method": "GET"}
         await self.app(as_get, receive, send_without_body)
 
 
 class TraceParents:
-    """Has requests belong to the traces that their headers name. following: see `Tracing`."""
+    """Middleware that attaches requests to the traces that their headers name. following: see `Tracing`."""
 
     def __init__(self, app: ASGIApp, following: Callable[[Mapping[str, str]], AbstractContextManager[None]]) -> None:
         self.app = app
         self.following = following
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on."""
+        """Pass the request on within its trace."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -124,25 +127,25 @@ class TraceParents:
 
 
 class RootPath:
-    """Serves requests with and without the prefix `root_path`, and lets links carry it."""
+    """Middleware that serves requests with and without the prefix `root_path`, and adds it to links."""
 
     def __init__(self, app: ASGIApp, root_path: str) -> None:
         self.app = app
         self.root_path = "/" + root_path.strip("/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with the prefix known."""
+        """Pass the request on with the prefix set."""
         if scope["type"] in ("http", "websocket"):
             scope["root_path"] = self.root_path
         await self.app(scope, receive, send)
 
 
 def client_request_id(headers: Headers) -> str | None:
-    """The client's `X-Request-Id` when it has one that is short and plain."""
+    """Return the client's `X-Request-Id` if it is short and plain."""
     given = headers.get("x-request-id", "")
     return given if REQUEST_ID.fullmatch(given) else None
 
 
 def request_id_of(scope: Scope) -> str:
-    """The id of a request: the client's own when it is short and plain, else a new one."""
+    """Return the id of a request: the client's own if it is short and plain, else a new one."""
     return client_request_id(Headers(scope=scope)) or uuid4().hex

@@ -1,7 +1,7 @@
 """The bodies of OpenAI's two generating APIs.
 
-Owns: their rows, and the steps of a completion (those of a chat are `Preparation`'s own). Never does: decide where they run.
-Called by: `core_apis.apis`.
+Owns: their rows, and the steps of a completion (those of a chat are `Preparation`'s own). Never does: decide where they
+run. Called by: `core_apis.apis`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_apis.protocol.completions import CompletionRequest
 
 
 def prepare_completion(preparation: Preparation, body: CompletionRequest) -> PreparedCompletion:
-    """A body of /v1/completions, ready for the engine. Raises RequestError."""
+    """Prepare a body of /v1/completions for the engine. Raises RequestError."""
     model = preparation.check_model(body.model)
     body.check(preparation.settings.limits)
     params = preparation.params(body)

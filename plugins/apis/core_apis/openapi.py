@@ -1,7 +1,7 @@
-"""The OpenAPI document: what every route takes and answers.
+"""The OpenAPI document: the request and answer of every route.
 
 Owns: the table of operations and the document made from it. Never does: route, or check a request. Called by:
-`core_apis.app`; a route that is not in the table is an error of ours (KeyError), which a test would see.
+`core_apis.app`; a route that is not in the table is a bug (KeyError), which a test would catch.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ KEY_SCHEMES = {
     "ApiKey": {"type": "http", "scheme": "bearer"},
     "ApiKeyHeader": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
 }
-"""Ways to send a key; one is enough."""
+"""The ways to send a key; one is enough."""
 
 ALWAYS = (400, 405, 408, 431, 500, 503)
 BODY = (413, 415)
@@ -85,14 +85,14 @@ BODY = (413, 415)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A route, as it is asked and as it answers.
+    """A route's request and answer.
 
     answer: JSON of this struct, or the media type of a plain text; None: an empty body.
     body: JSON of this struct; None: nothing.
-    chunk: what the events of a stream hold; several where each has its own name.
+    chunk: the struct of a stream's events; several if each event has its own name.
     errors: statuses besides ALWAYS.
-    anthropic: errors are of Anthropic's shape.
-    deletion: JSON of this struct answers DELETE, where the path takes that, too.
+    anthropic: whether errors are of Anthropic's shape.
+    deletion: JSON of this struct answers DELETE, if the path takes that, too.
     """
 
     answer: type[msgspec.Struct] | str | None = None
@@ -163,7 +163,7 @@ OPERATIONS: dict[str, Operation] = {
 def document(
     app: FastAPI, operations: Mapping[str, Operation], access: Mapping[str, Access], *, keys: bool, guards: bool
 ) -> dict[str, Any]:
-    """The document of `app`.
+    """Return the document of `app`.
 
     operations, access: by path. keys: whether requests need one. guards: whether some callers are not the operator.
     """
@@ -219,7 +219,7 @@ def _error(status: int, *, anthropic: bool) -> dict[str, Any]:
 
 
 def _json(struct: type[msgspec.Struct]) -> dict[str, Any]:
-    """A body in JSON."""
+    """Return the content of a JSON body."""
     schema = {"$ref": SCHEMAS + struct.__name__}
     return {JSON: {"schema": schema}}
 

@@ -1,6 +1,6 @@
 """The user's own ASGI middleware.
 
-Owns: finding it by its import path. Never does: know what it does. Called by: the launcher (checks), the application.
+Owns: loading it by its import path. Never does: know what it does. Called by: the launcher (checks), the application.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from core.api.errors import UserError
 
 
 def load_middleware(paths: Sequence[str]) -> list[Any]:
-    """Factories, each of an ASGI application around another. Both this and they raise UserError."""
+    """Return factories, each of an ASGI application around another. Both this and the factories raise UserError."""
     return [functools.partial(_made, path, _load(path)) for path in paths]
 
 
 def _made(path: str, factory: Any, app: ASGIApp) -> ASGIApp:
-    """The middleware around an application."""
+    """Return the middleware around an application."""
     try:
         made = factory(app)
     except Exception as error:

@@ -1,8 +1,7 @@
-"""The way of a request that asks the engine: taken in, prepared, run, written.
+"""The pipeline of a request that needs the engine: intake, preparation, run, answer.
 
-Owns: the order of these steps, the same for every API. Never does: one of them itself, or keep anything (the pipeline of
-`core_apis.durable` does, where a journal is kept).
-Called by: the routes.
+Owns: the order of these steps, the same for every API. Never does: one of them itself, or keep anything (the pipeline
+of `core_apis.durable` does, if there is a journal). Called by: the routes.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from core_frontend.queue_limit import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One HTTP request with what its way needs.
+    """One HTTP request on its way through the pipeline.
 
-    prepared: its body, as the preparation of its kind left it.
+    prepared: its body, in the form that the preparation of its kind returned.
     arrival:  its place in the queue until it runs.
     """
 
@@ -43,18 +42,20 @@ class Call:
 
     @property
     def runs(self) -> Any:
-        """The part of the prepared body that the engine runs: the whole of it, or the chat that it became."""
+        """Return the part of the prepared body that the engine runs: all of it, or the chat that it was translated
+        into.
+        """
         return getattr(self.prepared, "chat", self.prepared)
 
     @property
     def user(self) -> str:
-        """The request's user, for the fair policy."""
+        """Return the request's user, for the fair policy."""
         body = getattr(self.prepared, "body", None) or self.runs.body
         return user_of(self.context, self.tenant, body.user)
 
 
 class Pipeline:
-    """The way of a server that keeps nothing: an answer ends with its connection."""
+    """The pipeline of a server that keeps nothing: an answer ends with its connection."""
 
     async def serve(self, context: ServingContext, request: Request, exchange: Exchange) -> Response:
         """Answer a request. Raises RequestError and the engine's errors."""
@@ -67,7 +68,7 @@ class Pipeline:
             created = int(time.time())
             streams = bool(getattr(call.runs.body, "stream", False))
             run = self.run(call, exchange.kind, answer_id, created, lasts=exchange.lasts and streams)
-            # After the run: one that is kept draws the seed of the ids that the answer will have.
+            # After the run: a run that is kept draws the seed of the ids that the answer will have.
             answer = exchange.answer(context, prepared, answer_id, created)
             if streams:
                 return await self.stream(call, exchange, answer, run)
@@ -78,17 +79,17 @@ class Pipeline:
             return response
 
     def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
-        """The run of a request's prompts, which has not begun. lasts: whether it should outlive its connection."""
+        """Return the run of a request's prompts, not yet started. lasts: whether it should outlive its connection."""
         return PromptRun(call.context, call.runs, answer_id, call.user, call.arrival)
 
     async def stream(self, call: Call, exchange: Exchange, answer: Answer, run: PromptRun) -> Response:
-        """The answer as a stream, once its first output is there."""
+        """Return the answer as a stream, once its first output is there."""
         first = await run.first(call.request.receive)
         events = answer.events(first, run.outputs)
         return EventStream(events, exchange.done, exchange.failed, exchange.headers(run.answer_id))
 
     def trail(self, run: PromptRun, entry: StoredResponse, *, follows: bool) -> Trail | None:
-        """The trail that a kept response leaves for the next server; None: it ends with this one.
+        """Return the trail that a kept response leaves for the next server; None: it ends with this one.
 
         follows: whether its client reads along.
         """
@@ -96,7 +97,7 @@ class Pipeline:
 
 
 def note_fields(call: Call) -> None:
-    """Tell of fields that were tolerated, and look for the wish for an explanation outside of the body."""
+    """Report tolerated fields, and look for a request for an explanation outside the body."""
     unknown = getattr(call.prepared, "unknown", ())
     if unknown:
         call.context.tolerated.tell(call.request.url.path, unknown)
@@ -105,6 +106,6 @@ def note_fields(call: Call) -> None:
 
 
 async def answered(request: Request, exchange: Exchange) -> Response:
-    """The answer to a request; the whole body of most routes."""
+    """Answer a request; most routes do nothing else."""
     context = context_of(request)
     return await context.pipeline.serve(context, request, exchange)

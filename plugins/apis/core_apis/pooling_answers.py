@@ -1,7 +1,7 @@
-"""From pooled outputs to the bodies of answers.
+"""Conversion of pooled outputs into the bodies of answers.
 
-Owns: these bodies, by the kind of the request. Never does: run a request, or send. Called by: the pooling routes, in a thread
-where there are many numbers.
+Owns: these bodies, by the kind of the request. Never does: run a request, or send. Called by: the pooling routes, in a
+thread if there are many numbers.
 """
 
 from __future__ import annotations
@@ -52,34 +52,34 @@ from core_frontend.late_chunks import late_chunks
 
 Outputs = Sequence[WholeOutput]
 Lists = JsonPieces
-"""What writes the long lists of an answer."""
+"""The writer of the long lists of an answer."""
 Answer = TypeVar("Answer", EmbeddingAnswer, PoolingAnswer)
 BYTES = "application/octet-stream"
 DOCUMENTS_A_UNIT = 100
 
 
 def usage_of(outputs: Outputs) -> Usage:
-    """The tokens of all texts."""
+    """Return the token counts of all texts."""
     count = sum(len(output.prompt_token_ids) for output in outputs)
     return Usage(count, 0, count)
 
 
 def num_entries(outputs: Outputs) -> int:
-    """Numbers and tokens of the texts that are to be written."""
+    """Return how many numbers and tokens of the texts have to be written."""
     return sum(output.outputs.data.size + len(output.prompt_token_ids) for output in outputs)
 
 
 def embedding_answer(
     prepared: PreparedEmbedding, outputs: Outputs, answer_id: str, lists: Lists
 ) -> EmbeddingAnswer | Response:
-    """Of /v1/embeddings."""
+    """Return the answer of /v1/embeddings."""
     return _vectors(prepared, outputs, answer_id, lists, EmbeddingAnswer, partial(Embedding, "embedding"))
 
 
 def pooling_answer(
     prepared: PreparedHidden, outputs: Outputs, answer_id: str, lists: Lists
 ) -> PoolingAnswer | Response:
-    """Of /pooling."""
+    """Return the answer of /pooling."""
     return _vectors(prepared, outputs, answer_id, lists, PoolingAnswer, partial(Pooled, "pooling"))
 
 
@@ -91,7 +91,7 @@ def _vectors(
     kind: type[Answer],
     entry: Callable[..., Any],
 ) -> Answer | Response:
-    """An answer of vectors in JSON, or their bytes. entry: makes one of its entries."""
+    """Return an answer of vectors in JSON, or their bytes. entry: makes one of its entries."""
     body = prepared.body
     created = int(time.time())
     if body.encoding_format in ("bytes", "bytes_only"):
@@ -105,7 +105,7 @@ def _vectors(
 
 
 def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> LateChunkingMetadata | UnsetType:
-    """Where the parts of a text lie, if it was pooled in parts. A text that was cut has other parts than it had before."""
+    """Return the positions of a text's parts, if it was pooled in parts. They are recomputed for a truncated text."""
     chunks = prepared.params.late_chunking_params
     if chunks is None:
         return UNSET
@@ -115,7 +115,7 @@ def _parts(prepared: PreparedEmbedding, index: int, output: WholeOutput) -> Late
 
 
 def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str, lists: Lists) -> ClassifyAnswer:
-    """Of /classify."""
+    """Return the answer of /classify."""
     data = []
     for index, output in enumerate(outputs):
         numbers = output.outputs.data
@@ -127,7 +127,7 @@ def classify_answer(prepared: PreparedClasses, outputs: Outputs, answer_id: str,
 
 
 def score_answer(prepared: PreparedScore, outputs: Outputs, answer_id: str, lists: Lists) -> ScoreAnswer:
-    """Of /score."""
+    """Return the answer of /score."""
     num_second = len(outputs)
     if not prepared.pairs:
         _, second = prepared.body.sides()
@@ -141,7 +141,10 @@ def score_answer(prepared: PreparedScore, outputs: Outputs, answer_id: str, list
 def rerank_answer(
     prepared: PreparedRerank, outputs: Outputs, answer_id: str, lists: Lists, api_version: str | None = None
 ) -> RerankAnswer:
-    """Of /rerank: the best documents first, equal ones in their order. api_version: of Cohere's API; None: another's."""
+    """Return the answer of /rerank: best documents first, ties in their order.
+
+    api_version: of Cohere's API; None: another's.
+    """
     body = prepared.body
     _, texts = body.sides()
     scores = _scores(prepared, outputs, len(texts))
@@ -164,7 +167,7 @@ def rerank_answer(
 def embed_answer(
     prepared: PreparedEmbed, outputs: Outputs, answer_id: str, lists: Lists, api_version: str
 ) -> EmbedAnswer:
-    """Of /v1/embed and /v2/embed. api_version: of Cohere's API."""
+    """Return the answer of /v1/embed and /v2/embed. api_version: of Cohere's API."""
     texts = lists.entries([str(text) for text in prepared.body.texts()])
     units = BilledUnits(input_tokens=usage_of(outputs).prompt_tokens)
     meta = RerankMeta(ApiVersion(api_version), units)
@@ -187,7 +190,10 @@ def embed_answer(
 
 
 def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> list[float]:
-    """Of each pair: what the model says, or the cosine of both vectors. num_second: texts of the second side."""
+    """Return the score of each pair: the model's, or the cosine of both vectors.
+
+    num_second: texts of the second side.
+    """
     if prepared.pairs:
         return [float(output.outputs.data[0]) for output in outputs]
     num_first = len(outputs) - num_second
@@ -201,7 +207,7 @@ def _scores(prepared: PreparedPooling, outputs: Outputs, num_second: int) -> lis
 
 
 def _written(numbers: Float32, body: EmbeddingRequest, lists: Lists) -> Any:
-    """Numbers as JSON has them, or base64 of them, or their bits."""
+    """Return numbers as JSON numbers, as base64 of their bytes, or packed as bits."""
     if body.encoding_format in ("binary", "ubinary"):
         signed = body.encoding_format == "binary"
         if numbers.ndim == 1:
@@ -213,13 +219,13 @@ def _written(numbers: Float32, body: EmbeddingRequest, lists: Lists) -> Any:
 
 
 def _packed(numbers: Float32, body: EmbeddingRequest) -> Iterator[bytes]:
-    """The bytes of numbers, in parts."""
+    """Yield the bytes of numbers, in parts."""
     for rows in slices(numbers):
         yield packed(rows, body.embed_dtype or "float32", body.endianness or "little")
 
 
 def _bytes_answer(body: EmbeddingRequest, outputs: Outputs, answer_id: str, model: str, created: int) -> Response:
-    """All vectors one behind the other; a header says where each lies."""
+    """Return all vectors concatenated; a header gives the position of each."""
     parts: list[bytes] = []
     places = []
     start = 0

@@ -1,4 +1,7 @@
-"""The bodies of the pooling APIs. Owns: their rows. Never does: prepare one. Called by: `core_apis.apis`."""
+"""The bodies of the pooling APIs.
+
+Owns: their rows. Never does: prepare one. Called by: `core_apis.apis`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from core_apis.protocol.pooling import ClassifyRequest, EmbeddingRequest, Poolin
 
 
 def _prepare(result: type[PreparedPooling], preparation: Preparation, body: PoolingBody) -> PreparedPooling:
-    """A decoded body, ready for the engine. Raises RequestError."""
+    """Prepare a decoded body for the engine. Raises RequestError."""
     model = preparation.check_model(body.model)
     return preparation.once(PoolingPreparation).prepare(body, model, result)
 

@@ -1,7 +1,7 @@
-"""From the body of a request to pool to the prompts that the engine takes.
+"""Conversion of the body of a pooling request into prompts for the engine.
 
-Owns: the texts of a body one by one, with a named prompt in front, or as pairs that a model reads together.
-Never does: decode a body, or pool. Called by: the rows of `core_apis.pooling_bodies`.
+Owns: the texts of a body one by one, preceded by a named prompt, or as pairs that a model reads together. Never does:
+decode a body, or pool. Called by: the rows of `core_apis.pooling_bodies`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from core_frontend.text_pairs import TextPairs
 
 
 class PoolingPreparation:
-    """The steps for one server. preparation: the steps that all bodies have in common."""
+    """The preparation of pooling requests for one server. preparation: the steps that all bodies have in common."""
 
     def __init__(self, preparation: Preparation) -> None:
         self._limits = preparation.limits
@@ -33,7 +33,7 @@ class PoolingPreparation:
         self._texts = preparation.texts
 
     def prepare(self, body: Any, model: str, kind: type[PreparedPooling]) -> PreparedPooling:
-        """A decoded body. model: the name to report. Raises RequestError."""
+        """Prepare a decoded body. model: the name to report. Raises RequestError."""
         pooling = self._settings.pooling
         pairs = self._pairs if isinstance(body, PairBody) else None
         names = body.field_names
@@ -65,14 +65,20 @@ class PoolingPreparation:
         return prepared
 
     def _parts(self, prompt: Prompt, size: int) -> LateChunkingMetadata:
-        """The parts of a text; their characters are known where its tokens are those that the tokenizer gives for it."""
+        """Return the parts of a text.
+
+        Their characters are known if its tokens are those that the tokenizer gives for it.
+        """
         spans = None if prompt.text is None else self._tokenizer.spans(prompt.text)
         known = spans is not None and len(spans) == len(prompt.token_ids)
         return late_chunks(len(prompt.token_ids), size, spans if known else None)
 
     @functools.cached_property
     def _pairs(self) -> TextPairs | None:
-        """What makes one prompt of two texts; None where they are pooled one by one. Raises RequestError."""
+        """Return the object that makes one prompt of two texts; None if they are pooled one by one.
+
+        Raises RequestError.
+        """
         pooling = self._settings.pooling
         if pooling is None or not pooling.classifies:
             return None
@@ -85,7 +91,7 @@ class PoolingPreparation:
         return TextPairs(pooling, self._tokenizer, self._settings.max_model_len, template, self._limits)
 
     def _given(self, body: PoolingBody) -> list[Text]:
-        """The texts of a body, with the prompt in front that it names. Raises RequestError."""
+        """Return the texts of a body, each preceded by the prompt that the body names. Raises RequestError."""
         texts = body.texts()
         pooling = self._settings.pooling
         if pooling is None:
@@ -99,7 +105,7 @@ class PoolingPreparation:
         return [front + text if isinstance(text, str) else text for text in texts]
 
     def _single(self, body: PoolingBody, texts: list[Text], params: PoolingParams) -> list[Prompt]:
-        """A prompt for each text."""
+        """Return a prompt for each text."""
         if isinstance(body, PairBody) and body.instruction is not None:
             raise RequestError("instruction is of models with a template for pairs; leave it out.", param="instruction")
         if isinstance(body, RerankRequest):
@@ -117,7 +123,7 @@ class PoolingPreparation:
         return prompts
 
     def _joined(self, body: PairBody, pairs: TextPairs) -> list[Prompt]:
-        """A prompt for each pair of texts."""
+        """Return a prompt for each pair of texts."""
         if body.add_special_tokens is not None:
             raise RequestError(
                 "add_special_tokens is not of pairs of texts, which the model reads in one form; leave it out.",
@@ -134,14 +140,20 @@ class PoolingPreparation:
         return prompts
 
     def _bounded(self, text: str, keep: int | None) -> str:
-        """As much of a text as may count. Raises RequestError for one that cannot fit, where nothing is cut."""
+        """Cut a text to the characters that can matter.
+
+        Raises RequestError for one that cannot fit if nothing is truncated.
+        """
         if keep is not None:
             return self._texts.first_part(text)
         self._texts.check_size(text)
         return text
 
     def _pairs_of(self, body: PairBody) -> list[tuple[str, str]]:
-        """The pairs of a body, not too much text in all: one query may come with each of many documents."""
+        """Return the pairs of a body.
+
+        Their total text is limited, because one query may come with each of many documents.
+        """
         left, right = body.sides()
         if len(left) == 1:
             left = left * len(right)
@@ -162,7 +174,7 @@ class PoolingPreparation:
         return found
 
     def _shortened(self, text: Any, most: int | None) -> Any:
-        """The first tokens of a text; token ids are as they are."""
+        """Truncate a text to its first `most` tokens; token ids are returned as they are."""
         if most is None or not isinstance(text, str):
             return text
         return self._texts.first_tokens(text, most)

@@ -1,7 +1,7 @@
 """The answer of a pooling API: all outputs in the order of the texts, then one body.
 
-Owns: gathering them, and where the body is written. Never does: know a body (`pooling_answers` does). Called by: the pipeline,
-through the rows of `core_apis.routes.pooling`.
+Owns: gathering them, and where the body is serialized. Never does: know a body (`pooling_answers` does). Called by: the
+pipeline, through the rows of `core_apis.routes.pooling`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from core_apis.prompt_output import Outputs, PromptOutput
 from core_frontend.api.pooling_outputs import PooledOutput, WholeOutput
 
 Write = Callable[..., msgspec.Struct | Response]
-"""From what was prepared, its outputs, the answer's id and the writer of long lists to the answer."""
+"""A function that makes the answer from the prepared request, its outputs, the answer's id and the writer of long
+lists.
+"""
 
 LIGHT = 8192
-"""Numbers and tokens that are written on the event loop, in some 2 ms."""
+"""Limit on the numbers and tokens that are written on the event loop, which takes about 2 ms."""
 
 
 class PooledAnswer:
-    """The answer to one request to pool; see `core_apis.exchange.Answer`."""
+    """The answer to one pooling request; see `core_apis.exchange.Answer`."""
 
     def __init__(self, write: Write, prepared: PreparedPooling, answer_id: str) -> None:
         self._write = write
@@ -40,7 +42,7 @@ class PooledAnswer:
         self._answer_id = answer_id
 
     async def whole(self, outputs: Outputs) -> Response:
-        """As in `Answer`. One with many numbers is written in a thread."""
+        """Return the whole answer, as in `Answer`. One with many numbers is serialized in a thread."""
         found: dict[int, WholeOutput] = {}
         async with aclosing(outputs):
             async for index, output in outputs:
@@ -51,7 +53,7 @@ class PooledAnswer:
         return work() if num_entries(in_order) <= LIGHT else await asyncio.to_thread(work)
 
     def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """Never asked for: no body of these APIs has a field `stream`."""
+        """Not used: no body of these APIs has a field `stream`."""
         raise AssertionError("texts are pooled whole")
 
     def _written(self, outputs: list[WholeOutput]) -> Response:
@@ -61,7 +63,7 @@ class PooledAnswer:
 
 
 def pooled_by(write: Write, **options: Any) -> Callable[[ServingContext, PreparedPooling, str, int], Answer]:
-    """The answers of one pooling API. options: further arguments of `write`."""
+    """Return a function that makes the answers of one pooling API. options: further arguments of `write`."""
     bound = partial(write, **options)
 
     def answer(context: ServingContext, prepared: PreparedPooling, answer_id: str, created: int) -> Answer:

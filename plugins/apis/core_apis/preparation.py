@@ -1,9 +1,8 @@
-"""From the bytes of a request body to what the engine needs: decoding, checks, templates, tokens.
+"""Preparation of request bodies for the engine: decoding, checks, templates, tokens.
 
-Owns: the steps that bodies have in common, and running those of one kind. Never does: know the kinds (rows of `BodyKind`, which
-APIs bring), read the network, know an engine, or wait: it is plain computation, which runs in the server's process or in a
-helper's.
-Called by: `core_apis.preparer` (which decides where) and the helper process.
+Owns: the steps that bodies have in common, and running those of one kind. Never does: know the kinds (rows of
+`BodyKind`, which APIs bring), read the network, know an engine, or wait: it is plain computation, which runs in the
+server's process or in a helper process. Called by: `core_apis.preparer` (which decides where) and the helper process.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from core_tokens.written_text import WrittenText, own_tail, plain
 
 T = TypeVar("T")
 TAIL = 256
-"""Characters at the end of a prompt, more than a template writes behind the last message."""
+"""Number of characters at the end of a prompt that is more than a template writes after the last message."""
 
 
 class Preparation:
-    """The steps for one server.
+    """The preparation steps of one server.
 
-    tokenizer: of the served model. limits: of rendering templates, where it has its own. bodies: the kinds by their names.
+    tokenizer: of the served model. limits: of rendering templates, if rendering has its own. bodies: the kinds by name.
     """
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, limits: Limits | None = None) -> None:
@@ -58,7 +57,8 @@ class Preparation:
         self.template = ChatTemplate(settings.chat_template, tokenizer.special_tokens, settings.tool_template, limits)
         self._prompts = ConversationPrompts(self.template, settings.format)
         self._format = settings.format
-        if settings.format is not None:  # as answers need it, which are sent with it
+        # The format without the guide: answers need only this part, and it is sent with each of them.
+        if settings.format is not None:
             self._format = msgspec.structs.replace(settings.format, guide=None)
         num_for_output = 1 if settings.pooling is None else 0
         markers = () if settings.format is None else markers_of(settings.format.row)
@@ -67,18 +67,18 @@ class Preparation:
         self._made: dict[Callable[[Preparation], Any], Any] = {}
 
     def run(self, kind: str, data: Buffer) -> Any:
-        """The result for a body of `kind`. Raises RequestError."""
+        """Prepare a body of `kind`. Raises RequestError."""
         body = self.bodies[kind]
         return body.prepare(self, body.decode(data))
 
     def once(self, make: Callable[[Preparation], T]) -> T:
-        """What `make` makes of this preparation, made when it is first needed, for rows that share it."""
+        """Return what `make` makes of this preparation, made at the first call and shared between rows."""
         if make not in self._made:
             self._made[make] = make(self)
         return cast(T, self._made[make])
 
     def prepare_chat(self, body: ChatRequest) -> PreparedChat:
-        """The steps behind the decoding, for every API whose bodies become a chat request. Raises RequestError."""
+        """Run the steps after decoding, for every API whose bodies become a chat request. Raises RequestError."""
         model = self.check_model(body.model)
         use = body.check(self.settings.max_logprobs, self.settings.limits)
         check_template(use, self.template, self.settings.format)
@@ -109,7 +109,7 @@ class Preparation:
         )
 
     def check_model(self, name: str | None) -> str:
-        """The name to report for a request that asks for `name`; RequestError 404 when it is not served."""
+        """Return the model name to report for a request that names `name`; RequestError 404 if it is not served."""
         names = self.names.now()
         if name is None or name in names:
             return name or names[0]
@@ -122,7 +122,7 @@ class Preparation:
         )
 
     def params(self, body: ChatRequest | CompletionRequest) -> SamplingParams:
-        """The sampling parameters of a body over the checkpoint's own. Raises RequestError."""
+        """Return the sampling parameters of a body over the checkpoint's own. Raises RequestError."""
         num_allowed, size = len(body.allowed_token_ids or ()), self.settings.vocab_size
         if num_allowed > size:
             raise RequestError(
@@ -136,7 +136,7 @@ class Preparation:
         return params
 
     def render(self, conversation: Conversation, use: ToolUse) -> WrittenText:
-        """The prompt of a conversation. Raises RequestError."""
+        """Return the prompt of a conversation. Raises RequestError."""
         if self.tokenizer.refusal:
             raise RequestError(self.tokenizer.refusal, param="messages")
         return self._prompts.render(
@@ -150,12 +150,15 @@ class Preparation:
 
 
 def lean(body: Any) -> Any:
-    """A body without the fields that are accepted and change nothing, which may hold anything."""
+    """Return a body without the fields that are accepted but change nothing, whose values may be of any size."""
     for name in NEUTRAL:
         setattr(body, name, None)
     return body
 
 
 def form_names(field: str) -> dict[str, str]:
-    """What errors about the answer's form name: the field that asks for it. field: empty when none does."""
+    """Map the field names in errors about the answer's format to the field that requests it.
+
+    field: empty if none does.
+    """
     return {"structured_outputs": field} if field else {}

@@ -1,7 +1,7 @@
-"""Preparation in a helper process for a caller that waits: before the server serves, when nothing else would be held up.
+"""Preparation in a helper process for a caller that blocks: before the server serves, when nothing else has to run.
 
-Owns: that process, from its start to its end. Never does: serve requests (`core_apis.preparation_helper` does).
-Called by: `core_apis.app`, for prompts that the operator makes public.
+Owns: that process, from its start to its end. Never does: serve requests (`core_apis.preparation_helper` does). Called
+by: `core_apis.app`, for prompts that the operator makes public.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOB_SECONDS = 60.0
 
 
 class ApartPreparation:
-    """As `Preparation`, in a process of its own; a context manager, which ends the process."""
+    """A `Preparation` in a process of its own; a context manager, which ends the process."""
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.settings = settings
@@ -43,13 +43,13 @@ class ApartPreparation:
         self._connection.close()
 
     def run(self, kind: str, data: bytes) -> Any:
-        """The result of a job. Raises RequestError."""
+        """Return the result of a job. Raises RequestError."""
         try:
             self._stream.write(job_header(kind, len(data)))
             self._stream.write(data)
             self._stream.flush()
             payload = read_message(self._stream)
-        except (OSError, ValueError):  # too late, or the process has ended
+        except (OSError, ValueError):  # a timeout, or the process has ended
             payload = b""
         if not payload:
             raise RequestError("its chat template, or its length, takes too much time or memory", code="too_much_work")

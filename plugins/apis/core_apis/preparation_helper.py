@@ -1,10 +1,11 @@
-"""A helper process that prepares requests, as the server sees it.
+"""A helper process that prepares requests, from the server's side.
 
-Owns: its start when it is first needed, its jobs, its end when it idles, hangs or has grown. Never does: the work
+Owns: its start on first use, its jobs, its end when it idles, hangs or has grown. Never does: the work
 (`core_apis.preparation_process` is the other end). Called by: `core_apis.preparer`.
 
-A process, because decoding JSON and rendering templates hold the interpreter's lock: in a thread they would stop every
-stream, and nothing could end a template that computes for ever. Its memory goes back to the system with it.
+It is a process because decoding JSON and rendering templates hold the interpreter's lock: in a thread they would stop
+every stream, and nothing could end a template that computes for ever. The process's memory is returned to the system
+when it ends.
 """
 
 from __future__ import annotations
@@ -31,24 +32,27 @@ logger = logging.getLogger("core_apis")
 
 MODULE = "core_apis.preparation_process"
 MAX_ATTEMPTS = 8
-"""Processes that one job is given to: it is one of several in each, and any of them may have ended it."""
+"""Maximum number of processes that one job is sent to: each has several jobs, and any of them may have ended it."""
 MAX_ENDED = 2
-"""Processes that may end while they work on one job; a process may also have died long before."""
+"""Maximum number of processes that may end while they work on one job; a process may also have died long before."""
 EXIT_SECONDS = 0.5
-"""For a process to end by itself once its connection is closed; its exit code says why."""
+"""Seconds for a process to exit by itself once its connection is closed; its exit code says why."""
 SHORT_ANSWER = 32 * 1024
-"""Bytes of a result that is decoded on the event loop, within a millisecond."""
+"""Maximum size in bytes of a result that is decoded on the event loop, within a millisecond."""
 JOINED_BYTES = 64 * 1024
-"""A body up to this size is sent with its header in one piece; joining larger ones would hold up the event loop."""
+"""Maximum size in bytes of a body that is sent with its header in one piece; joining larger ones would hold up the
+event loop.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """How one helper process is used.
+    """The settings of one helper process.
 
-    most_jobs:    jobs that are given to it at once.
-    job_seconds:  for one job; the process is ended after that.
-    idle_seconds: without a job, after which the process is ended; None: it stays, and is replaced at once when it ends.
+    most_jobs:    maximum number of jobs that are sent to it at once.
+    job_seconds:  time limit of one job, after which the process is killed.
+    idle_seconds: time without a job after which the process is ended; None: it stays, and is replaced at once when it
+        ends.
     niceness:     of the process, beyond the server's.
     """
 
@@ -59,9 +63,9 @@ class Lane:
 
 
 class PreparationHelper:
-    """One for each lane of a server; there is a process only from the first job on.
+    """The helper process of one lane of a server. The process is started with the first job.
 
-    process: the one that runs; None: there is none.
+    process: the running one; None: there is none.
     """
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer, lane: Lane) -> None:
@@ -77,7 +81,7 @@ class PreparationHelper:
         self._closed = False
 
     async def run(self, kind: BodyKind, data: Buffer) -> Any:
-        """The result of `kind` for a body. Raises RequestError."""
+        """Prepare a body of `kind` in the process. Raises RequestError."""
         head = job_header(kind.name, len(data))
         message: list[Buffer] = [head + data] if len(data) <= JOINED_BYTES else [head, data]
         answer = await self._answer(message)
@@ -102,7 +106,7 @@ class PreparationHelper:
                 await asyncio.wait(self._ending)
 
     async def _answer(self, message: list[Buffer]) -> Answer:
-        """The answer of the process, or of the next one if it ended meanwhile. Raises RequestError."""
+        """Return the answer of the process, or of the next one if it ended meanwhile. Raises RequestError."""
         num_ended = 0
         for _ in range(MAX_ATTEMPTS):
             link = await self._place()
@@ -124,7 +128,7 @@ class PreparationHelper:
         )
 
     async def _place(self) -> HelperLink:
-        """A link to the process, with a place kept for one job."""
+        """Reserve a place for one job, and return the link to the process."""
         await self._places.acquire()
         try:
             if self._link is not None and self._link.is_open:
@@ -132,13 +136,13 @@ class PreparationHelper:
                     self._idle.cancel()
                     self._idle = None
                 return self._link
-            return await asyncio.shield(self._start())  # a caller that leaves does not end it for the others
+            return await asyncio.shield(self._start())  # a caller that leaves must not cancel the start for the others
         except BaseException:
             self._places.release()
             raise
 
     def _start(self) -> asyncio.Task[HelperLink]:
-        """The start that is under way, or a new one."""
+        """Return the pending start, or begin a new one."""
         if self._starting is None or self._starting.done():
             self._starting = asyncio.ensure_future(self._started())
         return self._starting
@@ -158,7 +162,7 @@ class PreparationHelper:
         return link
 
     def _first_message(self) -> bytes:
-        """What the process needs to know, many MB with a large tokenizer."""
+        """Return the message with the process's settings and tokenizer, many MB with a large tokenizer."""
         return msgspec.msgpack.encode(Start(self._settings, self._tokenizer.snapshot, self.lane.niceness))
 
     async def _connect(self, process: subprocess.Popen[bytes], connection: socket.socket) -> HelperLink:
@@ -180,13 +184,14 @@ class PreparationHelper:
             link.close()
 
     def _end(self, link: HelperLink, process: subprocess.Popen[bytes]) -> None:
-        """The connection is closed: end the process, tell its jobs."""
+        """The connection is closed: end the process, and fail its jobs."""
         is_current = link is self._link
         if is_current:
             self._link = self.process = None
         task = asyncio.ensure_future(_reap(link, process))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+        # Only a process that retired is replaced at once; one that died is replaced by the next job.
         if is_current and link.is_retired and self.lane.idle_seconds is None and not self._closed:
             self._start().add_done_callback(_note_failure)
 
@@ -198,7 +203,7 @@ class PreparationHelper:
 
 
 async def _reap(link: HelperLink, process: subprocess.Popen[bytes]) -> None:
-    """Wait for a process, which has closed its connection, and tell its jobs how it ended."""
+    """Wait for a process that has closed its connection, and report to its jobs how it ended."""
     try:
         exit_code = await asyncio.to_thread(process.wait, EXIT_SECONDS)
     except subprocess.TimeoutExpired:
@@ -228,6 +233,6 @@ def _no_process(reason: str) -> RequestError:
 
 
 def _note_failure(started: asyncio.Task[HelperLink]) -> None:
-    """A start that nobody waits for has failed: the next job starts another one."""
+    """Ignore the failure of a start that no job waits for: the next job starts another process."""
     if not started.cancelled() and started.exception() is not None:
         logger.warning("The process that prepares requests does not start (%s).", started.exception())

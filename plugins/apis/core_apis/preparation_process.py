@@ -3,8 +3,9 @@
 Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
 closes. Never does: wait for anything else, or import torch. Called by: `core_apis.preparation_helper`, as a child.
 
-The first message (`core.helper_process`) is `Start`, as msgpack; then jobs go one way, each the name of its kind (its
-length in one byte, then its letters) and the body as it came, and an `Answer`, as msgpack, the other.
+The first message (`core.helper_process`) is `Start`, as msgpack. Then jobs go one way and answers the other. A job is
+the name of its kind (its length in one byte, then its letters) and the body as it came. An answer is an `Answer`, as
+msgpack.
 """
 
 from __future__ import annotations
@@ -32,15 +33,17 @@ from core_tokens.tokenizer import Tokenizer, TokenizerSnapshot
 
 NOTHING = memoryview(b"")
 SHORT_PROMPT = 1024
-"""Token ids that are sent as numbers of msgpack, which takes 10 ns each to read and holds the interpreter for as long."""
+"""Maximum number of token ids that are sent as numbers of msgpack, which takes 10 ns each to read and holds the
+interpreter for as long.
+"""
 PIECE = 16_384
-"""Token ids that are read in one call."""
+"""Number of token ids that are read in one call."""
 GROWN_BYTES = 256 << 20
-"""Memory beyond that of the start after which the process is replaced by a new one."""
+"""Memory growth in bytes since the start after which the process is replaced by a new one."""
 
 
 class Start(msgspec.Struct, array_like=True):
-    """The facts that the process needs once, at its start. niceness: its own, beyond the server's."""
+    """The settings that the process needs once, at its start. niceness: its own, beyond the server's."""
 
     settings: PreparationSettings
     tokenizer: TokenizerSnapshot
@@ -51,8 +54,8 @@ class Answer(msgspec.Struct, array_like=True):
     """The answer to one body.
 
     result: msgpack of the kind's result, empty with a refusal. The token ids of its long prompts are left out.
-    last: the process has grown, and ends after this answer.
-    token_ids: of its prompts in their order, int32 in the machine's byte order; empty where they stand in the result.
+    last: whether the process has grown, and ends after this answer.
+    token_ids: of its prompts in order, int32 in the machine's byte order; empty if the result has them.
     """
 
     result: memoryview
@@ -62,11 +65,14 @@ class Answer(msgspec.Struct, array_like=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of all that is to be decoded."""
+        """Return the size of everything that has to be decoded."""
         return len(self.result) + sum(map(len, self.token_ids))
 
     def decoded(self, form: type[msgspec.Struct]) -> Any:
-        """The result, whole; form: its type. Long ones are read in a thread: others go on in the middle of a prompt."""
+        """Decode the whole result; form: its type.
+
+        Long ones are read in a thread, which yields to others within a prompt.
+        """
         result: Any = msgspec.msgpack.decode(self.result, type=form)
         for prompt, packed in zip(prompts_of(result), self.token_ids, strict=False):
             if packed:
@@ -78,26 +84,26 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 def prompts_of(result: Any) -> list[Prompt]:
-    """The prompts of a result of any kind."""
+    """Return the prompts of a result of any kind."""
     found: list[Prompt] = getattr(getattr(result, "chat", result), "prompts", [])
     return found
 
 
 def job_header(kind: str, num_bytes: int) -> bytes:
-    """The header of a body of this many bytes."""
+    """Return the header of a body of this many bytes."""
     name = kind.encode()
     return header(1 + len(name) + num_bytes) + bytes([len(name)]) + name
 
 
 def serve(stream: BufferedRWPair) -> None:
-    """Work until the stream ends, or this process has grown."""
+    """Serve jobs until the stream ends, or this process has grown."""
     facts = msgspec.msgpack.decode(read_message(stream), type=Start)
     limits = RenderLimits()
     preparation = Preparation(facts.settings, Tokenizer.restore(facts.tokenizer), limits)
     os.nice(facts.niceness)  # not before: on a busy machine the first request would wait for seconds
-    del facts  # with the tokenizer's JSON, of which half of the memory at the start comes
+    del facts  # with the tokenizer's JSON, the source of half of the memory at the start
     release_unused_memory()
-    gc.freeze()  # nothing of this is ever garbage, so no collection looks at it again
+    gc.freeze()  # all of this lives for ever, so no collection needs to look at it again
     at_start = peak_memory()
     is_last = False
     while not is_last and (payload := read_message(stream)):
@@ -129,21 +135,21 @@ def _answer(preparation: Preparation, kind: str, data: memoryview) -> Answer:
 
 
 def _taken_out(prompt: Prompt) -> memoryview:
-    """The token ids of a long prompt as bytes, which then has none; of a short one nothing."""
+    """Move the token ids of a long prompt out of it, and return them as bytes; return nothing for a short one."""
     ids = prompt.token_ids
     if len(ids) <= SHORT_PROMPT:
         return NOTHING
     try:
         packed = array("i", ids)
-    except OverflowError:  # the check of the vocabulary refuses it
+    except OverflowError:  # a check of the vocabulary refuses this prompt later
         return NOTHING
     prompt.token_ids = []
     return memoryview(packed.tobytes())
 
 
 def main() -> int:
-    """Entry point of the process."""
-    end_with_parent(int(sys.argv[1]))  # in the middle of a job as well
+    """Run the process; return its exit status."""
+    end_with_parent(int(sys.argv[1]))  # also in the middle of a job
     with socket.socket(fileno=int(sys.argv[1])) as connection, connection.makefile("rwb") as stream:
         serve(stream)
     return 0

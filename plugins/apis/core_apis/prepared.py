@@ -1,7 +1,7 @@
-"""Requests that are ready for the engine, and the settings by which they were made so.
+"""Requests that are ready for the engine, and the settings of their preparation.
 
-Owns: the messages between the process that prepares and the one that serves. Never does: prepare.
-Called by: `core_apis.preparation` (makes them), routes and writers.
+Owns: the messages between the process that prepares and the one that serves. Never does: prepare. Called by:
+`core_apis.preparation` (makes them), routes and writers.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from core_frontend.text_pairs import TextPair
 
 
 class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of the steps, besides the tokenizer.
+    """The settings of the preparation steps, besides the tokenizer.
 
-    served_names:        names of the model that always hold.
-    served_names_file:   of further ones; None: there are none.
+    served_names:        names of the model from the arguments, which are always valid.
+    served_names_file:   file with more names; None: there is none.
     max_model_len, vocab_size: in tokens.
-    max_logprobs:        most that a request may ask for, -1: any.
-    most_prompts:        limits of requests that may wait, or be under way, at all, by the argument that sets each.
-    max_num_queued_tokens: most prompt tokens that may wait at all; 0: any.
+    max_logprobs:        maximum that a request may ask for, -1: any.
+    most_prompts:        limits on the requests that may wait, or be under way, at all, by the argument that sets each.
+    max_num_queued_tokens: limit on the prompt tokens that may wait at all; 0: none.
     defaults:            the checkpoint's sampling parameters.
     chat_template:       Jinja source, or None.
     tool_template:       Jinja source for conversations with tools; None: the same.
-    format:              how the model writes reasoning and calls.
-    auto_tool_choice:    whether the model may decide on calls.
+    format:              the model's form of reasoning and calls.
+    auto_tool_choice:    whether the model may decide to call tools.
     max_grammar_size:    bytes of a schema, expression or grammar.
     embedding_size:      numbers of an embedding in a prompt; 0: prompts have none.
     pooling:             how hidden states become the answer; None: the model generates text.
     pair_template:       Jinja source that the user gave for pairs of texts, or None.
-    apis:                whose kinds of bodies are prepared; None: all of the engine's own.
+    apis:                the APIs whose kinds of bodies are prepared; None: all of the engine's own.
     """
 
     served_names: tuple[str, ...]
@@ -73,11 +73,11 @@ class PreparationSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct):
-    """One prompt.
+    """One prompt of a request, tokenized.
 
-    text: None when the client sent token ids.
-    second: of a pair of texts, the first token of the second one; 0: it is one text.
-    embeds: what stands in the place of the tokens' own embeddings, whose ids then mean nothing; None: nothing does.
+    text: None if the client sent token ids.
+    second: for a pair of texts, the index of the second one's first token; 0: it is one text.
+    embeds: embeddings that replace the tokens' own, in which case the ids mean nothing; None: there are none.
     control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
@@ -88,7 +88,7 @@ class Prompt(msgspec.Struct):
     control_text: dict[str, int] = {}
 
     def as_input(self, cache_salt: str | None) -> dict[str, Any]:
-        """The form that the engine takes."""
+        """Return the prompt in the form that the engine takes."""
         if self.embeds is not None:
             return {"prompt_embeds": self.embeds, "cache_salt": cache_salt}
         if self.second:
@@ -99,16 +99,16 @@ class Prompt(msgspec.Struct):
 class PreparedChat(msgspec.Struct):
     """A chat request, ready for the engine.
 
-    body: without what the answer does not need; of the messages the last one.
+    body: without the fields that the answer does not need; of the messages only the last one.
     model: the name to report.
-    tools: that the answer may call.
-    format: by which the answer is parsed; None: all of it is text.
-    prompt_tail: the end of the prompt, from which the answer goes on.
-    resumed: the answer goes on within the last message.
+    tools: the tools that the answer may call.
+    format: the format by which the answer is parsed; None: all of it is text.
+    prompt_tail: the end of the prompt, from which the answer continues.
+    resumed: whether the answer continues the last message.
     first_turn: whether the conversation holds no answer yet.
     names: see `core_apis.field_names`; for errors of the engine.
-    guided: a system message describes the tools, since the chat template shows none.
-    id_seed: what the ids of its calls are drawn from; None: the system.
+    guided: whether a system message describes the tools, since the chat template renders none.
+    id_seed: seed of the ids of its calls; None: the system's random numbers.
     """
 
     body: ChatRequest
@@ -147,7 +147,7 @@ class PreparedPooling(msgspec.Struct):
     model: the name to report.
     names: as for a chat.
     pairs: whether each prompt is a pair of texts.
-    labels: names of the classes that the model tells.
+    labels: names of the model's classes.
     """
 
     body: PoolingBody
@@ -160,38 +160,38 @@ class PreparedPooling(msgspec.Struct):
 
 
 class PreparedEmbedding(PreparedPooling):
-    """Of /v1/embeddings. parts: of each text, where it is pooled in parts, else nothing."""
+    """A request of /v1/embeddings. parts: the parts of each text, if texts are pooled in parts, else empty."""
 
     body: EmbeddingRequest
     parts: list[LateChunkingMetadata] = []
 
 
 class PreparedEmbed(PreparedPooling):
-    """Of /v2/embed."""
+    """A request of /v2/embed."""
 
     body: EmbedRequest
 
 
 class PreparedHidden(PreparedEmbedding):
-    """Of /pooling."""
+    """A request of /pooling."""
 
     body: PoolingRequest
 
 
 class PreparedClasses(PreparedPooling):
-    """Of /classify."""
+    """A request of /classify."""
 
     body: ClassifyRequest
 
 
 class PreparedScore(PreparedPooling):
-    """Of /score."""
+    """A request of /score."""
 
     body: ScoreRequest
 
 
 class PreparedRerank(PreparedPooling):
-    """Of /rerank."""
+    """A request of /rerank."""
 
     body: RerankRequest
 
@@ -200,7 +200,7 @@ class PreparedResponse(msgspec.Struct):
     """A body of /v1/responses, ready for the engine.
 
     body: without the input and the tools.
-    items: of the input, complete, where they are to be kept.
+    items: the complete items of the input, if they are to be stored.
     tools: by the name that the model sees.
     unknown: fields that were left out.
     shown_tools: the tools as JSON, as they came; empty: there are none.
@@ -217,9 +217,9 @@ class PreparedResponse(msgspec.Struct):
 class PreparedMessages(msgspec.Struct):
     """A request of the Messages API, ready for the engine.
 
-    chat:       the same as a chat request; its `max_tokens` fit the context.
-    max_tokens: as asked for.
-    omits_thinking: the answer is to come without the text of its thinking.
+    chat:       the equivalent chat request; its `max_tokens` fits the context.
+    max_tokens: as requested.
+    omits_thinking: whether the answer comes without the text of its thinking.
     unknown:    names of the body's fields that are tolerated.
     """
 
@@ -237,6 +237,9 @@ class CountedTokens(msgspec.Struct):
 
 
 class WrittenAnswer(msgspec.Struct):
-    """An answer that needs no engine. body: JSON, which is written where the request is prepared: it may be many MB."""
+    """An answer that needs no engine.
+
+    body: JSON, serialized where the request is prepared because it may be many MB.
+    """
 
     body: bytes

@@ -1,9 +1,10 @@
-"""Decides where a request is prepared: on the event loop when it is tiny and renders no template, in a thread when it is small,
-else in a helper process.
+"""The choice of where a request is prepared.
 
-Owns: `Preparer`, its two helpers, and the turns that tiny requests take on the loop, so that between any two of them other
-connections are served.
-Never does: the steps themselves (`core_apis.preparation`). Called by: the intake.
+It is prepared on the event loop if it is tiny and renders no template, in a thread if it is small, else in a helper
+process.
+
+Owns: `Preparer`, its two helpers, and the turns that tiny requests take on the loop, so that between any two of them
+other connections are served. Never does: the steps themselves (`core_apis.preparation`). Called by: the intake.
 """
 
 from __future__ import annotations
@@ -22,23 +23,32 @@ from core_tokens.tokenizer import Tokenizer
 logger = logging.getLogger("core_apis")
 
 TINY_BODY = 4 * 1024
-"""Bytes of a body that takes some milliseconds at most: other clients only notice that short delay. Tokenizing takes up to 2 ms
-for 1,000 characters."""
+"""Maximum size in bytes of a body that takes a few milliseconds at most, a delay that other clients hardly notice.
+
+Tokenizing takes up to 2 ms for 1,000 characters.
+"""
 SMALL_BODY = 16 * 1024
-"""Bytes of a body that is prepared in this process, in a thread: the tokenizer lets others go on meanwhile."""
+"""Maximum size in bytes of a body that is prepared in a thread of this process: the tokenizer releases the
+interpreter's lock.
+"""
 SMALL_AT_ONCE = 2
-"""Such threads at work: more of them would only wait for each other, and the event loop for all."""
+"""Maximum number of such threads: more of them would only wait for each other, and the event loop for all."""
 SMALL_PAIRS = 1024
-"""The same for a body whose texts are read in pairs: a query is tokenized once for each document."""
+"""The limit `SMALL_BODY` for a body whose texts are read in pairs: a query is tokenized once per document."""
 SMALL_LANE = Lane(most_jobs=4, job_seconds=20.0, idle_seconds=None, niceness=0)
-"""For small bodies, so that no chat waits for a large one. The process stays: to start it takes half a second."""
+"""The lane of small bodies, so that no chat waits for a large one.
+
+The process stays, since its start takes half a second.
+"""
 LARGE_LANE = Lane(most_jobs=1, job_seconds=60.0, idle_seconds=120.0, niceness=5)
 TURN_SECONDS = 0.005
-"""Time that small bodies may take in one turn of the event loop; once it is spent, each waits for a turn of its own."""
+"""Seconds that tiny bodies may take in one iteration of the event loop; after that, each waits for an iteration of its
+own.
+"""
 
 
 class Preparer:
-    """One for each server. here: the preparation within this process; small, large: the helper processes."""
+    """The preparer of one server. here: the preparation within this process; small, large: the helper processes."""
 
     def __init__(self, settings: PreparationSettings, tokenizer: Tokenizer) -> None:
         self.here = Preparation(settings, tokenizer)
@@ -51,7 +61,7 @@ class Preparer:
         self._reads_pairs = settings.pooling is not None and settings.pooling.scores_pairs
 
     async def prepare(self, kind: str, data: Buffer) -> Any:
-        """What the preparation of `kind` makes of a body's bytes. Raises RequestError for what cannot be served."""
+        """Prepare a body of `kind` from its bytes. Raises RequestError if it cannot be served."""
         prepared = await self._prepare(self.here.bodies[kind], data)
         if getattr(getattr(prepared, "chat", prepared), "guided", False):
             self._note_guided()
@@ -72,11 +82,11 @@ class Preparer:
                 return await asyncio.to_thread(self.here.run, kind.name, data)
         if self._spent_s < TURN_SECONDS:
             return self._run(kind.name, data)
-        async with self._turn:  # whose next owner goes on in the next turn
+        async with self._turn:  # the next owner of the lock continues in the next iteration of the loop
             return self._run(kind.name, data)
 
     def _note_guided(self) -> None:
-        """Log once that tools are described in a message."""
+        """Log once that tools are described in a system message."""
         if not self._has_noted:
             self._has_noted = True
             logger.warning(

@@ -1,8 +1,8 @@
-"""The system's limits for this process: open files and stack.
+"""The operating system's limits for this process: open files and stack.
 
-Owns: raising these limits as far as allowed, refusing what is too little, and telling when files run out.
-Never does: count or close connections. Called by: `core serve`, before it starts the engine process, which inherits the
-limits; the launcher.
+Owns: raising these limits as far as allowed, refusing too small ones, and a warning when files run out. Never does:
+count or close connections. Called by: `core serve`, before it starts the engine process, which inherits the limits; the
+launcher.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from core_config.server_config import ServerConfig
 logger = logging.getLogger(__name__)
 
 MOST_FILES = 1 << 20
-"""Which is as many as a Linux system usually allows; some containers allow a thousand times that."""
+"""The limit that a Linux system usually allows; some containers allow a thousand times as many."""
 RESERVED_FILES = 72
-"""Open files of the server itself: about 45, and connections that are taken only to make room or to be refused."""
+"""Open files that the server itself needs: about 45, and connections that are accepted only to make room or to be
+refused.
+"""
 LEAST_CONNECTIONS = 8
 STACK_BYTES = 8 << 20
 LEAST_STACK_BYTES = 1 << 20
-"""Stack that nested bodies and templates may need."""
+"""Minimum stack that nested bodies and templates may need."""
 WATCH_SECONDS = 1.0
 
 
 def raise_limits() -> None:
-    """As many open files as allowed, and stacks of the usual size. Raises UserError when that is not enough to serve."""
+    """Raise the limit on open files as far as allowed, and that of stacks to the usual size.
+
+    Raises UserError if that is not enough to serve.
+    """
     files = _raise(resource.RLIMIT_NOFILE, MOST_FILES)
     least = RESERVED_FILES + LEAST_CONNECTIONS
     if files < least:
@@ -49,11 +54,11 @@ def raise_limits() -> None:
             f"The stack of this process is limited to {stack >> 10} KB; the server needs at least "
             f"{LEAST_STACK_BYTES >> 10} KB. Raise the limit with `ulimit -s 8192`, or where the service is defined."
         )
-    threading.stack_size(min(stack, STACK_BYTES))  # the system's own default is from before
+    threading.stack_size(min(stack, STACK_BYTES))  # the system's default was fixed before the limit was raised
 
 
 def fit_connections(server: ServerConfig) -> ServerConfig:
-    """`server` with no more connections than there are files for; a warning tells."""
+    """Limit the connections of `server` to the number of available files; log a warning if that lowers them."""
     files, wanted = _limit(resource.RLIMIT_NOFILE)[0], server.limits.max_connections
     room = files - RESERVED_FILES
     if wanted <= room:
@@ -68,7 +73,7 @@ def fit_connections(server: ServerConfig) -> ServerConfig:
 
 
 async def watch_files() -> None:
-    """Tell when no file can be opened any more: the event loop then refuses connections without a word."""
+    """Report once no file can be opened any more: the event loop then refuses connections without a word."""
     while True:
         await asyncio.sleep(WATCH_SECONDS)
         try:
@@ -84,19 +89,19 @@ async def watch_files() -> None:
 
 
 def _raise(kind: int, wanted: int) -> int:
-    """Raise a soft limit to `wanted`, as far as allowed; never lower it. Returns what it is now."""
+    """Raise a soft limit to `wanted`, as far as allowed; never lower it. Return the resulting limit."""
     soft, hard = _limit(kind)
     allowed = min(wanted, hard)
     if soft < allowed:
         _, raw_hard = resource.getrlimit(kind)
-        with contextlib.suppress(ValueError, OSError):  # some systems promise more than they give
+        with contextlib.suppress(ValueError, OSError):  # some systems report a hard limit that they do not grant
             resource.setrlimit(kind, (allowed, raw_hard))
     soft, _ = _limit(kind)
     return soft
 
 
 def _limit(kind: int) -> tuple[int, int]:
-    """Soft and hard limit, comparable when there is none."""
+    """Return the soft and the hard limit as numbers that can be compared even if there is no limit."""
     soft, hard = resource.getrlimit(kind)
     if soft == resource.RLIM_INFINITY:
         soft = sys.maxsize

@@ -1,4 +1,7 @@
-"""An output of one of several prompts. Owns: its type. Called by: everything that runs prompts, and the writers."""
+"""An output of one of several prompts.
+
+Owns: its type. Called by: everything that runs prompts, and the writers.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import AsyncGenerator
 from core_frontend.api.outputs import RequestOutput
 
 PromptOutput = tuple[int, RequestOutput]
-"""(place of the prompt in the request, output)."""
+"""A pair: (place of the prompt in the request, output)."""
 
 Outputs = AsyncGenerator[PromptOutput, None]
-"""Those of all prompts of a request, as they come."""
+"""The outputs of all prompts of a request, as they come."""

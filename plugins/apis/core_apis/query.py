@@ -1,6 +1,7 @@
 """Parameters in the query of a request.
 
-Owns: their checks, whose errors are OpenAI's. Never does: know what they mean. Called by: the routes of operators.
+Owns: their checks, whose errors have OpenAI's form. Never does: know what they mean. Called by: the routes of
+operators.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MODES: tuple[PauseMode, ...] = get_args(PauseMode)
 
 
 def check_names(request: Request, *once: str, often: str | None = None) -> None:
-    """Raises RequestError for parameters that mean nothing, or are given twice. often: one that may be."""
+    """Raise RequestError for parameters that are unknown, or given twice. often: one that may be repeated."""
     query = request.query_params
     known = [*once, *([often] if often else [])]
     for name in query:
@@ -29,7 +30,7 @@ def check_names(request: Request, *once: str, often: str | None = None) -> None:
 
 
 def flag_of(name: str, text: str) -> bool:
-    """Raises RequestError."""
+    """Read a boolean parameter. Raises RequestError."""
     flag = FLAGS.get(text.lower())
     if flag is None:
         raise RequestError(f"{name} is {text!r}; expected true or false.", param=name)
@@ -37,7 +38,7 @@ def flag_of(name: str, text: str) -> bool:
 
 
 def level_of(text: str) -> int:
-    """The level of a sleep. Raises RequestError."""
+    """Read the level of a sleep. Raises RequestError."""
     if text not in ("1", "2"):
         raise RequestError(
             f"level is {text!r}; expected 1 or 2. To compute nothing for a while: POST /pause.", param="level"
@@ -46,7 +47,7 @@ def level_of(text: str) -> int:
 
 
 def mode_of(text: str) -> PauseMode:
-    """What becomes of requests that are there. Raises RequestError."""
+    """Read the mode for requests that run or wait. Raises RequestError."""
     for mode in MODES:
         if text == mode:
             return mode

@@ -1,11 +1,11 @@
-"""Limits of rendering in a process that does nothing else meanwhile, and may be ended.
+"""Limits of rendering, for a process that does nothing else meanwhile and may be ended.
 
-Owns: the timers and the limit of address space around each rendering. Never does: render.
-Called by: `core_apis.preparation_process`, in its main thread.
+Owns: the timers and the limit of address space around each rendering. Never does: render. Called by:
+`core_apis.preparation_process`, in its main thread.
 
-Two timers run, both of processor time, so a busy machine does not make a difference. The first one raises an exception, which
-stops Python code. One operation of the interpreter, such as a division of huge numbers, does not hear of that: a little
-later the second one ends the process, by a signal that tells the server why.
+Two timers run, both of CPU time, so a busy machine makes no difference. The first one raises an exception, which stops
+Python code. A single operation of the interpreter, such as a division of huge numbers, does not notice it. For that
+case the second timer ends the process a little later, by a signal that tells the server why.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from types import FrameType
 from core_tokens.template_limits import Allowance, WorkSpent
 
 GRACE_SECONDS = 0.2
-"""From the exception to the end of the process."""
+"""Seconds from the exception to the end of the process."""
 REPEAT_SECONDS = 0.05
-"""The exception is raised again and again until the rendering has ended: destructors swallow what is raised in them."""
+"""Seconds between repeated exceptions, until the rendering has ended: destructors swallow exceptions raised in them."""
 END_SIGNAL = signal.SIGVTALRM
-"""The signal by which a process ends that works on one operation for too long."""
+"""The signal that ends a process that works on one operation for too long."""
 
 
 class RenderLimits:
-    """One for each process. is_exhausted: a rendering has met the limit of memory, so the process should be replaced."""
+    """The limits of one process.
+
+    is_exhausted: a rendering has hit the memory limit, so the process should be replaced.
+    """
 
     def __init__(self) -> None:
         self.is_exhausted = False
@@ -40,7 +43,7 @@ class RenderLimits:
 
     @contextmanager
     def held(self, allowance: Allowance) -> Iterator[None]:
-        """See `core_tokens.template_limits.Limits`."""
+        """Limit the rendering within the context; see `core_tokens.template_limits.Limits`."""
         try:
             if self._is_holding:
                 yield
@@ -67,7 +70,7 @@ class RenderLimits:
             resource.setrlimit(resource.RLIMIT_AS, before)
 
     def _size(self) -> int:
-        """Bytes of address space now."""
+        """Return the current size of the address space in bytes."""
         return int(os.pread(self._statm, 64, 0).split()[0]) * self._page
 
     def _stop(self, number: int, frame: FrameType | None) -> None:

@@ -1,8 +1,8 @@
-"""The names that a server answers to: those of its arguments, and those of a file that may change while it runs.
+"""The model names that a server answers to: those of its arguments, and those of a file that may change while it runs.
 
-Owns: `ServedNames`: when the file is looked at again, and what a change means. Never does: read the file itself
-(`core_config.names_file` does), or know what a name stands for: all of them are the one model.
-Called by: the preparation of requests, in each process of its own, and the routes.
+Owns: `ServedNames`: when the file is checked again, and the effect of a change. Never does: read the file itself
+(`core_config.names_file` does), or know what a name stands for: all of them are the one model. Called by: the
+preparation of requests, in each process of its own, and the routes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from core_config.names_file import read_names
 logger = logging.getLogger("core_apis")
 
 LOOK_S = 1.0
-"""Seconds between two looks at the file."""
+"""Seconds between two checks of the file."""
 
 Stamp = tuple[int, int, int]
 
 
 class ServedNames:
-    """fixed: names that always hold; answers report the first one.
+    """The names of one server. fixed: names that are always valid; answers report the first one.
 
-    file: has further names; None: there are none. A file that cannot be read changes nothing, and is logged once.
+    file: holds further names; None: there are none. A file that cannot be read changes nothing, and is logged once.
     """
 
     def __init__(self, fixed: Sequence[str], file: str | None = None) -> None:
@@ -37,7 +37,7 @@ class ServedNames:
         self._next_look = 0.0
 
     def now(self) -> tuple[str, ...]:
-        """All of them."""
+        """Return all current names."""
         if self._file is not None and time.monotonic() >= self._next_look:
             self._look(self._file)
         return self._names
@@ -57,7 +57,7 @@ class ServedNames:
 
 
 def _stamp(file: str) -> Stamp | None:
-    """What differs when the file has changed; None: it is not there."""
+    """Return a value that differs after the file has changed; None: the file is not there."""
     try:
         found = os.stat(file)
     except OSError:

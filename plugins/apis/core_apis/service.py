@@ -1,7 +1,7 @@
-"""HTTP requests are served, from the moment that an engine runs until the end.
+"""HTTP service from the moment that an engine runs until the end.
 
-Owns: the application and its server, the order of the end: drain, flush, suspend. Never does: start or choose an engine.
-Called by: the launcher, and each API process.
+Owns: the application and its server, the order of the end: drain, flush, suspend. Never does: start or choose an
+engine. Called by: the launcher, and each API process.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FLUSH_SECONDS = 5.0  # for clients to read the rest of answers that are complete
-DEATH_NOTICE_SECONDS = 1.0  # how long probes and streams may still learn of the engine's death
+FLUSH_SECONDS = 5.0  # time for clients to read the rest of complete answers
+DEATH_NOTICE_SECONDS = 1.0  # time for probes and streams to learn of the engine's death
 SLOW_IMPORTS = ("core_grammars.compiler", "core_apis.app", "core_apis.http_server")
-"""Imported while the engine starts, and not before it has its configuration."""
+"""Modules that are imported while the engine starts, and not before it has its configuration."""
 NICENESS = 5  # the engine's compute threads come first
 SWITCH_SECONDS = 0.001
-"""For which a thread keeps the interpreter when others want it. With 5 ms, Python's own, probes waited up to 228 ms while long
-answers were written in threads; with this 39 ms."""
+"""Seconds for which a thread keeps the interpreter when others want it.
+
+With Python's default of 5 ms, probes waited up to 228 ms while long answers were written in threads; with this value 39
+ms.
+"""
 
 
 async def import_application() -> None:
-    """What is slow to import, while something else is waited for."""
+    """Import slow modules while the process waits for something else."""
     for name in SLOW_IMPORTS:
         await asyncio.to_thread(importlib.import_module, name)
 
@@ -57,10 +60,10 @@ async def serve_requests(
     journal: Journal | None = None,
     explain: Callable[[], dict[str, Any]] | None = None,
 ) -> None:
-    """Serve until the first of `events` is set, and then end: in good order until the second one is set, too.
+    """Serve until the first of `events` is set, then end: in good order until the second one is set, too.
 
     on_ready: called once, when requests are served.
-    journal: keeps what outlives this server; None: nothing does.
+    journal: stores what outlives this server; None: nothing does.
     explain: the configuration as plain values, for the page.
 
     Raises EngineDeadError when there is no engine any more.
@@ -80,6 +83,7 @@ async def serve_requests(
     os.nice(NICENESS)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.collect()
+    # Everything imported and built so far lives for ever; later collections need not look at it again.
     gc.freeze()
     try:
         while not (server.started or serving.done()):
@@ -98,8 +102,8 @@ async def serve_requests(
         if not context.drain.num_running:
             await asyncio.wait((serving, hurry), timeout=FLUSH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not serving.done():
-            await context.suspend()  # the next server goes on with it
-            await close_engine(engine, events[1])  # which ends what still runs with an error
+            await context.suspend()  # the next server continues them
+            await close_engine(engine, events[1])  # ends what still runs with an error
             await asyncio.wait((serving,), timeout=1.0)
             server.force_exit = True
         await serving
@@ -114,7 +118,7 @@ async def serve_requests(
 def _application(
     settings: ServerConfig, engine: AsyncEngine, journal: Journal | None
 ) -> tuple[HttpServer, ServingContext]:
-    """The HTTP server, and the context of its routes, in which everything that the journal kept goes on."""
+    """Return the HTTP server, and the context of its routes, after the journal's entries were restored."""
     from core_apis.app import create_app
     from core_apis.durable.restoring import restore
     from core_apis.durable.streams import durable_streams
@@ -130,7 +134,7 @@ def _application(
 
 
 def _watch_loop(context: ServingContext) -> None:
-    """Begin to measure callbacks, where that is asked for."""
+    """Begin to measure callbacks, if that is enabled."""
     watch = watch_of(asyncio.get_running_loop())
     if watch is None:
         return
@@ -142,7 +146,10 @@ def _watch_loop(context: ServingContext) -> None:
 
 
 async def _drain(context: ServingContext, seconds: float, ends: Iterable[asyncio.Future[Any]]) -> None:
-    """Let what runs end, for at most `seconds` seconds and until one of `ends` is done. Meanwhile new work is refused."""
+    """Let running requests end, for at most `seconds` seconds and until one of `ends` is done.
+
+    Meanwhile new work is refused.
+    """
     drain = context.drain
     drain.begin(seconds)
     logger.info(

@@ -1,8 +1,8 @@
-"""The part of each limit that one of several API processes has.
+"""The share of each limit that one of several API processes has.
 
 Owns: which limits are divided, and how. Never does: enforce them. Called by: the supervisor.
 
-What a process refuses, another one might still have had room for: connections are spread by the system, not by load.
+A process may refuse a request for which another one still had room: connections are spread by the system, not by load.
 """
 
 from __future__ import annotations
@@ -25,15 +25,20 @@ DIVIDED_QUEUES = (
     "max_num_queued_reqs_per_key",
     "max_num_queued_tokens_per_key",
 )
-"""0 is no limit, and stays so."""
+"""Limits that are divided. 0 means no limit, and stays so."""
 
 NOT_KEPT = ("max_stored_responses", "max_stored_response_bytes")
-"""A response that one process keeps is unknown to the others, to which the next request may go: so none is kept."""
+"""Settings that become 0.
+
+A response stored by one process is unknown to the others, which may get the next request, so none is stored.
+"""
 
 
 def share(total: int, number: int, count: int) -> int:
-    """The part of `total` that process `number` of `count` has: at least 1, unless the total is 0. All parts make the total,
-    unless it is less than `count`."""
+    """Return the part of `total` that process `number` of `count` has: at least 1, unless the total is 0.
+
+    The parts add up to the total, unless it is less than `count`.
+    """
     if total == 0:
         return 0
     part, rest = divmod(total, count)
@@ -41,13 +46,13 @@ def share(total: int, number: int, count: int) -> int:
 
 
 def engine_share(config: EngineConfig, number: int, count: int) -> EngineConfig:
-    """The engine's configuration as process `number` goes by it."""
+    """Return the engine's configuration for process `number`."""
     scheduler: SchedulerConfig = _divided(config.scheduler, DIVIDED_QUEUES, number, count)
     return msgspec.structs.replace(config, scheduler=scheduler)
 
 
 def server_share(config: ServerConfig, number: int, count: int) -> ServerConfig:
-    """The server's settings as process `number` has them."""
+    """Return the server's settings for process `number`."""
     limits: ServerLimits = _divided(config.limits, DIVIDED_LIMITS, number, count)
     limits = msgspec.structs.replace(limits, **dict.fromkeys(NOT_KEPT, 0))
     return msgspec.structs.replace(config, limits=limits)

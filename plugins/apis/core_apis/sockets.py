@@ -1,6 +1,6 @@
 """The listening socket and the TLS files, checked before anything slow starts.
 
-Owns: binding with errors as sentences. Never does: serve. Called by: `core_apis.launch`.
+Owns: binding, with readable errors. Never does: serve. Called by: `core_apis.launch`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_config.server_config import ServerConfig
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to `host` and `port` (0: any free one), not yet listening.
+    """Return a socket bound to `host` and `port` (0: any free one), not yet listening.
 
     Raises UserError that names --host or --port.
     """
@@ -32,7 +32,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # Listening refuses a port that another server bound but does not serve yet.
+        # Listening detects a port that another server has bound but does not serve yet.
         listener.listen(1)
     except OSError as error:
         listener.close()
@@ -44,18 +44,18 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def open_listener(server: ServerConfig) -> socket.socket:
-    """Where the server listens. Raises UserError."""
+    """Return the socket at which the server listens. Raises UserError."""
     return bind(server.host, server.port) if server.uds is None else bind_path(server.uds)
 
 
 def close_listener(server: ServerConfig) -> None:
-    """Remove the path of a unix socket, so that the next server finds nothing there."""
+    """Remove the path of a unix socket, so that the next server does not find it."""
     if server.uds is not None:
         Path(server.uds).unlink(missing_ok=True)
 
 
 def bind_path(path: str) -> socket.socket:
-    """A unix socket bound to `path`, with the rights that the umask leaves. One that nobody serves any more is replaced.
+    """Return a unix socket bound to `path`, with the permissions that the umask leaves. A stale one is replaced.
 
     Raises UserError that names --uds.
     """
@@ -67,7 +67,7 @@ def bind_path(path: str) -> socket.socket:
         listener.listen(1)
     except OSError as error:
         listener.close()
-        reason = error.strerror or str(error)  # a path that is too long has no number
+        reason = error.strerror or str(error)  # the error for a path that is too long has no errno
         if error.errno == errno.EADDRINUSE:
             reason = "another server, or something that is no socket, is there"
         raise UserError(
@@ -77,7 +77,7 @@ def bind_path(path: str) -> socket.socket:
 
 
 def _is_abandoned(path: str) -> bool:
-    """Whether a socket is there to which nobody listens."""
+    """Whether a socket is there on which no process listens."""
     if not Path(path).is_socket():
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -85,7 +85,7 @@ def _is_abandoned(path: str) -> bool:
 
 
 def url(listener: socket.socket, server: ServerConfig) -> str:
-    """The address to show to people, such as `http://127.0.0.1:8000`, or `unix:/run/core.sock`."""
+    """Return the address to show to people, such as `http://127.0.0.1:8000`, or `unix:/run/core.sock`."""
     if server.uds is not None:
         return f"unix:{server.uds}"
     host, port = server.host or "0.0.0.0", listener.getsockname()[1]

@@ -1,7 +1,8 @@
 """SIGINT and SIGTERM from the first moment of `core serve` to its last.
 
-Owns: what the two signals do. Never does: end anything itself. Called by: `core serve`, which enters it before it imports
-anything slow, and `core_apis.lifetime`, whose event loop takes over. Imports next to nothing, for the same reason.
+Owns: the effect of the two signals. Never does: end anything itself. Called by: `core serve`, which enters it before it
+imports anything slow, and `core_apis.lifetime`, whose event loop takes over. Imports next to nothing, for the same
+reason.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked for the end before the event loop listened."""
+    """A signal requested the end before the event loop listened."""
 
 
 class StopSignals:
-    """The first signal asks for an orderly end, the second for an immediate one.
+    """The signal handlers: the first signal requests an orderly end, the second an immediate one.
 
-    Until `listen`, the first raises `Stopped` in the main thread, the only one that may enter this. The end of the `with`
-    swallows it, or the exception that it has been turned into on its way.
+    Until `listen`, the first raises `Stopped` in the main thread, the only one that may enter this. The end of the
+    `with` swallows it, or the exception that it has been turned into on its way.
 
     stopped: whether a signal has come.
     """
@@ -46,7 +47,10 @@ class StopSignals:
         return self
 
     def __exit__(self, *_: object) -> bool:
-        """Restore the former handlers. Once a signal has come, further ones are ignored: they would only disturb the end."""
+        """Restore the former handlers.
+
+        Once a signal has come, further ones are ignored: they would only disturb the end.
+        """
         sys.unraisablehook = self._report
         for number, handler in self._before.items():
             signal.signal(number, signal.SIG_IGN if self.stopped else handler)
@@ -54,7 +58,7 @@ class StopSignals:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Within, no `Stopped` is raised; one whose signal came meanwhile is raised at the end."""
+        """Defer `Stopped`: within the context it is not raised; if a signal comes meanwhile, it is raised at the end."""
         self._held = True
         try:
             yield
@@ -63,7 +67,9 @@ class StopSignals:
         self._raise()
 
     def listen(self, first: asyncio.Event, second: asyncio.Event) -> None:
-        """From now on the running event loop sets `first`, at once if a signal has come already, and then `second`."""
+        """From now on, have the running event loop set `first`, at once if a signal has come already, and then
+        `second`.
+        """
         import asyncio
 
         def on_signal() -> None:
@@ -77,7 +83,7 @@ class StopSignals:
             first.set()
 
     def ignore(self) -> None:
-        """The end has begun; a signal adds nothing to it."""
+        """Ignore further signals: the end has begun."""
         for number in NUMBERS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -91,7 +97,9 @@ class StopSignals:
             raise Stopped
 
     def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
-        """`Stopped` may come where nothing can be raised: the next signal raises it again, or `listen` sees `stopped`."""
+        """Ignore a `Stopped` raised where it cannot propagate: the next signal raises it again, or `listen` sees
+        `stopped`.
+        """
         if isinstance(unraisable.exc_value, Stopped):
             self._raised = False
         else:

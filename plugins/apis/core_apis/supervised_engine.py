@@ -1,7 +1,7 @@
-"""The engine of other processes' requests: of several API processes, or of a front elsewhere.
+"""The engine for requests of other processes: of several API processes, or of a remote frontend.
 
-Owns: `SupervisedEngine`: its start, its new start after a death, its end, and the news of them. Never does: run requests, or
-know who sends them. Called by: the supervisor, and the command `core serve --headless`.
+Owns: `SupervisedEngine`: its start, its restart after a death, its end, and the reports about them. Never does: run
+requests, or know who sends them. Called by: the supervisor, and the command `core serve --headless`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 class SupervisedEngine:
-    """One engine at a time.
+    """The engine of a supervisor, one at a time.
 
     phases: of the first engine's start.
-    runs:   set while there is an engine, and when nobody is to wait for one any more.
+    runs:   set while there is an engine, and once it makes no sense to wait for one any more.
 
-    tell: called with what becomes of it.
+    tell: called with each engine event.
     fail: called when there will be no engine any more.
     """
 
@@ -48,42 +48,45 @@ class SupervisedEngine:
 
     @property
     def num_requests(self) -> int:
-        """That wait or run, after the latest step."""
+        """Return the number of requests that wait or run, after the latest step."""
         return self._latest.num_running + self._latest.num_waiting
 
     @property
     def address(self) -> str:
-        """The address that clients connect to."""
+        """Return the address that clients connect to."""
         assert self._client is not None, "an engine runs, or has run"
         return self._client.address
 
     async def start(self, resolution: Resolution, process: EngineProcess) -> Resolution:
-        """Start the engine in its process. Returns what became of the resolution. Raises what `start_with_fallbacks` raises."""
+        """Start the engine in its process.
+
+        Return the resolution, which a fallback may have changed. Raises as `start_with_fallbacks`.
+        """
         started, self._source, client, _ = await start_with_fallbacks(resolution, None, process)
         self.phases = client.ready.phases
         self._adopt(client)
         return started
 
     def forgive(self, num_deaths: int) -> None:
-        """The latest deaths had nothing to do with engines, as an API process has found out."""
+        """Do not count the latest deaths against the engine: an API process has attributed them to one request."""
         if self._source is not None:
             self._source.forgive(num_deaths)
 
     def declare_gone(self, epoch: int, client: int) -> None:
-        """The client of this number has died: so have its requests. Numbers of an engine before say nothing to this one.
+        """Declare a client dead, and its requests with it. Client numbers of an earlier engine are ignored.
 
-        epoch: of the engine that has given the number.
+        epoch: of the engine that assigned the number.
         """
         if self._client is not None and self._client.epoch == epoch:
             self._client.declare_gone(client)
 
     def leave(self) -> None:
-        """From now on its death is no news."""
+        """Stop reporting the engine's death: the supervisor is ending it."""
         self._leaving = True
-        self.runs.set()  # nobody is to wait for it any more
+        self.runs.set()  # no task should wait for an engine any more
 
     async def close(self) -> None:
-        """End it, and whatever stands by for it."""
+        """End the engine, and its standby processes."""
         self._leaving = True
         if self._recovery is not None:
             self._recovery.cancel()
@@ -94,7 +97,7 @@ class SupervisedEngine:
             await self._client.close()
 
     def kill(self) -> None:
-        """End the engine process at once, while `close` waits for it or before."""
+        """Kill the engine process at once, while `close` waits for it or before."""
         if self._client is not None:
             self._client.kill()
 
@@ -131,6 +134,6 @@ class SupervisedEngine:
             self._adopt(client)
 
     def _give_up(self, last: EngineDeadError) -> None:
-        """There will be no engine any more."""
+        """Report that there will be no engine any more."""
         self._tell(EngineGone(str(last), last.cause))
         self._fail(last)

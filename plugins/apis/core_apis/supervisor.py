@@ -1,7 +1,7 @@
 """The parent of several API processes: `core serve --api-server-count N`.
 
-Owns: the listening socket and the API processes: their start, their new start after a death, their end. Never does: answer
-HTTP requests, or look after the engine (`SupervisedEngine` does). Called by: the launcher.
+Owns: the listening socket and the API processes: their start, their restart after a death, their end. Never does:
+answer HTTP requests, or look after the engine (`SupervisedEngine` does). Called by: the launcher.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRACE_S = 3.0
-"""Seconds beyond the time for running requests that API processes have for their own end."""
+"""Seconds that API processes have for their own end, in addition to the time for running requests."""
 
 
 async def supervise(
@@ -54,7 +54,7 @@ async def supervise(
 
 
 class Supervisor:
-    """listener: of all API processes. engine: that all of them use."""
+    """The supervisor of API processes. listener: shared by all of them. engine: used by all of them."""
 
     def __init__(self, resolution: Resolution, listener: socket.socket) -> None:
         self.engine = SupervisedEngine(self._tell_news, self._fail)
@@ -70,7 +70,8 @@ class Supervisor:
         self._ending = False
 
     async def start(self, process: EngineProcess) -> Resolution:
-        """Start the engine in its process, and the API processes meanwhile. Returns what became of the resolution.
+        """Start the engine in its process, and the API processes meanwhile. Return the resolution, which a fallback may
+        have changed.
 
         Raises UserError, PluginError and EngineDeadError as the start of an engine does.
         """
@@ -92,6 +93,7 @@ class Supervisor:
                 on_ready()
             await asyncio.wait((stop, failed), return_when=asyncio.FIRST_COMPLETED)
             if failed.done():
+                # Probes and streams can still learn of the death, unless a signal ends this wait.
                 await asyncio.wait({stop}, timeout=DEATH_NOTICE_SECONDS)
             await self._end_children(second)
         finally:
@@ -111,7 +113,7 @@ class Supervisor:
         await self.engine.close()
 
     def kill(self) -> None:
-        """End the engine process at once, while `close` waits for it or before."""
+        """Kill the engine process at once, while `close` waits for it or before."""
         self.engine.kill()
 
     async def _end_children(self, second: asyncio.Event) -> None:
@@ -129,7 +131,7 @@ class Supervisor:
         self._tell_all(ApiChild.kill)
 
     async def _keep(self, number: int) -> None:
-        """See to it that there is a process of this number."""
+        """Keep a process of this number running."""
         reviver = Reviver(RestartConfig())
         while not self._ending:
             try:
@@ -157,9 +159,10 @@ class Supervisor:
             await asyncio.sleep(delay)
 
     async def _serve_with(self, child: ApiChild, reviver: Reviver) -> None:
-        """Have it serve, and act on what it says until it hangs up."""
+        """Make a process serve, and act on its messages until it hangs up."""
         await self.engine.runs.wait()
         child.begin(self._begin(child.number))
+        # The end may have begun while this process waited for the engine.
         if self._ending:
             child.stop(at_once=False)
         while (message := await child.receive()) is not None:
@@ -196,7 +199,7 @@ class Supervisor:
         )
 
     def _forget(self, child: ApiChild) -> None:
-        """A process has ended: so have its requests."""
+        """Note the end of a process, and of its requests."""
         self._children.pop(child.number, None)
         if child.client is not None:
             self.engine.declare_gone(child.epoch, child.client)

@@ -1,9 +1,10 @@
-"""Who shares cached prefixes with whom: every API key with itself alone, and all of them what the operator made public.
+"""The sharing of cached prefixes: each API key shares with itself alone, and all of them share the operator's public
+prompts.
 
-Owns: `Tenants`: the names of tenants, the public prompts as tokens. Never does: check keys (`Authentication` does) or cache.
-Called by: `core_apis.app` (builds it), `run_prompts`.
+Owns: `Tenants`: the names of tenants, the public prompts as tokens. Never does: check keys (`Authentication` does) or
+cache. Called by: `core_apis.app` (builds it), `run_prompts`.
 
-A prompt is public by the operator's word alone. Were it the client's, a client could make public what another one wrote.
+Only the operator makes a prompt public. If clients could, one client could publish what another one wrote.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from core_apis.preparation_apart import ApartPreparation
 from core_apis.prepared import PreparedChat
 
 MOST_BYTES = 4 << 20
-"""Of a file with a public prompt."""
+"""Maximum size in bytes of a file with a public prompt."""
 
 ENDS = ("a", "1")
-"""Two ways on behind a public prompt: what their tokens have in common is the prompt's own."""
+"""Two continuations of a public prompt: the common tokens at the start of both belong to the prompt itself."""
 
 
 class Tenants:
-    """names: of the API keys' tenants, in the order of the keys. public: prompts that all of them share, as token ids."""
+    """The tenants of one server.
+
+    names: of the API keys' tenants, in the order of the keys. public: prompts that all of them share, as token ids.
+    """
 
     def __init__(self, names: Sequence[str] = (), public: Sequence[list[int]] = ()) -> None:
         self._names = names
@@ -38,7 +42,8 @@ class Tenants:
     def of(
         cls, keys: Sequence[str], prompts: Iterable[str] = (), preparation: Preparation | ApartPreparation | None = None
     ) -> Tenants:
-        """The tenants of these API keys. prompts: paths of files. preparation: of their texts, where there are any.
+        """Return the tenants of these API keys. prompts: paths of files. preparation: prepares their texts, if there
+        are any.
 
         Raises UserError for a prompt that cannot be used.
         """
@@ -50,22 +55,22 @@ class Tenants:
         return cls(names, public)
 
     def name(self, key: int | None) -> str:
-        """The tenant of the API key with that number; empty for None."""
+        """Return the tenant of the API key with that number; empty for None."""
         return "" if key is None else self._names[key]
 
     def num_public_tokens(self, token_ids: Sequence[int]) -> int:
-        """How many tokens at the beginning of a prompt all tenants share."""
+        """Return how many tokens at the start of a prompt all tenants share."""
         return max((_num_common(public, token_ids) for public in self._public), default=0)
 
 
 def tenant_name(key: str) -> str:
-    """The name of an API key's tenant, the same after a restart. The key cannot be told from it."""
+    """Return the name of an API key's tenant, the same after a restart. It does not reveal the key."""
     data = b"prefix cache tenant\0" + key.encode("utf-8", "surrogateescape")
     return hashlib.sha256(data).hexdigest()
 
 
 def _prompt_tokens(path: str, preparation: Preparation | ApartPreparation) -> list[list[int]]:
-    """The tokens with which prompts begin that use the public prompt in a file."""
+    """Return the token sequences at the start of prompts that use the public prompt in a file."""
     text = _read(path)
     is_body = Path(path).suffix == ".json"
     fields = _fields(path, text) if is_body else {"messages": [{"role": "system", "content": text}]}
@@ -96,7 +101,7 @@ def _read(path: str) -> str:
 
 
 def _fields(path: str, text: str) -> dict[str, Any]:
-    """The fields of a chat's body that stand before the first question."""
+    """Return the fields of a chat's body that stand before the first question."""
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -110,7 +115,7 @@ def _fields(path: str, text: str) -> dict[str, Any]:
 
 
 def _chat_tokens(path: str, fields: dict[str, Any], end: str, preparation: Preparation | ApartPreparation) -> list[int]:
-    """The prompt of a chat that goes on with `end`."""
+    """Return the prompt of a chat that continues with `end`, as tokens."""
     question = {"role": "user", "content": end}
     body = {**fields, "messages": [*fields["messages"], question]}
     data = json.dumps(body).encode()
@@ -127,7 +132,7 @@ def _common(sequences: Sequence[list[int]]) -> list[int]:
 
 
 def _num_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the common start of both sequences."""
     if list(second[: len(first)]) == first:
         return len(first)
     pairs = zip(first, second, strict=False)

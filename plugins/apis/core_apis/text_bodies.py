@@ -1,7 +1,7 @@
 """The bodies of /tokenize and /detokenize.
 
-Owns: their rows, and their answers, which need no engine and are written where the request is prepared.
-Called by: `core_apis.apis`.
+Owns: their rows, and their answers, which need no engine and are serialized where the request is prepared. Called by:
+`core_apis.apis`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_formats.answer_plan import check_template
 
 
 def tokenized(preparation: Preparation, body: TokenizeRequest) -> WrittenAnswer:
-    """The answer to a body of /tokenize. Raises RequestError."""
+    """Return the answer to a body of /tokenize. Raises RequestError."""
     preparation.check_model(body.model)
     use = body.check(preparation.settings.limits)
     check_template(use, preparation.template, preparation.settings.format)
@@ -32,7 +32,7 @@ def tokenized(preparation: Preparation, body: TokenizeRequest) -> WrittenAnswer:
 
 
 def detokenized(preparation: Preparation, body: DetokenizeRequest) -> WrittenAnswer:
-    """The answer to a body of /detokenize. Raises RequestError."""
+    """Return the answer to a body of /detokenize. Raises RequestError."""
     preparation.check_model(body.model)
     if preparation.tokenizer.refusal:
         raise RequestError(preparation.tokenizer.refusal, param="tokens")

@@ -1,4 +1,4 @@
-"""Where the tokens of an answer begin in its text.
+"""Character offsets of the tokens of an answer in its text.
 
 Owns: the count of characters. Never does: decide which text is shown. Called by: `core_apis.completion_writer`.
 """
@@ -12,14 +12,19 @@ from core_tokens.tokenizer import Tokenizer
 
 
 class TextOffsets:
-    """Of one choice. before: tokens of the prompt that the text continues. skip_special_tokens: as in the text."""
+    """The offsets of one choice.
+
+    before: tokens of the prompt that the text continues. skip_special_tokens: as in the text.
+    """
 
     def __init__(self, tokenizer: Tokenizer, before: Sequence[int], skip_special_tokens: bool) -> None:
         self._detokenizer = IncrementalDetokenizer(tokenizer, before, skip_special_tokens)
         self._num_characters = 0
 
     def take(self, token_ids: Sequence[int]) -> list[int]:
-        """Characters before each of the next tokens; those that share a character begin where it begins."""
+        """Return the number of characters before each of the next tokens; tokens that share a character begin where it
+        begins.
+        """
         offsets = []
         for token_id in token_ids:
             offsets.append(self._num_characters)

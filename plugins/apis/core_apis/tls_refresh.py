@@ -1,7 +1,7 @@
-"""The TLS files of a server: what is made of them, and their change while the server runs.
+"""The TLS files of a server: the context made of them, and their change while the server runs.
 
-Owns: `tls_context`, and `TlsRefresh`: noticing a change, and the new context for connections to come. Never does: touch open
-connections. Called by: the launcher (checks), the HTTP server's clock.
+Owns: `tls_context`, and `TlsRefresh`: detecting a change, and the new context for later connections. Never does: touch
+open connections. Called by: the launcher (checks), the HTTP server's clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Stamp = tuple[int, int, int]
 
 
 def tls_context(server: ServerConfig) -> ssl.SSLContext:
-    """What connections are wrapped in. Raises UserError for files that cannot be used."""
+    """Return the TLS context of connections. Raises UserError for files that cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     certificate, key, authorities = server.ssl_certfile or "", server.ssl_keyfile, server.ssl_ca_certs
     try:
@@ -42,9 +42,9 @@ def tls_context(server: ServerConfig) -> ssl.SSLContext:
 
 
 class TlsRefresh:
-    """context: of the server; new connections are handed on to the latest one that could be made.
+    """The renewal of one server's TLS context. context: of the server; new connections get the latest valid one.
 
-    A context is replaced whole: of one that is in use, certificates of authorities cannot be taken out again.
+    A context is replaced whole, because certificates of authorities cannot be removed from one that is in use.
     """
 
     def __init__(self, server: ServerConfig, context: ssl.SSLContext) -> None:
@@ -53,7 +53,7 @@ class TlsRefresh:
         self._stamps = self._look()
 
     def check(self) -> None:
-        """Read the files again when they have changed since the last time. Ones that cannot be used leave the old ones."""
+        """Read the files again if they have changed. Files that cannot be used leave the old ones in effect."""
         stamps = self._look()
         if stamps == self._stamps:
             return
@@ -77,12 +77,12 @@ class TlsRefresh:
 
 
 def _no_password() -> str:
-    """Instead of a question at the terminal, which would stop the server."""
+    """Raise an error instead of asking for a password at the terminal, which would stop the server."""
     raise ssl.SSLError("the key is encrypted, and nobody is asked for its password; store it without one")
 
 
 def _stamp(path: str) -> Stamp | None:
-    """When a file was written, its size and number; None while it is not there."""
+    """Return a file's modification time, size and inode number; None while it is not there."""
     try:
         found = os.stat(path)
     except OSError:

@@ -1,6 +1,7 @@
-"""Request fields that some APIs tolerate although nobody here knows them: each is told once.
+"""Request fields that some APIs tolerate although this server does not know them. Each is logged once.
 
-Owns: `ToleratedFields`. Never does: decide which fields those are. Called by: the routes of APIs whose clients add fields.
+Owns: `ToleratedFields`. Never does: decide which fields those are. Called by: the routes of APIs whose clients add
+fields.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ logger = logging.getLogger("core_apis")
 
 MOST_NAMES = 100
 LONGEST_NAME = 60
-"""Characters; both bound the memory and the log lines that clients can cause."""
+"""Maximum length of a logged name in characters.
+
+Both limits bound the memory and the log lines that clients can cause.
+"""
 
 
 class ToleratedFields:
-    """One for each server."""
+    """The tolerated fields that one server has seen."""
 
     def __init__(self) -> None:
         self._told: set[tuple[str, str]] = set()

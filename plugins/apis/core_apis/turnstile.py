@@ -1,4 +1,4 @@
-"""Lets requests begin a few at a time, so that a burst of them does not stop the event loop for everybody else.
+"""Admission of requests a few at a time, so that a burst of them does not stop the event loop for everybody else.
 
 Owns: the queue of requests that have not begun. Never does: limit how many run. Called by: `core_apis.app`.
 """
@@ -12,11 +12,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from core_apis.middleware import OPEN, PathSet
 
-BATCH = 4  # requests that begin in one turn of the event loop; each takes a millisecond or two
+BATCH = 4  # requests that begin in one iteration of the event loop; each takes a millisecond or two
 
 
 class Turnstile:
-    """Middleware. Probes (the open paths) pass at once: they have to be quick just when there is a crowd."""
+    """Middleware that lets requests begin in turn.
+
+    Probes (the open paths) pass at once: they must be quick in a crowd above all.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -45,7 +48,7 @@ class Turnstile:
         self.free = BATCH
         while self.free and self.waiting:
             future = self.waiting.popleft()
-            if not future.done():  # cancelled with its task
+            if not future.done():  # it may have been cancelled with its task
                 future.set_result(None)
                 self.free -= 1
         if self.free < BATCH:

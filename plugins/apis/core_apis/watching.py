@@ -1,7 +1,7 @@
-"""One prompt on its way through the engine, and what watches it: the meter, and the span where traces are wanted.
+"""One prompt on its way through the engine, and its observers: the meter, and the span if traces are wanted.
 
-Owns: `PromptCall`, and the wrappers around the engine's `generate`, which are put together once for each server. Never does:
-know HTTP, or queue. Called by: `core_apis.app` (builds), the run of a request's prompts (calls).
+Owns: `PromptCall`, and the wrappers around the engine's `generate`, which are composed once for each server. Never
+does: know HTTP, or queue. Called by: `core_apis.app` (builds), the run of a request's prompts (calls).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from core_apis.observed.tracing import Tracing
 
 NO_LIMIT = SamplingParams(max_tokens=None)
-"""Counted of a request to pool: one choice, and no limit of tokens."""
+"""Parameters that the meter counts for a pooling request: one choice, and no token limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCall:
-    """One prompt as it is handed to the engine.
+    """One prompt in the form that the engine's `generate` is called with.
 
-    prompt:     as the engine takes it.
+    prompt:     in the engine's form.
     request_id: the engine's own.
-    entry:      where people look for it.
+    entry:      its row among the recent requests.
     """
 
     prompt: dict[str, Any]
@@ -50,7 +50,7 @@ Generate = Callable[[PromptCall], AsyncGenerator[RequestOutput, None]]
 
 
 def watched(engine: ServingEngine, metrics: ServerMetrics, tracing: Tracing | None) -> Generate:
-    """The engine's `generate` within everything that watches it. tracing: None: nothing sends spans."""
+    """Return the engine's `generate` with all observers around it. tracing: None: no spans are sent."""
 
     def generate(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
         return engine.generate(call.prompt, call.params, call.request_id, call.terms)
@@ -59,7 +59,7 @@ def watched(engine: ServingEngine, metrics: ServerMetrics, tracing: Tracing | No
 
 
 def metered(generate: Generate, metrics: ServerMetrics) -> Generate:
-    """The same, with every output counted. An output that tells of a failure is raised as one, once it is counted."""
+    """Wrap `generate` to count every output. An output that reports a failure is counted, then raised as an error."""
 
     async def run(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
         counted = call.params if isinstance(call.params, SamplingParams) else NO_LIMIT
@@ -80,7 +80,7 @@ def metered(generate: Generate, metrics: ServerMetrics) -> Generate:
 
 
 def traced(generate: Generate, tracing: Tracing) -> Generate:
-    """The same, followed by a span: outputs that end with a failure too."""
+    """Wrap `generate` to follow it with a span, also for outputs that end with a failure."""
 
     async def run(call: PromptCall) -> AsyncGenerator[RequestOutput, None]:
         span = tracing.follow(call.request_id, call.entry.id, call.params)

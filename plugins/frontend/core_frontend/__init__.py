@@ -1,1 +1,1 @@
-"""Text in, text out: the `LLM` class, the asynchronous engine, and what both do to requests and outputs."""
+"""The frontend: the `LLM` class, the asynchronous engine, and the processing of requests and outputs that both share."""

@@ -1,4 +1,4 @@
-"""What is known of a request before it runs, for the explanation of its answer.
+"""The facts about a request that are known before it runs, for the explanation of its answer.
 
 Owns: `Asked`: sampling values with their sources, and limits. Never does: explain (`core_frontend.explaining` does).
 Called by: the input processor.
@@ -17,12 +17,12 @@ from core_frontend.request_terms import ExplainTerms, RequestTerms
 
 SCALARS = field_names(lambda field: field.explained == "value")
 LISTS = field_names(lambda field: field.explained == "count")
-"""Reported by their number of entries, when there are any."""
+"""Parameters that are reported by their number of entries, if there are any."""
 
 
 @dataclass(frozen=True, slots=True)
 class LengthLimit:
-    """What bounds the answer.
+    """The limit on the answer's length.
 
     name:       `max_tokens`, `max_new_tokens` or `max_model_len`.
     num_tokens: output tokens that it allows.
@@ -36,15 +36,15 @@ class LengthLimit:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request before it runs.
+    """The facts about one request before it runs.
 
     begin:      monotonic seconds of its arrival.
-    length:     what bounds the answer.
+    length:     the limit on the answer's length.
     sampling:   its sampling values.
-    first_turn: whether it is known to go on with no conversation, so that no history can have changed.
+    first_turn: whether it is known to start a conversation, so that no history can have changed.
     kept:       `truncate_prompt_tokens`.
-    num_cut:    prompt tokens that were left out for it.
-    timeout_s:  seconds that it has; 0.0: any number.
+    num_cut:    prompt tokens that were dropped for it.
+    timeout_s:  time limit in seconds; 0.0: none.
     grammar_s:  seconds that its grammar took; None without one.
     tools:      see `ExplainTerms`.
     control_text: spellings of control tokens in the contents of messages, with their number.
@@ -71,7 +71,7 @@ def asked_of(
     num_cut: int,
     deadline: float,
 ) -> Asked:
-    """Put together what the input processor knows. deadline: monotonic seconds; 0.0: none."""
+    """Gather the facts that the input processor knows. deadline: monotonic seconds; 0.0: none."""
     begin = time.monotonic() if terms.arrival is None else terms.arrival
     return Asked(
         begin=begin,
@@ -90,7 +90,7 @@ def asked_of(
 def sampling_values(
     params: SamplingParams, sources: Mapping[str, Source], length: LengthLimit, seed: int
 ) -> dict[str, SamplingValue]:
-    """The values of a request. sources: of those that are not defaults. seed: the one that is used."""
+    """Return the values of a request. sources: of those that are not defaults. seed: the one that is used."""
     values: dict[str, SamplingValue] = {}
     for name in SCALARS:
         values[name] = SamplingValue(getattr(params, name), sources.get(name, "default"))

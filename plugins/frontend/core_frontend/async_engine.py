@@ -1,4 +1,4 @@
-"""The engine as an asyncio server sees it.
+"""The engine for an asyncio server.
 
 Owns: `AsyncEngine`: streams of outputs by request, aborts, health. Never does: HTTP, sampling, or importing torch.
 Called by: the server.
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PROFILE_POLL_S = 0.05
-"""Seconds between two questions whether a profile is written."""
+"""Seconds between two checks whether a profile is written."""
 
 OutputsHook = Callable[[list[RequestOutput], EngineOutputs], None]
 
@@ -58,10 +58,10 @@ class AsyncEngine:
     model_config: the model as it runs.
     dead_error:   why the engine is gone, or None.
     on_outputs:   called after each step with the outputs handed to users and the engine's message (for metrics).
-    on_death:     called once when the engine dies and is not started again.
-    restarts:     deaths after which it was started again.
-    control:      pauses it, puts it to sleep, gives it new weights.
-    source:       gives further engines; None: the first death is final.
+    on_death:     called once when the engine dies and is not restarted.
+    restarts:     deaths after which it was restarted.
+    control:      pauses it, puts it to sleep, replaces its weights.
+    source:       provides further engines; None: the first death is final.
     """
 
     def __init__(
@@ -92,45 +92,46 @@ class AsyncEngine:
     async def start(
         cls, resolution: Resolved, *, executor: str | None = None, process: EngineProcess | None = None
     ) -> AsyncEngine:
-        """Start the engine process and load the tokenizer meanwhile; without a plugin that fails, where that is allowed.
+        """Start the engine process and load the tokenizer meanwhile. A plugin that fails is left out, if that is
+        allowed.
 
         executor: MODULE:CLASS of another executor than the default.
-        process: one that was spawned already.
+        process: an already spawned process.
 
-        Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
-        EngineDeadError when the engine does not come up.
+        Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see
+        `Resolved.without`), EngineDeadError when the engine does not come up.
         """
         started, source, client, tokenizer = await start_with_fallbacks(resolution, executor, process)
         return cls(started.engine, tokenizer, client, source)
 
     @property
     def ready(self) -> EngineReady:
-        """The engine's first message: sizes, numerics, phases of the start."""
+        """Return the engine's first message: sizes, numerics, phases of the start."""
         return self._client.ready
 
     @property
     def stats(self) -> SchedulerStats:
-        """State of the engine after its latest step."""
+        """Return the state of the engine after its latest step."""
         return self._totals.latest
 
     @property
     def queue(self) -> QueueLimit:
-        """How many requests wait, and may."""
+        """Return the limit on waiting requests, with their current number."""
         return self._live.queue
 
     @property
     def num_live(self) -> int:
-        """Requests that wait or run."""
+        """Return the number of requests that wait or run."""
         return len(self._live)
 
     @property
     def grammars(self) -> GrammarCompiler:
-        """Compiles what requests want of their answers' form."""
+        """Return the compiler of the grammars of requests."""
         return self._intake.grammars
 
     @property
     def pid(self) -> int:
-        """Process id of the engine."""
+        """Return the process id of the engine."""
         return self._client.pid
 
     @property
@@ -141,12 +142,13 @@ class AsyncEngine:
     async def generate(
         self, prompt: PromptInput, params: SamplingParams | PoolingParams, request_id: str, terms: RequestTerms = STRICT
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Run a request; yields its outputs as `params.output_kind` says, the last one with `finished`.
+        """Run a request; yield its outputs as `params.output_kind` says, the last one with `finished`.
 
-        The deadline holds even when the engine does not answer. While its grammar is compiled it keeps a place in the queue.
-        A request to pool has one output, a `PooledOutput`.
-        Leaving the iterator early (or cancelling the task) aborts the request and gives its blocks back.
-        Raises RequestError at the first item when the request is wrong, EngineDeadError when the engine dies.
+        The deadline holds even if the engine does not answer. While its grammar is compiled, the request keeps a place
+        in the queue. A pooling request has one output, a `PooledOutput`. Leaving the iterator early (or cancelling the
+        task) aborts the request and releases its blocks.
+
+        Raises RequestError at the first item if the request is wrong, EngineDeadError when the engine dies.
         """
         self._check_open()
         deadline = terms.deadline(self.config.scheduler.request_timeout_s)
@@ -171,7 +173,7 @@ class AsyncEngine:
     async def _check_params(self, params: SamplingParams) -> None:
         """Ask the engine about parameters that only its plugins understand. Raises RequestError.
 
-        While it is being started again, the request goes on: what is wrong is told when it runs.
+        While the engine is being restarted, the request proceeds unchecked; an error is reported when it runs.
         """
         if self._pauses:
             return
@@ -189,10 +191,10 @@ class AsyncEngine:
         self._live.streams.deliver(self._forget(request_id))
 
     async def reset_prefix_cache(self, *, restart: bool = False) -> bool:
-        """Forget all cached prefixes; False when running requests still hold blocks.
+        """Drop all cached prefixes; return False if running requests still hold blocks.
 
-        restart: whether those requests start over first, with the tokens that they have.
-        Raises EngineDeadError, or EngineStalledError when the engine is silent for longer than it may be.
+        restart: whether those requests are restarted first, with the tokens that they have. Raises EngineDeadError, or
+            EngineStalledError when the engine is silent for longer than allowed.
         """
         limit = self.config.stall_timeout_s
         try:
@@ -205,9 +207,9 @@ class AsyncEngine:
             ) from None
 
     async def profile(self, method: str) -> str:
-        """`start_profile` or `stop_profile`; returns the directory of traces, or the trace once it is written.
+        """Call `start_profile` or `stop_profile`; return the directory of traces, or the trace once it is written.
 
-        Raises RequestError (409) when it cannot be done now, EngineDeadError when the engine is gone.
+        Raises RequestError (409) if it cannot be done now, EngineDeadError when the engine is gone.
         """
         client = self._live_client()
         try:
@@ -228,17 +230,17 @@ class AsyncEngine:
         await self._live_client().call("check_integrity")
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long.
+        """Raise EngineDeadError if the engine is gone, EngineStalledError if it has been silent for too long.
 
-        The engine is asked for a sign of life, but not waited for: what counts is for how long it has owed a word. One that is
-        being started again after its death counts as silent since then.
+        The engine is asked for a sign of life, but not waited for: its silence counts from the first unanswered
+        message. An engine that is being restarted after its death counts as silent since then.
         """
         limit = self.config.stall_timeout_s
         self._check_open()
         if self._pauses:
             check_pause(self.restarts, limit)
             return
-        if self.stats.utility:  # it has said that it will be silent
+        if self.stats.utility:  # the engine has announced that it will be silent
             limit = max(limit, self.config.utility_timeout_s or math.inf)
         await check_silence(self._client, limit, len(self._live))
 
@@ -253,7 +255,7 @@ class AsyncEngine:
             await self._client.close()
 
     def abandon(self) -> None:
-        """As `close`, but at once, and for a loop that may be over: the engine process is killed. May be called twice."""
+        """Close at once, for an event loop that may be over: the engine process is killed. May be called twice."""
         if not self._closed:
             self._closed = True
             self._client.abandon()
@@ -261,16 +263,16 @@ class AsyncEngine:
             self.grammars.close()
 
     def kill(self) -> None:
-        """End the engine process at once, while `close` waits for it or before."""
+        """Kill the engine process at once, while `close` waits for it or before."""
         self._client.kill()
 
     def adopt(self, client: ZmqClient) -> None:
-        """Use another client, after the death of the last one's engine. Called by the recovery."""
+        """Use another client, after the death of the previous one's engine. Called by the recovery."""
         self._client = client
         client.listen(self._on_step, self._on_dead)
 
     def give_up(self, error: EngineDeadError) -> None:
-        """The engine is dead for good. Called by the recovery."""
+        """Note that the engine is dead for good. Called by the recovery."""
         self.dead_error = error
         logger.error("%s", error)
         self._live.end(error)
@@ -294,20 +296,20 @@ class AsyncEngine:
         return self.restarts.paused_since is not None
 
     async def _send(self, requests: Sequence[EngineRequest]) -> None:
-        """Send the choices of a request, which is live already. While the engine pauses, they are sent when it goes on."""
+        """Send the choices of a request that is already live. During a recovery they are sent at its end instead."""
         self._check_open()
         if self._pauses:
             return
         try:
             await self._client.add(requests)
-        except EngineDeadError:  # while a large request was encoded
+        except EngineDeadError:  # the engine died while a large request was encoded
             self._check_open()
 
     def _time_out(self, request_id: str, begin: float) -> None:
         """End a request whose deadline has passed. begin: monotonic seconds at which it began."""
         sentence = overdue_sentence(begin, pauses=self._pauses)
         if self.is_running and not self._pauses:
-            self._client.ping()  # so that the engine owes an answer even when no request is left
+            self._client.ping()  # the engine then owes an answer even if no request is left, so a hang is noticed
         last = self._forget(request_id, "timeout", sentence)
         self._totals.timed_out(len(last))
         self._live.streams.deliver(last)
@@ -315,7 +317,7 @@ class AsyncEngine:
     def _forget(
         self, request_id: str, reason: FinishReason = "abort", sentence: str | None = None
     ) -> list[RequestOutput]:
-        """Drop a request that still runs, here and in the engine; returns its last output."""
+        """Drop a request that still runs, here and in the engine; return its last output."""
         if request_id not in self._live:
             return []
         self._client.abort([request_id])
@@ -336,7 +338,7 @@ class AsyncEngine:
 
     def _on_dead(self, error: EngineDeadError) -> None:
         if self._closed:
-            return  # its end was asked for
+            return  # an intended end
         if self._recovery is None:
             self.give_up(error)
             return

@@ -1,6 +1,7 @@
-"""A batch of requests run to its end in this process.
+"""The run of a batch of requests to its end in this process.
 
-Owns: its beginning, the loop over steps and its progress bar. Never does: check or translate. Called by: the `LLM` class.
+Owns: its beginning, the loop over steps and its progress bar. Never does: check or translate. Called by: the `LLM`
+class.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from core_frontend.output_processor import OutputProcessor
 logger = logging.getLogger(__name__)
 
 Progress = bool | Callable[..., Any]
-"""Whether to show a progress bar, or what to make one with (called like `tqdm`)."""
+"""Whether to show a progress bar, or a callable that makes one (called like `tqdm`)."""
 
 
 def run_batch(
@@ -26,8 +27,9 @@ def run_batch(
 ) -> list[RequestOutput]:
     """Run all entries and return their final outputs in the same order.
 
-    When it is interrupted, every request is aborted and its blocks are given back before the exception goes on; Ctrl-C's goes
-    on from here, since the step that it met says nothing to anybody.
+    On an interruption every request is aborted and its blocks are released before the exception propagates. A
+    KeyboardInterrupt is replaced by a new one from here, because the traceback of the interrupted step would mean
+    nothing to the user.
     """
     bar = ProgressBar(len(entries), progress)
     try:
@@ -38,7 +40,7 @@ def run_batch(
 
 
 def begin_batch(client: InprocClient, processor: OutputProcessor, entries: Sequence[ProcessedInput]) -> list[str]:
-    """Queue all entries; returns their ids. When it is interrupted, none of them stays."""
+    """Queue all entries and return their ids. On an interruption none of them stays."""
     ids = [entry.requests[0].request_id for entry in entries]
     try:
         for entry in entries:
@@ -51,7 +53,10 @@ def begin_batch(client: InprocClient, processor: OutputProcessor, entries: Seque
 
 
 def finish_batch(client: InprocClient, processor: OutputProcessor, progress: Progress) -> list[RequestOutput]:
-    """Run everything that was queued and return the final outputs in the order of the queue. Interruptions: see `run_batch`."""
+    """Run everything that was queued and return the final outputs in the order of the queue.
+
+    Interruptions: see `run_batch`.
+    """
     ids = [state.request_id for state in processor]
     bar = ProgressBar(len(ids), progress)
     try:
@@ -63,7 +68,7 @@ def finish_batch(client: InprocClient, processor: OutputProcessor, progress: Pro
 def _finish(
     client: InprocClient, processor: OutputProcessor, ids: Sequence[str], bar: ProgressBar
 ) -> list[RequestOutput]:
-    """Step until all of these requests have ended, and nothing is left in flight."""
+    """Step until all of these requests have ended, and nothing is in flight."""
     finished: dict[str, RequestOutput] = {}
     try:
         while len(finished) < len(ids):
@@ -91,14 +96,14 @@ def _abort(client: InprocClient, processor: OutputProcessor, ids: Sequence[str])
 
 
 def log_errors(output: RequestOutput) -> None:
-    """A completion that failed is returned like the others; so the log tells the reason."""
+    """Log the reason of a failed completion, which is returned like the others."""
     for completion in output.outputs:
         if completion.finish_reason == "error":
             logger.error("Request %s failed: %s", output.request_id, completion.stop_reason)
 
 
 class ProgressBar:
-    """Finished requests, with the speed of prompt and output tokens since the start."""
+    """The progress of a batch: finished requests, with the speed of prompt and output tokens since the start."""
 
     def __init__(self, total: int, progress: Progress) -> None:
         self._bar: Any = None
@@ -122,13 +127,13 @@ class ProgressBar:
         self._bar.update(1)
 
     def close(self) -> None:
-        """Finish the bar."""
+        """Close the bar, if one is shown."""
         if self._bar is not None:
             self._bar.close()
 
 
 def default_bar() -> Callable[..., Any]:
-    """tqdm; its notebook bar when in a notebook."""
+    """Return tqdm's class; its notebook bar if in a notebook."""
     from tqdm.auto import tqdm
 
     make: Callable[..., Any] = tqdm

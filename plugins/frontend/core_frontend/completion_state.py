@@ -1,7 +1,7 @@
 """One completion while it is generated: tokens in, text out.
 
-Owns: detokenization, stop strings and logprobs of a single choice. Never does: know its request's other choices.
-Called by: the output processor.
+Owns: detokenization, stop strings and logprobs of a single choice. Never does: know its request's other choices. Called
+by: the output processor.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from core_tokens.tokenizer import Tokenizer
 
 
 class CompletionState:
-    """Everything known of one choice.
+    """The state of one choice.
 
     tokenizer: None leaves the text empty.
     stops: the request's stop strings, if any.
-    marks_specials: special tokens stay in the text, and snapshots tell where they are.
+    marks_specials: whether special tokens stay in the text, and snapshots give their positions.
     """
 
     def __init__(
@@ -69,12 +69,12 @@ class CompletionState:
         return self.finish_reason is not None
 
     def is_due(self, interval: int) -> bool:
-        """Whether it has ended, begun, or got `interval` tokens since the last snapshot."""
+        """Whether it has ended, begun, or received `interval` tokens since the last snapshot."""
         num_new = len(self.token_ids) - self._reported_tokens
         return self.finished or num_new >= interval or (num_new > 0 and self._reported_tokens == 0)
 
     def update(self, output: EngineOutput) -> bool:
-        """Take in new tokens. Returns whether a stop string ended the choice while the engine still runs it."""
+        """Add new tokens. Return whether a stop string ended the choice while the engine still runs it."""
         num_kept, stop = self._append_text(output)
         self.token_ids += output.token_ids[:num_kept]
         if output.logprobs is not None and self.logprobs is not None:
@@ -88,7 +88,7 @@ class CompletionState:
         return False
 
     def abort(self, reason: FinishReason = "abort", sentence: str | None = None) -> None:
-        """End the choice here, unless it has ended. sentence: more about the reason."""
+        """End the choice here, unless it has ended. sentence: details of the reason."""
         if self.finished:
             return
         if self._detokenizer is not None:
@@ -97,7 +97,7 @@ class CompletionState:
         self.stop_reason = sentence
 
     def snapshot(self, *, delta: bool) -> CompletionOutput:
-        """The state so far, or with `delta` what is new since the last snapshot."""
+        """Return the state so far, or with `delta` the new part since the last snapshot."""
         text_from = self._reported_text if delta else 0
         tokens_from = self._reported_tokens if delta else 0
         text_to = len(self.text)
@@ -109,9 +109,7 @@ class CompletionState:
             ends = self._marks.ends[tokens_from : len(self.token_ids)]
             token_ends = [max(min(end, text_to) - text_from, 0) for end in ends]
         logprobs = self.logprobs
-        if (
-            delta and logprobs is not None
-        ):  # nobody reads them here any more, and to free all at the end would take long
+        if delta and logprobs is not None:  # unused from here on, and freeing all of them at the end would take long
             self.logprobs = []
         self._reported_text = text_to
         self._reported_tokens = len(self.token_ids)
@@ -128,7 +126,9 @@ class CompletionState:
         )
 
     def _whole_end(self, specials: list[Span]) -> int:
-        """The end of the text that may be shown: a special token is shown whole, also when a stop string may begin in it."""
+        """Return the end of the text that may be shown: a special token is shown whole, even if a stop string may begin
+        in it.
+        """
         end = len(self.text)
         if self.finished:
             return end
@@ -139,7 +139,7 @@ class CompletionState:
         return end
 
     def _append_text(self, output: EngineOutput) -> tuple[int, str | None]:
-        """Detokenize. Returns how many of the tokens are kept, and the stop string that was met."""
+        """Detokenize. Return how many of the tokens are kept, and the stop string that was matched."""
         num_tokens = len(output.token_ids)
         if self._detokenizer is None:
             return num_tokens, None
@@ -161,11 +161,11 @@ class CompletionState:
         return num_tokens, stop
 
     def _may_stop(self, num_new: int) -> bool:
-        """Stop strings count only in text after the first `min_tokens` tokens."""
+        """Whether stop strings count: only in text after the first `min_tokens` tokens."""
         return len(self.token_ids) + num_new > self._params.min_tokens
 
     def _release(self, text: str, *, matching: bool = True, final: bool = False) -> str | None:
-        """Add text that no stop string can still cut; returns the stop string that was met."""
+        """Add the text that no stop string can still cut; return the stop string that was matched."""
         if self._matcher is None or not matching:
             self.text += text
             return None
@@ -183,14 +183,14 @@ class CompletionState:
 
 
 def _spans_between(spans: list[Span], begin: int, end: int) -> list[Span]:
-    """Those in this part of the text, counted from its beginning; one that the end cuts is the part that is left."""
+    """Return the spans in this part of the text, relative to its start. A span across the end is truncated."""
     first = bisect_left(spans, (begin, begin))
     last = bisect_left(spans, (end, end))
     return [(start - begin, min(stop, end) - begin) for start, stop in spans[first:last]]
 
 
 def position_logprobs(entry: TokenLogprobs, tokenizer: Tokenizer | None) -> PositionLogprobs:
-    """Token id → Logprob, the chosen token first; without a tokenizer no token has a text."""
+    """Return token id → Logprob, the chosen token first; without a tokenizer no token has a text."""
     found: PositionLogprobs = {}
     for token, value, rank in zip(entry.token_ids, entry.logprobs, entry.ranks, strict=True):
         if token in found:

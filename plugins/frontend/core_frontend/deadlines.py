@@ -1,6 +1,6 @@
-"""Requests end at their deadline, even when the engine does not end them.
+"""Deadlines of requests, enforced even if the engine does not enforce them.
 
-Owns: the alarm and the sentence for those who waited. Never does: end a request. Called by: `AsyncEngine`.
+Owns: the alarm, and the message for requests that time out. Never does: end a request. Called by: `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 DEADLINE_GRACE_S = 0.5
-"""Seconds after a request's deadline that the engine has for saying so itself, with all it has generated until then."""
+"""Seconds after a request's deadline within which the engine should end it itself, with everything generated until
+then.
+"""
 
 
 @contextmanager
 def alarm(deadline: float, ring: Callable[[float], None]) -> Iterator[None]:
-    """Call `ring` when the block lasts beyond a deadline, with the monotonic seconds at which it began.
+    """Call `ring` if the block lasts beyond a deadline, with the monotonic seconds at which it began.
 
     deadline: monotonic seconds; 0.0: none.
     """
@@ -33,7 +35,10 @@ def alarm(deadline: float, ring: Callable[[float], None]) -> Iterator[None]:
 
 
 def overdue_sentence(begin: float, *, pauses: bool) -> str:
-    """Why a request ends. begin: as `ring` is told. pauses: whether the engine is being started again."""
+    """Return the reason why a request ends.
+
+    begin: the argument of `ring`. pauses: whether the engine is being restarted.
+    """
     why = "it is busy with a long step, or it hangs (/health tells)"
     if pauses:
         why = "it died and is being started again"

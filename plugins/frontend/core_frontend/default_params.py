@@ -17,7 +17,7 @@ RECOMMENDED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def recommended_values(model: ModelConfig) -> dict[str, Any]:
-    """The checkpoint's defaults under our names; `max_new_tokens` becomes `max_tokens`."""
+    """Return the checkpoint's defaults under our names; `max_new_tokens` becomes `max_tokens`."""
     values = {name: model.generation[name] for name in RECOMMENDED if model.generation.get(name) is not None}
     if model.generation.get("max_new_tokens") is not None:
         values["max_tokens"] = model.generation["max_new_tokens"]
@@ -25,7 +25,9 @@ def recommended_values(model: ModelConfig) -> dict[str, Any]:
 
 
 def sampling_sources(params: SamplingParams, given: Iterable[str], model: ModelConfig) -> dict[str, Source]:
-    """Where values come from that are not defaults: the request `given` names, or the model's recommendation."""
+    """Return the sources of values that are not defaults: the request, for names in `given`, else the model's
+    recommendation.
+    """
     sources: dict[str, Source] = {}
     for name, value in recommended_values(model).items():
         key = "max_new_tokens" if name == "max_tokens" else name
@@ -37,14 +39,17 @@ def sampling_sources(params: SamplingParams, given: Iterable[str], model: ModelC
 
 
 def changed_names(params: SamplingParams) -> list[str]:
-    """The parameters that are not at their defaults."""
+    """Return the names of parameters that are not at their defaults."""
     unchanged = SamplingParams()
     names = params.__struct_fields__
     return [name for name in names if getattr(params, name) != getattr(unchanged, name)]
 
 
 def default_sampling_params(model: ModelConfig) -> SamplingParams:
-    """The parameters of a request that gives none. Raises ConfigError when the checkpoint recommends something invalid."""
+    """Return the parameters of a request that sets none.
+
+    Raises ConfigError if the checkpoint recommends something invalid.
+    """
     try:
         return SamplingParams(**recommended_values(model))
     except RequestError as error:

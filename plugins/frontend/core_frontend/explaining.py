@@ -1,7 +1,7 @@
-"""How a request was answered, told from what its client knew and what its engine recorded.
+"""The explanation of an answer, assembled from the client's facts and the engine's records.
 
-Owns: `Explainer`, which makes the `Explanation`. Never does: measure; the times are those of the records.
-Called by: the output processor.
+Owns: `Explainer`, which makes the `Explanation`. Never does: measure; the times are those of the records. Called by:
+the output processor.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from core_frontend.completion_state import CompletionState
 from core_tokens.tokenizer import Tokenizer
 
 SUMMED = ("num_preemptions", "num_recomputed_tokens", "num_drafts", "num_accepted", "num_steps")
-"""Counts of a record, which go on when another engine takes a sequence over."""
+"""Counts of a record that accumulate when another engine continues a sequence."""
 
 MAX_CONTROL_TEXTS = 16
-"""Control tokens listed that contents spell out."""
+"""Maximum number of control tokens in the list of those spelled out in contents."""
 
 TEXT_TOKENS = 16
-"""Tokens shown before and behind the first miss."""
+"""Number of tokens shown before and after the first miss."""
 
 
 class Explainer:
-    """Gathers the records of one request. tokenizer: None leaves texts empty."""
+    """The gathered records of one request. tokenizer: None leaves texts empty."""
 
     def __init__(self, asked: Asked, prompt_token_ids: Sequence[int], tokenizer: Tokenizer | None) -> None:
         self._asked = asked
@@ -39,19 +39,21 @@ class Explainer:
         self._num_restarts = 0
 
     def resume(self) -> None:
-        """The engine has died. What comes next of a choice is another engine's record, of the rest of it."""
+        """Note that the engine has died: the next record of a choice is another engine's, and covers only the rest of
+        it.
+        """
         self._num_restarts += 1
         self._earlier = dict(self._records)
 
     def add(self, choice: int, record: SequenceRecord | None) -> None:
-        """The newest record of a choice."""
+        """Store the newest record of a choice."""
         if record is None:
             return
         earlier = self._earlier.get(choice)
         self._records[choice] = record if earlier is None else _joined(earlier, record)
 
     def explain(self, choices: Iterable[CompletionState], num_cached_tokens: int) -> Explanation:
-        """All choices have ended, just now."""
+        """Return the explanation, once all choices have ended."""
         records = list(self._records.values())
         times = self._times(records, time.monotonic())
         return Explanation(
@@ -82,7 +84,7 @@ class Explainer:
         entered = _earliest(record.entered for record in records)
         started = _earliest(record.started for record in records)
         first_token = _earliest(record.first_token for record in records)
-        # A choice that met a stop string ended here: its engine knows nothing of that.
+        # A choice that matched a stop string ended here; its engine's record does not show that.
         ended = max((record.ended or now for record in records), default=now)
         return Times(
             preparation=_between(begin, entered),
@@ -144,7 +146,7 @@ class Explainer:
         return list(found.values())
 
     def _end(self, choice: CompletionState) -> Limit | None:
-        """The limit that ended a choice."""
+        """Return the limit that ended a choice."""
         length = self._asked.length
         if choice.finish_reason == "timeout":
             effect = f"The time was up {self._phase(choice.index)}."
@@ -163,18 +165,18 @@ class Explainer:
 
 
 def _joined(earlier: SequenceRecord, later: SequenceRecord) -> SequenceRecord:
-    """The record of a sequence that two engines computed one after the other."""
+    """Return the record of a sequence that two engines computed one after the other."""
     sums = {name: getattr(earlier, name) + getattr(later, name) for name in SUMMED}
     return msgspec.structs.replace(earlier, ended=later.ended, drafts_off=later.drafts_off, **sums)
 
 
 def _earliest(times: Iterable[float]) -> float:
-    """The first of the times that have come; 0.0: none has."""
+    """Return the earliest of the times that are set; 0.0: none is."""
     return min(filter(None, times), default=0.0)
 
 
 def _between(start: float, stop: float) -> float | None:
-    """Seconds; None when either time has not come."""
+    """Return the seconds between two times; None if either is not set."""
     if not start or not stop:
         return None
     return max(stop - start, 0.0)

@@ -1,4 +1,4 @@
-"""From what a user asks to what the engine runs.
+"""Conversion of a user's request into the engine's form.
 
 Owns: every check of a request against the model, and the seed of each request. Never does: templates, queues, output.
 Called by: `LLM` and `AsyncEngine`, before a request enters the engine.
@@ -33,7 +33,7 @@ from core_frontend.request_terms import LENIENT, RequestTerms
 from core_tokens.tokenizer import Tokenizer
 
 MAX_N = 128
-"""Most completions that one request may ask for."""
+"""Maximum number of completions of one request."""
 MOST_PRIORITY = 1 << 31
 
 
@@ -42,9 +42,9 @@ class ProcessedInput:
     """A request that the engine can run.
 
     prompt:   the text, if there was one.
-    requests: one entry a choice.
+    requests: one entry per choice.
     marks_specials: see `RequestTerms`.
-    asked:    what is to be told of the request in the end; None when nobody asks.
+    asked:    facts for the explanation; None: no explanation is wanted.
     """
 
     prompt: str | None
@@ -54,12 +54,12 @@ class ProcessedInput:
 
 
 class TokenRules(NamedTuple):
-    """Which tokens an answer ends with, and which it may not have.
+    """The tokens that end an answer, and those that it may not contain.
 
-    eos:       those that mean the end.
-    stops:     all that end it.
-    bad_words: sequences that do not come.
-    allowed:   the only ones that come, as int64; empty: any.
+    eos:       end-of-sequence tokens.
+    stops:     all tokens that end it.
+    bad_words: token sequences that are excluded.
+    allowed:   the only allowed tokens, as int64; empty: any.
     """
 
     eos: list[int]
@@ -69,10 +69,10 @@ class TokenRules(NamedTuple):
 
 
 class InputProcessor:
-    """Checks and translates requests for one model.
+    """The checks and translation of requests for one model.
 
     tokenizer: None serves token ids only.
-    explains:  what answers may tell of earlier requests.
+    explains:  how much answers may reveal of earlier requests.
     """
 
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None, explains: Scope = "own") -> None:
@@ -97,11 +97,11 @@ class InputProcessor:
         arrival_time: float | None = None,
         grammar: CompiledGrammar | None = None,
     ) -> ProcessedInput:
-        """Check a request and split it into its choices. Raises RequestError with the field at fault.
+        """Check a request and split it into its choices. Raises RequestError with the invalid field.
 
         deadline:     monotonic seconds at which it ends; 0.0: never.
         arrival_time: seconds since the epoch; None is now.
-        grammar:      compiled from `params.structured_outputs`, when these are given.
+        grammar:      compiled from `params.structured_outputs`, if these are given.
         """
         arrival = time.time() if arrival_time is None else arrival_time
         check_unicode("request_id", request_id)
@@ -124,7 +124,7 @@ class InputProcessor:
         arrival: float,
         grammar: CompiledGrammar | None,
     ) -> ProcessedInput:
-        """A request for text; arguments as of `process`."""
+        """Process a request for text; arguments as in `process`."""
         self._check_params(params)
         _check_compiled(params, grammar)
         parsed = self._parse(prompt, terms)
@@ -203,7 +203,9 @@ class InputProcessor:
         return token_ids[-keep:]
 
     def _length(self, prompt_len: int, params: SamplingParams, terms: RequestTerms) -> LengthLimit:
-        """`max_tokens` as an integer that fits the context and the checkpoint's own limit, and which of them it is."""
+        """Return the limit on the length: `max_tokens` within the context and the checkpoint's own limit, and which of
+        them it is.
+        """
         room = self.model.max_model_len - prompt_len
         trace = params.trace_decode_token_ids
         if trace is not None:
@@ -230,7 +232,7 @@ class InputProcessor:
         return min(limits, key=attrgetter("num_tokens"))
 
     def _token_rules(self, params: SamplingParams, *, has_grammar: bool) -> TokenRules:
-        """Raises RequestError when they rule out every token."""
+        """Return the token rules. Raises RequestError if they exclude every token."""
         eos, stops = self._stops(params, has_grammar=has_grammar)
         bad_words = self._bad_words(params)
         allowed = list(dict.fromkeys(params.allowed_token_ids or ()))
@@ -238,10 +240,10 @@ class InputProcessor:
         return TokenRules(eos, stops, bad_words, array("q", allowed).tobytes())
 
     def _stops(self, params: SamplingParams, *, has_grammar: bool) -> tuple[list[int], list[int]]:
-        """The tokens that mean the end, and all tokens that end this answer."""
+        """Return the end-of-sequence tokens, and all tokens that end this answer."""
         if params.trace_decode_token_ids is not None:
             return [], []
-        # Where a grammar leaves nothing but the end, an answer ends even with ignore_eos.
+        # If a grammar allows only the end, an answer must be able to end even with ignore_eos.
         ignores_eos = params.ignore_eos and not has_grammar
         eos = [] if ignores_eos else list(self.model.eos_token_ids)
         stops = list(dict.fromkeys([*eos, *(params.stop_token_ids or ())]))
@@ -287,7 +289,7 @@ class InputProcessor:
                 )
 
     def _bad_words(self, params: SamplingParams) -> list[list[int]]:
-        """Each bad word as it is tokenized at the start of a text and after a space."""
+        """Return the tokens of each bad word, both at the start of a text and after a space."""
         if not params.bad_words:
             return []
         tokenizer = need_tokenizer(self.tokenizer, "a bad word", "bad_words")
@@ -323,7 +325,7 @@ def _check_continued(prompt: Prompt, params: SamplingParams) -> None:
 
 
 def _check_priority(priority: object) -> None:
-    """Raise RequestError for what other priorities cannot be compared with."""
+    """Raise RequestError for a value that cannot be compared with other priorities."""
     if type(priority) is not int or not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
         raise RequestError(
             f"priority is {priority!r}; expected an integer of at most {MOST_PRIORITY}, lower ones first.",
@@ -332,7 +334,7 @@ def _check_priority(priority: object) -> None:
 
 
 def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:
-    """Raise RequestError for what needs a prompt of tokens."""
+    """Raise RequestError for parameters that need a prompt of tokens."""
     for name, is_given in (
         ("truncate_prompt_tokens", params.truncate_prompt_tokens is not None),
         ("prompt_logprobs", params.prompt_logprobs is not None),
@@ -350,7 +352,7 @@ def _check_embedded(prompt: Prompt, params: SamplingParams) -> None:
 
 
 def _length_of_trace(num_tokens: int, room: int) -> LengthLimit:
-    """What is replayed has its own length. Raises RequestError when the context has less room."""
+    """Return the length of a replayed trace, which is fixed. Raises RequestError if the context has less room."""
     param = "trace_decode_token_ids"
     if num_tokens > room:
         raise RequestError(
@@ -365,7 +367,7 @@ def _length_of_trace(num_tokens: int, room: int) -> LengthLimit:
 def _check_possible(
     params: SamplingParams, allowed: Sequence[int], stops: Sequence[int], bad_words: Sequence[Sequence[int]]
 ) -> None:
-    """Raise RequestError when the request itself rules out every token at its first position."""
+    """Raise RequestError if the request itself excludes every token at its first position."""
     if not allowed:
         return
     ruled_out = {word[0] for word in bad_words if len(word) == 1}

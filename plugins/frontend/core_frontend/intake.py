@@ -1,7 +1,7 @@
-"""From what a user asks of an engine to what the engine computes.
+"""Intake of requests: conversion of a user's request into the engine's form, on the event loop.
 
-Owns: `Intake`: tokens, grammar and seed of a request, while it keeps a place in the queue. Never does: send it, or know of
-others that live. Called by: `AsyncEngine`.
+Owns: `Intake`: tokens, grammar and seed of a request, while it keeps a place in the queue. Never does: send it, or know
+of other live requests. Called by: `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,19 @@ if TYPE_CHECKING:
 Params = SamplingParams | PoolingParams
 
 LONG_TEXT = 4096
-"""Characters of a prompt from which on it is tokenized outside the event loop."""
+"""Number of characters of a prompt from which it is tokenized outside the event loop."""
 LONG_PROMPT = 16_384
-"""Token ids, or characters, of a prompt from which on it is checked there: a million takes 80 ms."""
+"""Number of token ids, or characters, of a prompt from which it is checked outside the event loop: a million takes 80
+ms.
+"""
 
 
 class Intake:
-    """Of one engine.
+    """The intake of one engine.
 
-    queue:    where requests wait.
-    totals:   are told of requests whose time was up here.
-    grammars: compiles what requests want of their answers' form.
+    queue:    the queue that requests wait in.
+    totals:   counts requests that timed out here.
+    grammars: compiles the grammars of requests.
     """
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer, queue: QueueLimit, totals: StatTotals) -> None:
@@ -54,13 +56,14 @@ class Intake:
         self._totals = totals
         self._tokenizer = tokenizer
         texts = None if tokenizer.refusal else tokenizer
-        self._long = asyncio.Semaphore(1)  # the event loop waits for each thread that computes
+        self._long = asyncio.Semaphore(1)  # every computing thread makes the event loop wait
         self._input = InputProcessor(config.model, texts, config.cache.explains)
 
     async def process(
         self, request_id: str, prompt: PromptInput, params: Params, terms: RequestTerms, deadline: float
     ) -> ProcessedInput:
-        """The request for the engine. While its grammar is compiled it keeps a place in the queue. Raises RequestError.
+        """Return the request for the engine. While its grammar is compiled it keeps a place in the queue. Raises
+        RequestError.
 
         deadline: monotonic seconds; 0.0: none.
         """
@@ -80,7 +83,7 @@ class Intake:
             return await asyncio.to_thread(check)
 
     async def _tokenized(self, prompt: PromptInput) -> PromptInput:
-        """The prompt, with token ids when its text is long: then it is tokenized outside the event loop."""
+        """Return the prompt, with token ids if its text is long: it is then tokenized outside the event loop."""
         given = prompt if isinstance(prompt, Mapping) else {"prompt": prompt}
         text = given.get("prompt")
         if not isinstance(text, str) or len(text) <= LONG_TEXT or given.get("prompt_token_ids") is not None:
@@ -88,7 +91,7 @@ class Intake:
         return {**given, "prompt_token_ids": await asyncio.to_thread(self._tokenizer.encode, text)}
 
     async def _grammar(self, params: Params, deadline: float, tenant: str) -> CompiledGrammar | None:
-        """The compiled form of what the answer must look like. Raises RequestError."""
+        """Return the compiled grammar of the answer's form, or None. Raises RequestError."""
         wanted = getattr(params, "structured_outputs", None)
         if wanted is None:
             return None
@@ -108,6 +111,6 @@ class Intake:
 
 
 def _size(prompt: PromptInput) -> int:
-    """Characters and token ids of a prompt; 0 for one that is refused."""
+    """Return the characters and token ids of a prompt; 0 for one that will be refused."""
     given = prompt.values() if isinstance(prompt, Mapping) else (prompt,)
     return sum(len(value) for value in given if isinstance(value, str | list | tuple))

@@ -1,7 +1,7 @@
-"""Requests that engines have died of.
+"""The denylist of requests that have made engines die.
 
-Owns: `Killers`: the digests of such requests, and the refusal of equal ones. Never does: find out which request it was
-(`core_frontend.suspects` does), or end one. Called by: the recovery (adds), `AsyncEngine` (asks, for each new request).
+Owns: `Killers`: the digests of such requests, and the refusal of equal ones. Never does: determine which request it was
+(`core_frontend.suspects` does), or end one. Called by: the recovery (adds), `AsyncEngine` (checks each new request).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from core.api.messages import EngineRequest
 from core.api.sampling_fields import field_names
 
 MATTERS = field_names(lambda field: field.decides)
-"""Sampling parameters by which equal prompts are different requests."""
+"""Sampling parameters that make requests with equal prompts different."""
 
 REFUSED_S = 600.0
 MOST_DIGESTS = 1024
@@ -37,7 +37,7 @@ class Killers:
         return len(self._causes)
 
     def add(self, request: EngineRequest, cause: str) -> None:
-        """Engines die of this request. cause: of the deaths, in a word."""
+        """Add a request that makes engines die. cause: of the deaths, one word."""
         digest = _digest(request)
         self._causes.pop(digest, None)
         self._causes[digest] = (self._clock() + REFUSED_S, cause)
@@ -46,11 +46,11 @@ class Killers:
             del self._causes[oldest]
 
     def is_known(self, request: EngineRequest) -> bool:
-        """Whether engines have died of an equal request a short while ago."""
+        """Whether engines have recently died of an equal request."""
         return self._entry(request) is not None
 
     def check(self, request: EngineRequest) -> None:
-        """Raises RequestError for a request that engines have died of."""
+        """Raise RequestError for a request that is equal to one in the denylist."""
         entry = self._entry(request)
         if entry is None:
             return
@@ -75,7 +75,7 @@ class Killers:
 
 
 def _digest(request: EngineRequest) -> bytes:
-    """Of what the engine computes."""
+    """Return a digest of everything that affects the computation."""
     params = request.params
     grammar = None if request.grammar is None else request.grammar.key
     computed = [

@@ -1,4 +1,4 @@
-"""Which part of a text each vector of late chunking is of.
+"""The part of a text that each vector of late chunking belongs to.
 
 Owns: that list. Never does: pool. Called by: `LLM`, `AsyncLLM` and the server.
 """
@@ -13,9 +13,10 @@ Span = tuple[int, int]
 
 
 def late_chunks(num_tokens: int, size: int, spans: Sequence[Span] | None) -> LateChunkingMetadata:
-    """The parts of a text of so many tokens, each of `size` but the last one.
+    """Return the parts of a text of `num_tokens` tokens, each of `size` tokens except the last one.
 
-    spans: the first character of each token, and the one behind its last; equal for a special token. None: nobody knows.
+    spans: the index of each token's first character, and of the one after its last; equal for a special token. None:
+        unknown.
     """
     chunks = []
     for begin in range(0, num_tokens, size):

@@ -1,4 +1,4 @@
-"""The requests that live in one client: who waits, what they got, and who reads it.
+"""The live requests of one client: their queue places, outputs and readers.
 
 Owns: `LiveRequests`, which keeps queue, output states, streams and recorders in step. Never does: talk to an engine.
 Called by: `AsyncEngine`.
@@ -24,11 +24,11 @@ from core_tokens.tokenizer import Tokenizer
 
 
 class LiveRequests:
-    """Of one engine.
+    """The live requests of one engine.
 
-    states:  what each of them got so far.
-    streams: where its outputs go.
-    queue:   how many wait, and may.
+    states:  the outputs of each request so far.
+    streams: the readers of the outputs.
+    queue:   the limit on waiting requests, with their number.
     """
 
     def __init__(self, config: EngineConfig, tokenizer: Tokenizer) -> None:
@@ -46,7 +46,7 @@ class LiveRequests:
 
     @contextmanager
     def open(self, entry: ProcessedInput) -> Iterator[RequestStream]:
-        """The stream of a new request. Raises RequestError when its id is in use, or when too many wait."""
+        """Open the stream of a new request. Raises RequestError if its id is in use, or if too many wait."""
         first = entry.requests[0]
         request_id = first.request_id
         with self.streams.open(request_id) as stream:
@@ -59,12 +59,15 @@ class LiveRequests:
                 self._recorders.pop(request_id, None)
 
     def recalled(self, entry: ProcessedInput, recorder: Recorder) -> list[EngineRequest]:
-        """Repeat what a request has got already, and record what follows; returns the choices that are not finished."""
+        """Repeat the recorded outputs of a request, and record those that follow; return the choices that are not
+        finished.
+        """
         request_id = entry.requests[0].request_id
         recorder.begin(entry.requests[0].seed)
         for step in recorder.past:
             outputs = [msgspec.structs.replace(output, request_id=request_id) for output in step]
             self.streams.deliver(self.states.process(outputs).outputs)
+        # A request with recorded outputs has its first output already, so it does not wait.
         if recorder.past:
             self.queue.leave(request_id)
         self._recorders[request_id] = recorder
@@ -72,8 +75,9 @@ class LiveRequests:
         return [] if state is None else state.resumed()
 
     def take(self, message: EngineOutputs) -> ProcessedOutputs:
-        """Hand what an engine says to those who read it."""
+        """Deliver a message of the engine to the readers of its outputs."""
         for news in message.outputs:
+            # With its first tokens a request no longer waits.
             if news.start == 0:
                 self.queue.leave(news.request_id)
         if self._recorders:
@@ -83,7 +87,7 @@ class LiveRequests:
         return processed
 
     def forget(self, request_id: str, reason: FinishReason, sentence: str | None = None) -> list[RequestOutput]:
-        """Drop a request; returns its last output, which is not delivered."""
+        """Drop a request; return its last output, which is not delivered."""
         return self.states.abort([request_id], reason, sentence)
 
     def end(self, error: EngineDeadError) -> None:
@@ -91,7 +95,7 @@ class LiveRequests:
         self.streams.end(error)
 
     def _record(self, outputs: Sequence[EngineOutput]) -> None:
-        """Hand the news of recorded requests to their recorders."""
+        """Pass the outputs of recorded requests to their recorders."""
         news: dict[str, list[EngineOutput]] = {}
         for output in outputs:
             if output.request_id in self._recorders:

@@ -48,9 +48,9 @@ class LLM(PoolingMethods, LLMEngine):
     model: path or hub name; None is the embedded default.
     tokenizer: where the tokenizer comes from, if not from the model.
     Every other keyword is an engine argument under its command-line name with underscores (`max_model_len`, ...).
-    Raises UserError (ConfigError with all problems together, CheckpointError) or PluginError when it cannot be built.
+    Raises UserError (ConfigError with all problems together, CheckpointError) or PluginError if it cannot be built.
 
-    One thread at a time. `close` it, or use it as a context manager, to give its memory back.
+    One thread at a time. `close` it, or use it as a context manager, to release its memory.
     """
 
     def generate(
@@ -63,15 +63,15 @@ class LLM(PoolingMethods, LLMEngine):
         explain: bool = False,
         **options: Any,
     ) -> list[RequestOutput]:
-        """Complete prompts; the outputs come in the order of the prompts.
+        """Complete prompts; return the outputs in the order of the prompts.
 
         prompts: one or a list of: text, token ids, {"prompt": text}, {"prompt_token_ids": ids}.
         sampling_params: one for all, one for each, or None for the checkpoint's defaults.
         use_tqdm: whether to show a progress bar, or a callable that makes one.
         priority: one for each prompt, lower first, under the priority policy.
         explain: whether each output says how it came about (`RequestOutput.explain`, docs/explain.md).
-        options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
-        Raises RequestError before anything runs when any prompt or parameter is wrong.
+        options: vLLM's other keywords (`lora_request`, ...); anything but None is refused by name.
+        Raises RequestError before anything runs if any prompt or parameter is wrong.
         """
         refuse_keywords(options, self.generate)
         batch = as_batch(prompts)
@@ -89,7 +89,8 @@ class LLM(PoolingMethods, LLMEngine):
         priority: Sequence[int] | None = None,
         **options: Any,
     ) -> list[str]:
-        """Queue prompts, which `wait_for_completion` runs. Returns the ids of the requests; for arguments see `generate`.
+        """Queue prompts, which `wait_for_completion` runs. Return the ids of the requests; for arguments see
+        `generate`.
 
         use_tqdm: no effect: nothing runs yet.
         """
@@ -103,9 +104,9 @@ class LLM(PoolingMethods, LLMEngine):
     def wait_for_completion(
         self, output_type: type[Any] | tuple[type[Any], ...] | None = None, *, use_tqdm: Progress = True
     ) -> list[RequestOutput]:
-        """Run everything that is queued, by `enqueue` or `add_request`; the final outputs, in the order of the queue.
+        """Run everything queued by `enqueue` or `add_request`; return the final outputs, in the order of the queue.
 
-        output_type: what outputs must be, such as `RequestOutput`; None: anything. Raises TypeError for another one.
+        output_type: required type of the outputs, such as `RequestOutput`; None: any. Raises TypeError for another one.
         """
         outputs = finish_batch(self._live_client(), self._output, use_tqdm)
         for output in outputs:
@@ -131,12 +132,12 @@ class LLM(PoolingMethods, LLMEngine):
     ) -> list[RequestOutput]:
         """Answer conversations, each a list of {"role": ..., "content": ...}; one or a list of them.
 
-        chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the engine argument, or the
-        checkpoint's default one, or with tools its one for tools. The other options go to the template.
-        tools: definitions in OpenAI's form, functions or custom ones. Each answer then is taken apart into text, reasoning
-        and calls: `output.outputs[0].parts`.
-        tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The answer
-        is held to it, and to the schemas of tools that are `strict`.
+        chat_template: Jinja source, or the name of one of the checkpoint's templates; None is the engine argument, or
+            the checkpoint's default one, or with tools its one for tools. The other options go to the template.
+        tools: definitions in OpenAI's form, functions or custom ones. Each answer is then parsed into text, reasoning
+            and calls: `output.outputs[0].parts`.
+        tool_choice: `auto` (the default), `none`, `required`, or {"type": "function", "function": {"name": ...}}. The
+            answer is constrained to it, and to the schemas of tools that are `strict`.
         parallel_tool_calls: whether an answer may hold several calls.
         explain, options: see `generate`.
         """
@@ -175,11 +176,12 @@ class LLM(PoolingMethods, LLMEngine):
         use_tqdm: Progress = False,
         **options: Any,
     ) -> list[BeamSearchOutput]:
-        """The likeliest continuations of prompts, found by beam search; in the order of the prompts.
+        """Return the likeliest continuations of prompts by beam search, in the order of the prompts.
 
         prompts: as for `generate`.
-        options: what vLLM takes besides; anything but None is refused by name.
-        Each step is a batch of one token a beam; cached prefixes keep it from computing more than that and a block.
+        options: vLLM's other keywords; anything but None is refused by name.
+        Each step is a batch of one token per beam; because of cached prefixes it computes at most that token and one
+        block.
         """
         refuse_keywords(options, self.beam_search)
         batch = as_batch(prompts)
@@ -196,7 +198,8 @@ class LLM(PoolingMethods, LLMEngine):
         return outputs
 
     def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
-        """What a function makes of the model, in a list of one. func: is called with the engine's own model object.
+        """Return the result of a function of the model, in a list of one. func: called with the engine's own model
+        object.
 
         Raises RequestError while the engine sleeps.
         """
@@ -210,10 +213,10 @@ class LLM(PoolingMethods, LLMEngine):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call something on the worker; its answer in a list of one.
+        """Call a function or method on the worker; return its answer in a list of one.
 
-        method: a function, which is called with the worker first, or the name of one of the worker's methods; the names of
-                `core_frontend.library.named_calls` are our own methods.
+        method: a function, which is called with the worker first, or the name of one of the worker's methods; the names
+            of `core_frontend.library.named_calls` are our own methods.
         timeout: no effect: the worker is in this thread.
         Raises RequestError for a name that the worker does not have.
         """
@@ -261,18 +264,18 @@ class LLM(PoolingMethods, LLMEngine):
         return TextPairs(self._pooling_config, self._need_tokenizer(), self._config.model.max_model_len, template)
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """The parameters of `generate` when none are given: the checkpoint's recommendations, else our defaults."""
+        """Return the parameters of `generate` if none are given: the checkpoint's recommendations, else our defaults."""
         return default_sampling_params(self._config.model)
 
     def start_profile(self) -> str:
-        """Record the engine's steps with torch's profiler; returns the directory of traces.
+        """Record the engine's steps with torch's profiler; return the directory of traces.
 
         Needs profiler_config={"profiler": "torch", "torch_profiler_dir": ...}. Raises UtilityError.
         """
         return str(self._live_client().core.call("start_profile"))
 
     def stop_profile(self) -> str:
-        """Record no more; returns the path of the trace, which is written. Raises UtilityError."""
+        """Stop recording; return the path of the written trace. Raises UtilityError."""
         core = self._live_client().core
         core.call("stop_profile")
         while (path := core.call("written_profile")) is None:
@@ -280,7 +283,7 @@ class LLM(PoolingMethods, LLMEngine):
         return str(path)
 
     def _spread(self, params: SamplingParams | Sequence[SamplingParams] | None, count: int) -> list[SamplingParams]:
-        """One for each prompt."""
+        """Return one `SamplingParams` for each prompt."""
         if params is None:
             params = self.get_default_sampling_params()
         if not isinstance(params, Sequence):
@@ -293,7 +296,7 @@ class LLM(PoolingMethods, LLMEngine):
         return list(params)
 
     def _search(self, index: int, batch: list[PromptInput], params: BeamSearchParams) -> BeamSearch:
-        """A search that has not begun. Raises RequestError."""
+        """Begin a search. Raises RequestError."""
         if not isinstance(params, BeamSearchParams):
             raise RequestError(f"params is a {type(params).__name__}; expected BeamSearchParams.", param="params")
         entry = self._process(index, batch, SamplingParams(max_tokens=1), RequestTerms())
@@ -302,7 +305,7 @@ class LLM(PoolingMethods, LLMEngine):
     def _explain_terms(
         self, params: list[SamplingParams], *, given: bool, conversations: Sequence[Conversation] = ()
     ) -> list[ExplainTerms]:
-        """What explanations need to know, for each prompt.
+        """Return the facts that explanations need, for each prompt.
 
         given:         whether the caller made `params`.
         conversations: those of the prompts; none: they are plain texts.
@@ -318,7 +321,7 @@ class LLM(PoolingMethods, LLMEngine):
         return told
 
     def _answer_format(self, chat_template: str | None) -> AnswerFormat:
-        """How the model writes its answers, found when it is asked for."""
+        """Return the model's form of answers, determined at the first call."""
         from core_formats.selection import served_format
 
         tokenizer = self._need_tokenizer()
@@ -354,7 +357,7 @@ class LLM(PoolingMethods, LLMEngine):
         *,
         marks_specials: bool = False,
     ) -> list[ProcessedInput]:
-        """All prompts, checked. Raises RequestError before anything runs."""
+        """Return all prompts, checked. Raises RequestError before anything runs."""
         entries = []
         for index in range(len(prompts)):
             told = None if explain is None else explain[index]
@@ -371,7 +374,7 @@ class LLM(PoolingMethods, LLMEngine):
     def _process(
         self, index: int, prompts: list[PromptInput], params: SamplingParams | PoolingParams, terms: RequestTerms
     ) -> ProcessedInput:
-        """One checked prompt. Raises RequestError, which names the prompt when there are several."""
+        """Return one checked prompt. Raises RequestError, which names the prompt if there are several."""
         try:
             if isinstance(params, SamplingParams):
                 params = msgspec.structs.replace(params, output_kind=RequestOutputKind.FINAL_ONLY)
@@ -385,13 +388,13 @@ class LLM(PoolingMethods, LLMEngine):
 
 
 def _priorities(given: Sequence[int] | None, count: int) -> Sequence[int]:
-    """One for each prompt. Raises RequestError."""
+    """Return one priority for each prompt. Raises RequestError."""
     _check_count("priority", given, count)
     return given or [0] * count
 
 
 def _check_count(name: str, given: Sequence[Any] | None, count: int) -> None:
-    """Raises RequestError unless there is one entry for each prompt."""
+    """Raise RequestError unless there is one entry for each prompt."""
     if given is None:
         return
     if not isinstance(given, Sequence):

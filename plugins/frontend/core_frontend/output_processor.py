@@ -1,7 +1,7 @@
-"""From what the engine generates to what users get.
+"""Conversion of the engine's outputs into the results for users.
 
 Owns: the state of every live request between the engine's outputs and `RequestOutput`. Never does: send or schedule.
-Called by: `LLM` and `AsyncEngine`, which pass on the aborts that it asks for.
+Called by: `LLM` and `AsyncEngine`, which pass on the aborts that it requests.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """The outputs of one message of the engine.
+    """The result of one message of the engine.
 
-    outputs: one for each request with something to say.
-    stopped: choices that met a stop string; the engine must be told to forget them.
+    outputs: one for each request with something to report.
+    stopped: choices that matched a stop string; the engine must still be asked to drop them.
     """
 
     outputs: list[RequestOutput] = field(default_factory=list)
@@ -43,7 +43,7 @@ class ProcessedOutputs:
 
 
 class RequestState:
-    """One request and its choices. gaps: counts the times between its outputs; None: nobody does."""
+    """One request and its choices. gaps: counts the times between its outputs; None: they are not counted."""
 
     def __init__(self, entry: ProcessedInput, tokenizer: Tokenizer | None) -> None:
         first = entry.requests[0]
@@ -76,11 +76,11 @@ class RequestState:
         return all(choice.finished for choice in self._choices.values())
 
     def num_given(self) -> dict[int, int]:
-        """Output tokens that the engine has given so far, by choices that still run."""
+        """Return the number of output tokens that the engine has generated so far, by choices that still run."""
         return {index: len(choice.token_ids) for index, choice in self._choices.items() if not choice.finished}
 
     def resumed(self) -> list[EngineRequest]:
-        """What another engine needs in order to go on where this one ended: the choices that still run."""
+        """Return the requests with which another engine can continue: the choices that still run."""
         rest: list[EngineRequest] = []
         for request in self.requests:
             choice = self._choices[request.choice]
@@ -91,7 +91,7 @@ class RequestState:
         return rest
 
     def update(self, output: EngineOutput, now: float) -> bool:
-        """Take in one choice's tokens at the time `now`. Returns whether the engine must forget that choice."""
+        """Add one choice's tokens at the time `now`. Return whether the engine must drop that choice."""
         choice = self._choices.get(output.choice)
         if choice is None or choice.finished:
             return False
@@ -129,7 +129,10 @@ class RequestState:
                 self._news[index] = choice
 
     def failed(self, sentence: str) -> RequestOutput:
-        """A last output without text, of a request whose answer cannot be put together. sentence: why, for `stop_reason`."""
+        """Return a last output without text, for a request whose answer cannot be assembled.
+
+        sentence: why, for `stop_reason`.
+        """
         choices: list[CompletionOutput] = []
         for index, choice in self._choices.items():
             choice.finish_reason, choice.stop_reason = "error", sentence
@@ -146,9 +149,10 @@ class RequestState:
         )
 
     def take(self, interval: int = 1) -> RequestOutput | None:
-        """The output to show the user now, or None: final outputs come once, deltas and states when there is news.
+        """Return the output to show the user now, or None: final outputs come once, deltas and states when there is
+        news.
 
-        interval: new tokens of a choice that are news; its first token and its end always are.
+        interval: number of new tokens of a choice that count as news; its first token and its end always do.
         """
         finished = self.finished
         if self.kind is RequestOutputKind.FINAL_ONLY and not finished:
@@ -171,7 +175,7 @@ class RequestState:
 
 
 class PooledState(RequestState):
-    """A request whose prompt is pooled: one output, without tokens."""
+    """A pooling request: one output, without tokens."""
 
     def __init__(self, entry: ProcessedInput) -> None:
         super().__init__(entry, None)
@@ -182,12 +186,12 @@ class PooledState(RequestState):
         self._chunk = request.pooling.chunk
 
     def update(self, output: EngineOutput, now: float) -> bool:
-        """As for others; the vectors come with the end."""
+        """Add the vectors, which come with the end, as in `RequestState`."""
         self._pooled = output.pooled
         return super().update(output, now)
 
     def take(self, interval: int = 1) -> RequestOutput | None:
-        """The one output, at the end."""
+        """Return the only output, at the end."""
         last = super().take(interval)
         if last is None:
             return None
@@ -195,7 +199,7 @@ class PooledState(RequestState):
         return self._pooled_output(last)
 
     def failed(self, sentence: str) -> RequestOutput:
-        """As for others."""
+        """Return a last output without vectors, as in `RequestState`."""
         self._pooled = b""
         return self._pooled_output(super().failed(sentence))
 
@@ -215,24 +219,24 @@ class PooledState(RequestState):
 
 
 class ExplainedState(RequestState):
-    """A request whose user asks how it was answered; its last output says so."""
+    """A request whose user wants an explanation, which comes with its last output."""
 
     def __init__(self, entry: ProcessedInput, asked: Asked, tokenizer: Tokenizer | None) -> None:
         super().__init__(entry, tokenizer)
         self._explainer = Explainer(asked, self.prompt_token_ids, tokenizer)
 
     def update(self, output: EngineOutput, now: float) -> bool:
-        """As for others; the newest record of each choice is kept."""
+        """Update as in `RequestState`, and store the newest record of each choice."""
         self._explainer.add(output.choice, output.record)
         return super().update(output, now)
 
     def resumed(self) -> list[EngineRequest]:
-        """As for others."""
+        """Return the requests as in `RequestState`, and note the change of engines."""
         self._explainer.resume()
         return super().resumed()
 
     def take(self, interval: int = 1) -> RequestOutput | None:
-        """As for others."""
+        """Return the output as in `RequestState`, with the explanation in the last one."""
         output = super().take(interval)
         if output is not None and output.finished:
             output.explain = self._explainer.explain(self._choices.values(), self.num_cached_tokens)
@@ -244,8 +248,8 @@ class OutputProcessor:
 
     tokenizer:       None leaves all texts empty.
     stream_interval: see `RequestState.take`.
-    tally:           counts what requests took; None: nobody does.
-    num_completed:   requests that the engine, and nobody else, has ended.
+    tally:           request statistics; None: requests are not counted.
+    num_completed:   number of requests that ended in the engine itself.
     """
 
     def __init__(
@@ -267,7 +271,7 @@ class OutputProcessor:
         return iter(self._requests.values())
 
     def find(self, request_id: str) -> RequestState | None:
-        """The state of a live request."""
+        """Return the state of a live request."""
         return self._requests.get(request_id)
 
     def add(self, entry: ProcessedInput) -> None:
@@ -306,7 +310,10 @@ class OutputProcessor:
     def abort(
         self, request_ids: Iterable[str], reason: FinishReason = "abort", sentence: str | None = None
     ) -> list[RequestOutput]:
-        """End these requests here; returns their last outputs. Unknown ids are ignored. sentence: more about the reason."""
+        """End these requests here; return their last outputs.
+
+        Unknown ids are ignored. sentence: details of the reason.
+        """
         last: list[RequestOutput] = []
         for request_id in request_ids:
             state = self._requests.get(request_id)
@@ -316,7 +323,10 @@ class OutputProcessor:
         return last
 
     def _update(self, state: RequestState, output: EngineOutput, now: float) -> bool:
-        """One request whose outputs cannot be translated ends alone. Returns whether the engine must forget the choice."""
+        """Update one request; if its outputs cannot be translated, it fails alone.
+
+        Return whether the engine must drop the choice.
+        """
         try:
             return state.update(output, now)
         except Exception as error:
@@ -325,9 +335,9 @@ class OutputProcessor:
             return output.finish_reason is None
 
     def _collect(self, state: RequestState, into: list[RequestOutput]) -> list[SequenceKey]:
-        """Add what a user gets of a request now, if anything. One that cannot be shown ends alone, with its error.
+        """Add the current output of a request, if any. One that cannot be shown fails alone, with its error.
 
-        Returns the choices that the engine must forget.
+        Return the choices that the engine must drop.
         """
         given_up: list[SequenceKey] = []
         try:

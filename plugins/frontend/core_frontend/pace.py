@@ -1,10 +1,10 @@
-"""When something that is taken becomes free again, told from when it did before.
+"""Estimates of when a resource becomes free again, from when it became free before.
 
-Owns: `Pace` (places of a queue, by the rate at which they became free) and `Durations` (requests that run, by how long others
-did). Never does: refuse. Called by: a share of the queue, when it tells a client when to come back.
+Owns: `Pace` (places of a queue, by the rate at which they became free) and `Durations` (running requests, by how long
+others ran). Never does: refuse. Called by: a share of the queue, for the `Retry-After` of a refusal.
 
-Each promises a time to one client after the other: the second that is refused is told a later one than the first, so they do
-not all come back for the same place.
+Each promises increasing times to successive clients: the second refused client gets a later time than the first, so
+they do not all come back for the same place.
 """
 
 from __future__ import annotations
@@ -15,19 +15,22 @@ from itertools import islice
 from statistics import fmean, pstdev
 
 RECENT = 32
-"""Of so many the mean counts."""
+"""Number of samples in the running mean."""
 
 DEVIATIONS = 1.5
-"""Of how long requests run, on top of the mean: even the last of several that run should have ended by then."""
+"""Standard deviations of run times added to the mean: even the last of several running requests should have ended by
+then.
+"""
 
 FIRST_GUESS_S = 1.0
-"""Seconds that something takes of which none has been seen."""
+"""Seconds assumed for a duration without any sample."""
 
 
 class Pace:
-    """Seconds for each unit (a request, a token) that becomes free.
+    """The rate at which units (requests, tokens) become free, in seconds per unit.
 
-    Only times between two of them count, with somebody waiting all the while: without a crowd nothing is learned of crowds.
+    Only times between two releases count, and only if a request waited all the time: an idle queue says nothing about
+    its rate under load.
     """
 
     def __init__(self, now: float) -> None:
@@ -38,12 +41,12 @@ class Pace:
         self._promised = now
 
     def begin(self, now: float) -> None:
-        """Something is taken where nothing was."""
+        """Start a measurement: a unit is acquired after there was none."""
         self._since = now
         self._is_crowded = False
 
     def free(self, now: float, units: int) -> None:
-        """So many units have become free."""
+        """Note that `units` units have become free."""
         if self._is_crowded:
             self._gaps.append(now - self._since)
             self._units.append(units)
@@ -51,7 +54,7 @@ class Pace:
         self._since = now
 
     def promise(self, now: float, units: int) -> float:
-        """Seconds until a client who needs so many units more than are free may come back."""
+        """Return the seconds until a client may come back that needs `units` more units than are free."""
         earliest = max(self._promised, now)
         self._promised = earliest + units * self._seconds_per_unit(now, units)
         return self._promised - now
@@ -65,24 +68,24 @@ class Pace:
 
 
 class Durations:
-    """How long requests of one kind run."""
+    """The durations of requests of one kind."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._promises: deque[float] = deque()
 
     def end(self, seconds: float) -> None:
-        """One has ended."""
+        """Note the duration of a request that has ended."""
         self._recent.append(seconds)
 
     def promise(self, now: float, begun: Iterable[float]) -> float:
-        """Seconds until a further one may begin. begun: when those that run began, the oldest first."""
+        """Return the seconds until another request may begin. begun: start times of the running ones, oldest first."""
         while self._promises and self._promises[0] <= now:
             self._promises.popleft()
         begun = list(begun)
         usual = self._usual()
         rounds, place = divmod(len(self._promises), max(len(begun), 1))
-        # One that runs for longer than usual may end at any time.
+        # A request that runs for longer than usual may end at any time.
         soon = usual / max(len(begun), 1)
         begin = next(islice(begun, place, None), now)
         seconds = max(begin + usual - now, soon) + rounds * usual
@@ -90,7 +93,10 @@ class Durations:
         return seconds
 
     def _usual(self) -> float:
-        """Seconds within which most end: half of those who came back after the mean would come too early."""
+        """Return the seconds within which most requests end.
+
+        With the mean, half of the clients would come back too early.
+        """
         if not self._recent:
             return FIRST_GUESS_S
         return fmean(self._recent) + DEVIATIONS * pstdev(self._recent)

@@ -1,4 +1,4 @@
-"""From a text and `PoolingParams` to what the engine pools.
+"""Conversion of a text and `PoolingParams` into the engine's pooling request.
 
 Owns: every check of such a request against the model. Never does: tokenize, pool. Called by: the input processor.
 """
@@ -23,7 +23,7 @@ NO_TOKENS = SamplingParams(max_tokens=1, temperature=0.0, detokenize=False, outp
 
 
 class PoolingInput:
-    """For one model. tokenizer: None serves token ids only."""
+    """The conversion for one model. tokenizer: None serves token ids only."""
 
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
         self._model = model
@@ -38,7 +38,7 @@ class PoolingInput:
         deadline: float,
         arrival_time: float,
     ) -> EngineRequest:
-        """One text to pool. Raises RequestError with the field at fault."""
+        """Return the request for one text. Raises RequestError with the invalid field."""
         params.verify()
         config = self._model.pooling
         if config is None:
@@ -69,7 +69,7 @@ class PoolingInput:
         )
 
     def _fitting(self, prompt: Prompt, keep: int | None) -> list[int]:
-        """The tokens of a text that fit, or as many of them as are asked for."""
+        """Return the tokens of a text if they fit, or the first `keep` of them."""
         ids = prompt.token_ids
         limit = self._model.max_model_len
         if not ids:
@@ -91,7 +91,7 @@ class PoolingInput:
         return ids
 
     def _cut(self, prompt: Prompt, keep: int) -> list[int]:
-        """The first tokens of a text; the special ones that the tokenizer puts around it stay."""
+        """Return the first tokens of a text; the special tokens that the tokenizer puts around it are kept."""
         ids = prompt.token_ids
         if len(ids) <= keep:
             return ids
@@ -108,7 +108,7 @@ class PoolingInput:
 
 
 def resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
-    """The pooling that a request asks for. Raises RequestError for one that the model does not serve."""
+    """Return the pooling that a request asks for. Raises RequestError for one that the model does not support."""
     task = params.task or config.tasks[0]
     if task not in config.tasks:
         raise RequestError(f"task is {task!r}, which this model does not serve: {_served(config)}.", param="task")
@@ -124,14 +124,14 @@ def resolved(params: PoolingParams, config: PoolingConfig) -> Pooling:
 
 
 def _served(config: PoolingConfig) -> str:
-    """A half sentence about what the model serves."""
+    """Return a clause about the tasks that the model supports."""
     served = " and ".join(f"'{task}'" for task in config.tasks)
     way = "; --convert embed makes vectors" if config.head == "classes" else ""
     return f"it serves {served}{way}"
 
 
 def _check_dimensions(params: PoolingParams, config: PoolingConfig, usual: Pooling) -> None:
-    """Raises RequestError for a size that vectors cannot have."""
+    """Raise RequestError for a size that vectors cannot have."""
     dimensions = params.dimensions
     if dimensions is None:
         return

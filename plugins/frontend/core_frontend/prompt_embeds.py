@@ -1,7 +1,7 @@
-"""Prompts as embeddings: what takes the place of the rows that the model has for its tokens.
+"""Prompts as embeddings, which replace the model's embedding rows of tokens.
 
-Owns: their checks, and their form in a message. Never does: compute them. Called by: the prompt parser, and the server, which
-reads them from a file in a request.
+Owns: their checks, and their form in a message. Never does: compute them. Called by: the prompt parser, and the server,
+which reads them from a file in a request.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
 KEY = "prompt_embeds"
 FLAGS = "prompt_is_token_ids"
 PLACEHOLDER = 0
-"""The token id of a position whose token is not known."""
+"""The token id of a position whose token is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptEmbeds:
-    """num_tokens: positions. data: float32 [num_tokens, size] in the machine's byte order. digest: of the data."""
+    """The embeddings of one prompt.
+
+    num_tokens: positions. data: float32 [num_tokens, size] in the machine's byte order. digest: of the data.
+    """
 
     num_tokens: int
     data: bytes
@@ -35,8 +38,8 @@ class PromptEmbeds:
 
     @classmethod
     def of(cls, values: Floats) -> PromptEmbeds:
-        """Of numbers [num_tokens, size]. Raises RequestError for those that are none."""
-        import numpy as np  # 13 MB that a process which only reads requests does without
+        """Make a prompt from numbers [num_tokens, size]. Raises RequestError for numbers that are not finite."""
+        import numpy as np  # 13 MB that a process that only reads requests does not need
 
         if not np.isfinite(values).all():
             raise RequestError(f"{KEY} holds NaN or infinity; expected finite numbers.", param=KEY)
@@ -44,16 +47,18 @@ class PromptEmbeds:
         return cls(len(values), data, hashlib.sha256(data).hexdigest())
 
     def salted(self, cache_salt: str | None) -> str:
-        """The salt of the prompt: cached prefixes are those of the same embeddings only, whatever its token ids are."""
+        """Return the salt of the prompt, so that only prompts with the same embeddings share cached prefixes, whatever
+        their token ids.
+        """
         return f"{KEY}:{self.digest}:{cache_salt or ''}"
 
 
 def read_embeds(prompt: Mapping[str, Any], model: ModelConfig) -> PromptEmbeds | None:
-    """The embeddings of a prompt; None when it has none.
+    """Return the embeddings of a prompt; None if it has none.
 
-    prompt: may have `prompt_embeds`, a tensor or an array of floats [num_tokens, size], or what was made of one before, and
-        `prompt_is_token_ids`, of each position whether its token counts, which must be False for all of them.
-    Raises RequestError.
+    prompt: may have `prompt_embeds` (a tensor or an array of floats [num_tokens, size], or a `PromptEmbeds`), and
+        `prompt_is_token_ids` (for each position whether its token counts), which must be False for all of them. Raises
+        RequestError.
     """
     given = prompt.get(KEY)
     flags = prompt.get(FLAGS)
@@ -73,7 +78,7 @@ def read_embeds(prompt: Mapping[str, Any], model: ModelConfig) -> PromptEmbeds |
 
 
 def check_served(size: int) -> None:
-    """Raise RequestError where prompts bring no embeddings. size: numbers of an embedding, 0 there."""
+    """Raise RequestError if the engine does not accept embeddings. size: numbers of an embedding, 0 in that case."""
     if not size:
         raise RequestError(
             f"The prompt has {KEY}, which this engine does not take; start it with --enable-prompt-embeds, or give text or "
@@ -83,7 +88,10 @@ def check_served(size: int) -> None:
 
 
 def check_shape(shape: Sequence[int], size: int, max_model_len: int) -> tuple[int, int]:
-    """The positions of a prompt, and the numbers of each. A batch of one prompt is that prompt. Raises RequestError."""
+    """Return the positions of a prompt, and the numbers of each.
+
+    A batch of one prompt counts as that prompt. Raises RequestError.
+    """
     inner = tuple(shape[1:]) if len(shape) == 3 and shape[0] == 1 else tuple(shape)
     if len(inner) != 2 or inner[1] != size or not inner[0]:
         raise RequestError(
@@ -101,7 +109,7 @@ def check_shape(shape: Sequence[int], size: int, max_model_len: int) -> tuple[in
 
 
 def _as_array(given: Any) -> Floats:
-    """A tensor of torch, which is not imported for that, or whatever numpy takes."""
+    """Convert a torch tensor, without importing torch for it, or anything that numpy accepts."""
     import numpy as np
 
     if hasattr(given, "detach"):

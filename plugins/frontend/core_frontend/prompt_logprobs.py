@@ -1,7 +1,7 @@
-"""The log-probabilities of a prompt as users see them, translated where they are read.
+"""The log probabilities of a prompt for users, translated lazily when they are read.
 
-Owns: `PromptLogprobs`. Never does: compute them. Called by: the output processor, which must not wait for the translation
-of thousands of positions: every stream of a server would wait with it.
+Owns: `PromptLogprobs`. Never does: compute them. Called by: the output processor, which must not wait for the
+translation of thousands of positions: every stream of a server would wait with it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FREED_AT_ONCE = 512
 
 
 class PromptLogprobs(Sequence[PositionLogprobs | None]):
-    """One entry for each prompt token, the first one None. Slices are lists.
+    """The log probabilities of one prompt: one entry for each token, the first one None. Slices are lists.
 
-    entries: for the second token and on.
+    entries: from the second token on.
     tokenizer: None leaves out the tokens' texts.
     """
 
@@ -42,7 +42,10 @@ class PromptLogprobs(Sequence[PositionLogprobs | None]):
         return [self._at(position) for position in positions]
 
     def free(self) -> None:
-        """Drop all positions, some at a time: other threads go on meanwhile. Call it when nobody reads them any more."""
+        """Free all positions, a few at a time, so that other threads can run.
+
+        Call it when they are no longer needed.
+        """
         while self._entries:
             del self._entries[-FREED_AT_ONCE:]
 

@@ -1,7 +1,7 @@
-"""Prompts as users give them: text, token ids, or a dictionary with either.
+"""Prompts in the forms that users give: text, token ids, or a dictionary with either.
 
-Owns: `PromptParser`, which takes prompts apart and tokenizes text, and the check of text that other fields of a request
-need too. Never does: know lengths or templates. Called by: the input processor.
+Owns: `PromptParser`, which parses prompts and tokenizes text, and the check of text that other fields of a request need
+too. Never does: know lengths or templates. Called by: the input processor.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from core_tokens.tokenizer import Tokenizer
 
 PROMPT_KEYS = ("prompt", "prompt_token_ids", "cache_salt", "token_type_ids", KEY, FLAGS)
 MEDIA_KEYS = ("multi_modal_data", "multi_modal_uuids", "mm_processor_kwargs")
-"""Keys that ask for what is not served: None or an empty mapping is the same as nothing."""
+"""Keys of unsupported inputs; None and an empty mapping are accepted."""
 
 PromptInput = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`; of a pair of texts with
-`token_type_ids`, 0 for each token of the first one and 1 for each of the second."""
+"""A prompt: text, token ids, or {"prompt": text} / {"prompt_token_ids": ids}, with an optional `cache_salt`; for a pair
+of texts with `token_type_ids`, 0 for each token of the first one and 1 for each of the second.
+"""
 
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt taken apart.
+    """A parsed prompt.
 
-    second: of a pair of texts, the first token of the second one; 0: it is one text.
-    embeds: what stands in the place of the tokens' own embeddings; None: nothing does.
-    knows_tokens: whether `token_ids` are those of the prompt, and no placeholders for embeddings.
+    second: for a pair of texts, the index of the second one's first token; 0: it is one text.
+    embeds: embeddings that replace the tokens' own; None: there are none.
+    knows_tokens: whether `token_ids` are those of the prompt, not placeholders for embeddings.
     """
 
     text: str | None
@@ -43,16 +44,16 @@ class Prompt:
 
 
 class PromptParser:
-    """For one model. tokenizer: None takes token ids only."""
+    """The parser of prompts for one model. tokenizer: None accepts token ids only."""
 
     def __init__(self, model: ModelConfig, tokenizer: Tokenizer | None) -> None:
         self._model = model
         self._tokenizer = tokenizer
 
     def parse(self, prompt: PromptInput, *, copies: bool = True) -> Prompt:
-        """Take a prompt apart and tokenize its text. With both text and token ids, the ids count.
+        """Parse a prompt and tokenize its text. With both text and token ids, the ids count.
 
-        copies: a list of token ids is copied; a million of them take 10 ms when the copy is freed.
+        copies: whether a list of token ids is copied; with a million of them, freeing the copy takes 10 ms.
         """
         if isinstance(prompt, str):
             return Prompt(prompt, self._encode(prompt))
@@ -89,7 +90,7 @@ class PromptParser:
         return Prompt(text, self._encode(text), salt)
 
     def _embedded(self, embeds: PromptEmbeds, text: str | None, token_ids: Any, salt: str | None) -> Prompt:
-        """A prompt of embeddings, and of token ids where the caller knows them."""
+        """Return a prompt of embeddings, and of token ids if the caller knows them."""
         salt = embeds.salted(salt)
         if token_ids is None:
             placeholders = [PLACEHOLDER] * embeds.num_tokens
@@ -107,7 +108,7 @@ class PromptParser:
         return need_tokenizer(self._tokenizer, "a text prompt", "prompt").encode(text)
 
     def _token_ids(self, token_ids: Any, copies: bool = True) -> list[int]:
-        """The ids as a list of Python integers, each checked against the vocabulary."""
+        """Return the ids as a list of Python integers, each checked against the vocabulary."""
         param = "prompt_token_ids"
         if isinstance(token_ids, str | bytes) or not isinstance(token_ids, Sequence):
             raise RequestError(f"{param} is a {type(token_ids).__name__}; expected a list of integers.", param=param)
@@ -132,7 +133,7 @@ def _check_keys(prompt: Mapping[str, Any]) -> None:
 
 
 def _refuse_media(key: str, value: Any) -> None:
-    """Raises RequestError for media in a prompt."""
+    """Raise RequestError for media in a prompt."""
     if value is not None and value != {}:
         raise RequestError(
             f"The prompt has {key!r}, but prompts carry text or token ids only; leave it out.", param=key
@@ -140,7 +141,7 @@ def _refuse_media(key: str, value: Any) -> None:
 
 
 def _second(types: Any, count: int) -> int:
-    """Where the second of two texts begins. Raises RequestError. types: of `count` tokens."""
+    """Return the index of the second of two texts. Raises RequestError. types: of `count` tokens."""
     if not isinstance(types, Sequence) or len(types) != count or any(kind not in (0, 1) for kind in types):
         raise RequestError(
             f"token_type_ids must be a list of 0 and 1, one for each of the {count} tokens.", param="token_type_ids"
@@ -155,7 +156,7 @@ def _second(types: Any, count: int) -> int:
 
 
 def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
-    """A single prompt (text, dictionary, or a list of integers) as a batch of one."""
+    """Return a single prompt (text, dictionary, or a list of integers) as a batch of one."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
     if not isinstance(prompts, Sequence):
@@ -168,7 +169,7 @@ def as_batch(prompts: PromptInput | Sequence[PromptInput]) -> list[PromptInput]:
 
 
 def check_unicode(param: str, text: str) -> None:
-    """Raises RequestError for half of a surrogate pair, which a Python string may hold, but no message and no hash."""
+    """Raise RequestError for an unpaired surrogate, which a Python string may hold, but no message and no hash."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -180,7 +181,7 @@ def check_unicode(param: str, text: str) -> None:
 
 
 def need_tokenizer(tokenizer: Tokenizer | None, what: str, param: str) -> Tokenizer:
-    """The tokenizer. Raises RequestError, which says what it was needed for, when the model has none."""
+    """Return the tokenizer. Raises RequestError, which says what it was needed for, if the model has none."""
     if tokenizer is None:
         raise RequestError(
             f"The model has no tokenizer, so {what} cannot be used; pass token ids, or name one with --tokenizer "

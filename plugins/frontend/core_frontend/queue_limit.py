@@ -1,10 +1,10 @@
-"""How many requests may wait and run, and when to come back.
+"""The limits on waiting and running requests, and when a refused client may come back.
 
-Owns: `QueueLimit`: which requests wait, and whose they are. Never does: queue (the scheduler does), answer (the server does),
-or count (the shares do). Called by: `AsyncEngine`, the server's intake.
+Owns: `QueueLimit`: which requests wait, and their API keys. Never does: queue (the scheduler does), answer (the server
+does), or count (the shares do). Called by: `AsyncEngine`, the server's intake.
 
-A request waits until its first output. The limits are checked where requests arrive, before their bodies are even read, so
-a refused one costs nothing.
+A request waits until its first output. The limits are checked when requests arrive, before their bodies are even read,
+so a refused one costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core.api.config import SchedulerConfig
 from core_frontend.queue_share import QueueShare, ShareLimits
 
 PER_KEY = "-per-key"
-"""The end of the names of arguments that limit one API key."""
+"""The suffix of arguments that limit one API key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Place:
 
 
 class QueueLimit:
-    """The requests that wait for the engine, and how many may.
+    """The requests that wait for the engine, and their limits.
 
-    max_requests: requests that wait; 0 is no limit.
-    max_tokens: tokens of their prompts; 0 is no limit.
-    per_key: what one API key may have of all.
+    max_requests: limit on waiting requests; 0 is no limit.
+    max_tokens: limit on the tokens of their prompts; 0 is no limit.
+    per_key: limits of each API key.
     clock: seconds.
 
-    Methods take the number of the API key that a request came with; None without keys, for which only the limits of all hold.
+    Methods take the number of the request's API key; None without keys, in which case only the common limits apply.
     """
 
     def __init__(
@@ -61,24 +61,27 @@ class QueueLimit:
         return request_id in self._waiting
 
     def __len__(self) -> int:
-        """Requests that wait, those included whose bodies are being read."""
+        """Return the number of waiting requests, including those whose bodies are being read."""
         return len(self._waiting) + self._everybody.num_arriving
 
     def most_requests(self, *, with_keys: bool) -> dict[str, int]:
-        """How many prompts one HTTP request may have, by the argument that says so. with_keys: whether requests need keys."""
+        """Return the limits on the prompts of one HTTP request, by the argument that sets each.
+
+        with_keys: whether requests need keys.
+        """
         limits = self._everybody.most_requests()
         if with_keys:
             limits |= QueueShare(self._per_key, "", PER_KEY, "", self._clock).most_requests()
         return limits
 
     def check(self, key: int | None = None) -> None:
-        """Raise RequestError (429) when no further request may come."""
+        """Raise RequestError (429) if no further request is accepted."""
         for share in self._shares(key):
             share.check()
 
     @contextmanager
     def arriving(self, key: int | None = None) -> Iterator[Arrival]:
-        """Keep a place for a request while it is prepared. Raises RequestError (429) when there is none."""
+        """Reserve a place for a request while it is prepared. Raises RequestError (429) if there is none."""
         self.check(key)
         arrival = Arrival(key, self._shares(key))
         try:
@@ -87,10 +90,11 @@ class QueueLimit:
             arrival.end()
 
     def enter(self, num_tokens: Mapping[str, int], key: int | None = None, *, again: bool = False) -> None:
-        """Requests begin to wait, all or none; num_tokens: of each one's prompt, by id. Those that wait already stay.
+        """Add waiting requests, all or none; num_tokens: of each one's prompt, by id. Those that already wait are left
+        as they are.
 
-        again: they were taken by an earlier server, so they are not refused.
-        Raises RequestError (429) when there is no room. One request always may wait, however long it is.
+        again: whether an earlier server accepted them, so that they are not refused.
+        Raises RequestError (429) if there is no room. One request may always wait, however long it is.
         """
         new = {request_id: count for request_id, count in num_tokens.items() if request_id not in self._waiting}
         if not new:
@@ -109,7 +113,7 @@ class QueueLimit:
                 share.enter(request_id, count)
 
     def leave(self, request_id: str) -> None:
-        """A request waits no more: it has its first output. Others are ignored."""
+        """Note that a request waits no more, because it has its first output. Others are ignored."""
         place = self._waiting.pop(request_id, None)
         if place is None:
             return
@@ -117,7 +121,7 @@ class QueueLimit:
             share.leave(place.num_tokens)
 
     def end(self, request_id: str) -> None:
-        """A request has ended, whether it waited or ran. Others are ignored."""
+        """Note that a request has ended, whether it waited or ran. Others are ignored."""
         self.leave(request_id)
         place = self._live.pop(request_id, None)
         if place is None:
@@ -126,7 +130,9 @@ class QueueLimit:
             share.end(request_id)
 
     def _shares(self, key: int | None) -> tuple[QueueShare, ...]:
-        """Where a request of that key counts: its own share first, so that who takes too much hears of that."""
+        """Return the shares in which requests of that key count: its own first, so that the error names the key's
+        limit.
+        """
         if key is None:
             return (self._everybody,)
         share = self._keys.get(key)
@@ -137,7 +143,7 @@ class QueueLimit:
 
 
 def queue_limit(config: SchedulerConfig) -> QueueLimit:
-    """The limits of a configuration."""
+    """Return the limits of a configuration."""
     per_key = ShareLimits(
         at_once=config.max_num_reqs_per_key,
         requests=config.max_num_queued_reqs_per_key,
@@ -147,7 +153,7 @@ def queue_limit(config: SchedulerConfig) -> QueueLimit:
 
 
 class Arrival:
-    """The place of one request that is being prepared. `end` gives it back, once; a second call does nothing.
+    """The place of one request that is being prepared. `end` releases it, once; a second call does nothing.
 
     begin: monotonic seconds.
     key: the number of the API key that it came with.
@@ -161,7 +167,7 @@ class Arrival:
             share.num_arriving += 1
 
     def end(self) -> None:
-        """The request is prepared, or never will be."""
+        """Release the place: the request is prepared, or never will be."""
         for share in self._shares:
             share.num_arriving -= 1
         self._shares = ()

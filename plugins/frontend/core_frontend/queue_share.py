@@ -1,7 +1,7 @@
-"""What everybody together, or one API key, has in the queue and may have.
+"""The share of the queue that all requests together, or those of one API key, take and may take.
 
-Owns: `ShareLimits` and `QueueShare`: the counts, the limits, the refusal that says when to come back. Never does: know requests
-by their ids (the queue limit does). Called by: `QueueLimit`.
+Owns: `ShareLimits` and `QueueShare`: the counts, the limits, the refusal that says when to come back. Never does: know
+requests by their ids (the queue limit does). Called by: `QueueLimit`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ LONGEST_WAIT_S = 3600
 
 @dataclass(frozen=True, slots=True)
 class ShareLimits:
-    """How much there may be of each; 0: any amount.
+    """The limits of one share; 0: no limit.
 
     at_once:  requests, from their arrival to their end.
-    requests: that wait for their first token.
-    tokens:   of the prompts of those.
+    requests: waiting for their first token.
+    tokens:   of the prompts of waiting requests.
     """
 
     at_once: int = 0
@@ -31,12 +31,12 @@ class ShareLimits:
 
 
 class QueueShare:
-    """One share.
+    """The counts and limits of one share.
 
     whose:  for messages: `The server` or `This API key`.
     suffix: of the arguments that set its limits.
     code:   of its refusals.
-    num_waiting, num_tokens: that wait for their first token.
+    num_waiting, num_tokens: requests that wait for their first token, and their prompt tokens.
     num_arriving: requests whose bodies are being read.
     """
 
@@ -55,7 +55,7 @@ class QueueShare:
         self._tokens = Pace(clock())
 
     def most_requests(self) -> dict[str, int]:
-        """The limits that a number of requests may never exceed, by the argument that sets each."""
+        """Return the limits that a number of requests may never exceed, by the argument that sets each."""
         limits = {
             f"--max-num-reqs{self._suffix}": self.limits.at_once,
             f"--max-num-queued-reqs{self._suffix}": self.limits.requests,
@@ -63,7 +63,7 @@ class QueueShare:
         return {argument: most for argument, most in limits.items() if most}
 
     def check(self, num_requests: int = 1) -> None:
-        """Raise RequestError (429) when `num_requests` more may not come."""
+        """Raise RequestError (429) if `num_requests` more are not accepted."""
         limits = self.limits
         at_once = len(self._begun) + self.num_arriving
         if limits.at_once and at_once + num_requests > limits.at_once:
@@ -80,7 +80,10 @@ class QueueShare:
             )
 
     def check_tokens(self, num_tokens: int) -> None:
-        """Raise RequestError (429) when so many more may not wait. One request always may, however long it is."""
+        """Raise RequestError (429) if `num_tokens` more may not wait.
+
+        One request may always wait, however long it is.
+        """
         most = self.limits.tokens
         if not most or not self.num_waiting or self.num_tokens + num_tokens <= most:
             return
@@ -92,7 +95,7 @@ class QueueShare:
         )
 
     def enter(self, request_id: str, num_tokens: int) -> None:
-        """A request begins to wait."""
+        """Add a waiting request."""
         now = self._clock()
         if not self.num_waiting:
             self._requests.begin(now)
@@ -102,7 +105,7 @@ class QueueShare:
         self.num_tokens += num_tokens
 
     def leave(self, num_tokens: int) -> None:
-        """A request with so many tokens waits no more."""
+        """Remove a waiting request with this many prompt tokens, which then runs."""
         now = self._clock()
         self.num_waiting -= 1
         self.num_tokens -= num_tokens
@@ -110,7 +113,7 @@ class QueueShare:
         self._tokens.free(now, num_tokens)
 
     def end(self, request_id: str) -> None:
-        """A request has ended."""
+        """Remove a request that has ended."""
         begun = self._begun.pop(request_id, None)
         if begun is not None:
             self._durations.end(self._clock() - begun)

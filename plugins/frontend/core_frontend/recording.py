@@ -1,4 +1,4 @@
-"""What outlives an engine's client: the seed of a request and what the engine gave it.
+"""The recorder of a request, whose data outlives the engine's client: the seed and the engine's outputs.
 
 Owns: the Protocol. Never does: keep anything (`core_apis.journal` does). Called by: `AsyncEngine`, for requests whose
 terms name a recorder; all others cost nothing here.
@@ -13,19 +13,19 @@ from core.api.messages import EngineOutput
 
 
 class Recorder(Protocol):
-    """Of one request.
+    """The recorder of one request.
 
-    seed: of its noise, as an earlier client drew it; None: it is new.
-    past: what earlier engines gave it, step by step.
+    seed: of its noise, as an earlier client drew it; None: the request is new.
+    past: outputs of earlier engines, step by step.
     """
 
     seed: int | None
     past: Sequence[Sequence[EngineOutput]]
 
     def begin(self, seed: int) -> None:
-        """The request enters the engine. seed: of its noise."""
+        """Record that the request enters the engine. seed: of its noise."""
         ...
 
     def record(self, outputs: Sequence[EngineOutput]) -> None:
-        """What one step gave it."""
+        """Record the request's outputs of one step."""
         ...

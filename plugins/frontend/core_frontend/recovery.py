@@ -1,8 +1,8 @@
-"""The pause between the death of an engine and the next engine that goes on with all that ran.
+"""The recovery between the death of an engine and the next engine, which continues all running requests.
 
-Owns: `Recovery`: the next client, the check that its engine computes the same, sending all live requests to it, and ending
-those that engines die of. Never does: decide whether there is a next engine (its source does), or read what engines say.
-Called by: `AsyncEngine`.
+Owns: `Recovery`: the next client, the check that its engine computes the same, sending all live requests to it, and
+ending those that make engines die. Never does: decide whether there is a next engine (its source does), or read
+messages of engines. Called by: `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from core_supervision.revival import EngineSource
 logger = logging.getLogger(__name__)
 
 SAFE_STEPS = 4
-"""Steps after which a request has got on: more than an engine may have begun before it died."""
+"""Steps after which a request counts as progressing: more than an engine may have begun before it died."""
 
 MOST_IN_VAIN = 3
-"""Verdicts in a row, while no request gets on, from which on deaths are taken for the engine's own fault."""
+"""Number of consecutive verdicts without any progress, after which deaths are attributed to the engine itself."""
 
 LONGEST_TRIAL_S = 10.0
 LOOK_S = 0.02
 
 SAME = ("numerics", "max_model_len")
-"""What must be equal in the next engine, by the names of `EngineReady`: otherwise a text would go on with other tokens."""
+"""Fields of `EngineReady` that must be equal in the next engine; otherwise a text would continue with other tokens."""
 
 
 class Patient(Protocol):
-    """Whose engine died."""
+    """The owner of the engine that died."""
 
     def adopt(self, client: ZmqClient) -> None:
-        """From now on this client is in use."""
+        """Use this client from now on."""
         ...
 
     def give_up(self, error: EngineDeadError) -> None:
-        """There is no further engine."""
+        """Note that there will be no further engine."""
         ...
 
 
 class Recovery:
-    """One for each `AsyncEngine`.
+    """The recovery of one `AsyncEngine`.
 
-    live:       all requests, and where their last outputs or errors go.
-    log:        is told of everything.
-    killers:    is told of requests that engines died of.
-    num_drafts: most draft tokens of a step.
+    live:       all requests, and the readers of their last outputs or errors.
+    log:        receives all events.
+    killers:    the denylist, which receives requests that made engines die.
+    num_drafts: maximum number of draft tokens in a step.
     """
 
     def __init__(
@@ -82,15 +82,17 @@ class Recovery:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, dead: ZmqClient, error: EngineDeadError) -> None:
-        """An engine has died of `error`. dead: its client. Until the pause is over, new requests are not to be sent: all
-        that live then are sent."""
+        """Begin the recovery after an engine has died of `error`. dead: its client.
+
+        Until the recovery is over, new requests must not be sent: it sends all requests that are live at its end.
+        """
         self._log.died(error.cause)
         logger.error("%s\n%d requests wait for another engine.", error, len(self._requests))
         self._stop()
         self._task = asyncio.create_task(self._run(dead, error))
 
     async def close(self) -> None:
-        """End the pause, if there is one, without another engine."""
+        """End the recovery, if there is one, without another engine."""
         self._stop()
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
@@ -101,8 +103,10 @@ class Recovery:
             self._task.cancel()
 
     def _judge(self, dead: ZmqClient, error: EngineDeadError) -> int:
-        """End the request that engines die of, if it is known now, and all that are equal to it. Returns how many deaths
-        that explains."""
+        """End the request that makes engines die, if it is known now, and all that are equal to it.
+
+        Return the number of deaths that this explains.
+        """
         computed = dict.fromkeys(dead.name_of(handle) for handle in error.suspects or ())
         live = {state.request_id for state in self._requests}
         verdict = self._suspects.died(list(computed), live, self._has_got_on, error.cause)
@@ -121,8 +125,10 @@ class Recovery:
         return verdict.num_deaths if self._others_got_on() else 0
 
     def _others_got_on(self) -> bool:
-        """Whether engines are good for other requests, as far as was seen between two verdicts: one that dies of every
-        request is broken, and is to be given up some day."""
+        """Whether engines can compute other requests, judged by the progress between two verdicts.
+
+        An engine that dies of every request is broken, and must be given up eventually.
+        """
         num_completed = self._requests.num_completed
         got_on = any(self._has_got_on(state.request_id) for state in self._requests)
         if got_on or num_completed > self._num_completed:
@@ -132,7 +138,7 @@ class Recovery:
         return self._num_in_vain <= MOST_IN_VAIN
 
     def _has_got_on(self, request_id: str) -> bool:
-        """Whether each choice that still runs got tokens of several steps since this engine came up."""
+        """Whether each choice that still runs has received tokens of several steps from this engine."""
         state = self._requests.find(request_id)
         if state is None:
             return True
@@ -156,7 +162,7 @@ class Recovery:
             self._patient.give_up(EngineDeadError(sentence, cause=error.cause))
 
     async def _next(self, before: EngineReady, error: EngineDeadError, num_explained: int) -> ZmqClient:
-        """The next client. Raises EngineDeadError when there is none, or none that computes the same."""
+        """Return the next client. Raises EngineDeadError if there is none, or none that computes the same."""
         client = await self._source.next(error, num_explained)
         for name in SAME:
             was = getattr(before, name)
@@ -171,7 +177,9 @@ class Recovery:
         return client
 
     async def _go_on(self, client: ZmqClient) -> None:
-        """Send what lives: suspects first, without the others, then all, the request first that needs the fewest tokens."""
+        """Send the live requests: first suspects, without the others, then all, ordered by the number of tokens they
+        still need.
+        """
         self._given = {state.request_id: state.num_given() for state in self._requests}
         tried: set[str] = set()
         while group := self._suspects.next_trial():
@@ -189,22 +197,25 @@ class Recovery:
     async def _send(self, client: ZmqClient, waiting: Iterable[RequestState]) -> None:
         for state in waiting:
             if self._requests.find(state.request_id) is not state:
-                continue  # it has been aborted meanwhile, and its id may be in use again
+                continue  # the request has been aborted meanwhile, and its id may be in use again
             try:
                 await client.add(state.resumed())
             except EngineDeadError:
-                return  # the next pause has begun
+                return  # the next recovery has begun
             except RequestError as error:
                 self._streams.fail(state.request_id, error)
 
     async def _until_safe(self, group: list[str]) -> None:
-        """Until all of them have got on or ended, or have had time enough. A death of the engine cancels this."""
+        """Wait until all of the group have progressed or ended, or have had enough time.
+
+        A death of the engine cancels this.
+        """
         end = time.monotonic() + LONGEST_TRIAL_S
         while not all(map(self._has_got_on, group)) and time.monotonic() < end:
             await asyncio.sleep(LOOK_S)
 
 
 def _num_missing(state: RequestState) -> int:
-    """Tokens that a request may still get."""
+    """Return the number of tokens that a request may still receive."""
     most = state.requests[0].params.max_tokens or 0
     return sum(most - given for given in state.num_given().values())

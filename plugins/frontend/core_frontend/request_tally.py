@@ -1,7 +1,7 @@
-"""What the requests of a program's own engine took, counted for `get_metrics`.
+"""Statistics of the requests of a program's own engine, for `get_metrics`.
 
-Owns: the counts and their buckets. Never does: name or export them (`core_frontend.library.metrics` does), or keep a request.
-Called by: the output processor, with every output and every end.
+Owns: the counts and their buckets. Never does: name or export them (`core_frontend.library.metrics` does), or keep a
+request. Called by: the output processor, with every output and every end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from core_observers.buckets import FIRST_TOKEN_BUCKETS, LENGTH_BUCKETS, REQUEST_
 
 
 class Buckets:
-    """Values by size.
+    """A histogram of values.
 
-    bounds: rising; a value belongs to the first bound that is not below it.
-    counts: of each bound, and one for what is above all.
-    total: of all values.
+    bounds: rising; a value belongs to the first bound that is not less than it.
+    counts: one per bound, and one for values above all bounds.
+    total: sum of all values.
     """
 
     __slots__ = ("bounds", "counts", "total")
@@ -30,17 +30,17 @@ class Buckets:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
+        """Add a value to its bucket and to the total."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
 
 class RequestTally:
-    """Of one engine; times are in seconds.
+    """The statistics of one engine; times are in seconds.
 
     num_prompt_tokens, num_output_tokens: of requests that have ended.
     reasons: completions that have ended, by reason.
-    gaps: between two outputs of a request.
+    gaps: times between two outputs of a request.
     """
 
     def __init__(self) -> None:

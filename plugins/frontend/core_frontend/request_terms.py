@@ -1,7 +1,7 @@
-"""How a request is served, whatever it asks for.
+"""The terms of a request: how it is served, independent of its parameters.
 
-Owns: `RequestTerms`. Never does: check or enforce them. Called by: the server and `LLM`, which make
-them, and the parts that hand a request on to the engine.
+Owns: `RequestTerms`. Never does: check or enforce them. Called by: the server and `LLM`, which make them, and the code
+that passes a request to the engine.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from core_frontend.recording import Recorder
 
 @dataclass(frozen=True, slots=True)
 class ExplainTerms:
-    """The answer is to be explained.
+    """The facts for the explanation of an answer.
 
     sources:    of the sampling values that are not defaults.
-    first_turn: whether the prompt is known to go on with no conversation.
+    first_turn: whether the prompt is known to start a conversation.
     grammar_s:  seconds of the preparation that its grammar took; None without one.
-    tools:      how the model learns of the request's tools, where its chat template shows none; else empty.
+    tools:      how the model learns of the request's tools, if its chat template renders none; else empty.
     control_text: spellings of control tokens in the contents of messages, with their number.
     """
 
@@ -37,16 +37,17 @@ class RequestTerms:
     """The terms of one request.
 
     priority:      lower runs first under the priority policy.
-    user:          whose it is, for the fair policy.
-    strict_length: `max_tokens` that do not fit the context are an error; otherwise output stops at the limit.
+    user:          the user of the request, for the fair policy.
+    strict_length: whether `max_tokens` that does not fit the context is an error; otherwise output stops at the limit.
     timeout_s:     seconds until it ends with finish reason `timeout`; None: those of the configuration.
-    arrival:       monotonic seconds from which on they count; None: now.
-    marks_specials: special tokens stay in the text, and outputs tell where they are.
-    tenant:        whose cached prefixes it may use; empty: those of nobody's.
-    num_public_tokens: of its prompt, whose cached prefix all tenants share.
-    explain:       None: nobody asks how the answer came about.
-    recorder:      keeps what the request gets, and knows what it has got already; None: nobody does.
-    gives_prompt:  its list of token ids is the engine's from now on; otherwise it is copied, since the caller may change it.
+    arrival:       monotonic seconds from which they count; None: now.
+    marks_specials: whether special tokens stay in the text, and outputs give their positions.
+    tenant:        the tenant whose cached prefixes it may use; empty: those without a tenant.
+    num_public_tokens: number of prompt tokens whose cached prefix all tenants share.
+    explain:       facts for the explanation; None: no explanation is wanted.
+    recorder:      stores the request's outputs, and knows the earlier ones; None: they are not stored.
+    gives_prompt:  whether the engine owns the list of token ids from now on; otherwise it is copied, since the caller
+                   may change it.
     """
 
     priority: int = 0
@@ -62,9 +63,9 @@ class RequestTerms:
     gives_prompt: bool = False
 
     def deadline(self, default_s: float) -> float:
-        """Monotonic seconds at which the request ends; 0.0: never.
+        """Return the monotonic seconds at which the request ends; 0.0: never.
 
-        default_s: seconds that a request has that names none; 0.0 is no limit.
+        default_s: time limit in seconds of a request that sets none; 0.0 is no limit.
         """
         limit_s = self.timeout_s or default_s
         if not limit_s:
@@ -73,7 +74,10 @@ class RequestTerms:
         return begin + limit_s
 
     def with_grammar(self, begin: float) -> RequestTerms:
-        """The same, once the request has its grammar. begin: monotonic seconds at which it was asked for."""
+        """Return the terms for a request whose grammar is ready.
+
+        begin: monotonic seconds at which its compilation was requested.
+        """
         if self.explain is None:
             return self
         told = replace(self.explain, grammar_s=time.monotonic() - begin)

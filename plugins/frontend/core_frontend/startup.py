@@ -1,7 +1,7 @@
-"""A new engine process and its tokenizer, made at the same time.
+"""The start of an engine process and its tokenizer, at the same time.
 
-Owns: the start, and another one where a plugin fails. Never does: run requests. Called by: `AsyncEngine.start`,
-the supervisor of API processes.
+Owns: the start, and another one if a plugin fails. Never does: run requests. Called by: `AsyncEngine.start`, the
+supervisor of API processes.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ R = TypeVar("R", bound="Resolved")
 
 
 class Resolved(Protocol):
-    """A resolved configuration, as far as the start of an engine looks at it."""
+    """A resolved configuration, reduced to what the start of an engine needs."""
 
     @property
     def engine(self) -> EngineConfig:
-        """The configuration."""
+        """Return the engine's part of the configuration."""
         ...
 
     @property
     def manifest(self) -> CheckpointManifest:
-        """The checkpoint."""
+        """Return the manifest of the checkpoint."""
         ...
 
     def without(self, error: PluginError) -> Self:
-        """The same without the plugin that failed. Raises `error` where that is not allowed."""
+        """Return the resolution without the plugin that failed. Raises `error` if that is not allowed."""
         ...
 
 
 async def start_with_fallbacks(
     resolution: R, executor: str | None, process: EngineProcess | None
 ) -> tuple[R, OwnedEngineSource, ZmqClient, Tokenizer]:
-    """An engine of ours, its source and its tokenizer; without a plugin that fails, where that is allowed, which makes another
-    resolution.
+    """Start an engine of ours; return it with its source and its tokenizer.
+
+    If a plugin fails and that is allowed, the start is repeated without it, with another resolution.
 
     executor: MODULE:CLASS of another executor than the default.
-    process: one that was spawned already.
+    process: an already spawned process.
 
     Raises UserError for a mistake in the configuration, PluginError for a plugin that fails (see `Resolved.without`),
     EngineDeadError when the engine does not come up.
@@ -60,15 +61,16 @@ async def start_with_fallbacks(
             if not isinstance(error, PluginError):
                 raise
             resolution = await asyncio.to_thread(resolution.without, error)
+            # The spawned process has been used by the failed start.
             process = None
         else:
             return resolution, source, client, tokenizer
 
 
 async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource) -> tuple[ZmqClient, Tokenizer]:
-    """The first client of `source`, and the tokenizer of its model, which is loaded meanwhile.
+    """Return the first client of `source`, and the tokenizer of its model, which is loaded meanwhile.
 
-    Raises what the source raises, and UserError when there is no tokenizer. Then no engine is left behind.
+    Raises the source's errors, and UserError if there is no tokenizer. Then no engine is left running.
     """
     config = resolution.engine
     files = resolution.manifest.tokenizer
@@ -79,6 +81,7 @@ async def start_engine_and_tokenizer(resolution: Resolved, source: EngineSource)
     except BaseException:
         starting.cancel()
         await asyncio.gather(loading, starting, return_exceptions=True)
+        # The engine may have come up although the tokenizer failed.
         if not starting.cancelled() and starting.exception() is None:
             await starting.result().close()
         await source.close()

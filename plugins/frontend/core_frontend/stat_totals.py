@@ -1,7 +1,7 @@
-"""What is told of an engine's work, across the deaths of engines.
+"""Statistics of an engine's work, accumulated across the deaths of engines.
 
-Owns: `StatTotals`: the latest state, and counters that go on when an engine's own begin again. Never does: count what engines
-do. Called by: `AsyncEngine` and its intake.
+Owns: `StatTotals`: the latest state, and counters that continue when an engine's own restart at zero. Never does: count
+an engine's work. Called by: `AsyncEngine` and its intake.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ STATES = (
     "phase",
     "holders",
 )
-"""What is of the present engine alone. All other fields are totals: numbers, rows of them, or numbers by name."""
+"""Fields that describe the current engine alone.
+
+All other fields are totals: numbers, rows of them, or numbers by name.
+"""
 
 
 class StatTotals:
-    """latest: the state after the latest step, with the totals of all engines."""
+    """The totals over all engines of one client. latest: the state after the latest step, with these totals."""
 
     def __init__(self) -> None:
         self.latest = SchedulerStats()
@@ -41,7 +44,7 @@ class StatTotals:
         self._num_overdue = 0
 
     def take(self, stats: SchedulerStats) -> None:
-        """A step's statistics, in which the engine's own totals become those of all engines."""
+        """Replace the engine's own totals in a step's statistics by those of all engines."""
         for name, count in self._past.items():
             together = _sum(count, getattr(stats, name))
             setattr(stats, name, together)
@@ -49,21 +52,22 @@ class StatTotals:
         self.latest = stats
 
     def timed_out(self, num_requests: int) -> None:
-        """The time of requests was up, and no engine has counted them."""
+        """Count requests that timed out here, and which no engine has counted."""
         self._num_overdue += num_requests
         self.latest.num_timeouts += num_requests
 
     def end_engine(self, num_waiting: int) -> None:
-        """An engine has died. num_waiting: requests that live."""
+        """Note the death of an engine. num_waiting: number of live requests."""
         last = msgspec.structs.asdict(self.latest)
         totals = {name: count for name, count in last.items() if name not in STATES}
         self.latest = SchedulerStats(num_waiting=num_waiting, **totals)
+        # `take` adds these to the statistics of the next engine.
         totals["num_timeouts"] -= self._num_overdue
         self._past = totals
 
 
 def _sum(past: Any, present: Any) -> Any:
-    """Both together: numbers, rows of numbers, or numbers by name."""
+    """Add two values: numbers, rows of numbers, or numbers by name."""
     if isinstance(present, list):
         pairs = zip_longest(past, present, fillvalue=0)
         return [before + now for before, now in pairs]

@@ -16,7 +16,7 @@ INTERVAL_S = 10.0
 
 
 class StatsLog:
-    """Counts tokens and logs rates at most every `interval_s` seconds, only while there are steps."""
+    """The counter of tokens that logs rates at most every `interval_s` seconds, and only while there are steps."""
 
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self._interval_s = interval_s
@@ -24,7 +24,7 @@ class StatsLog:
         self._num_tokens = 0
 
     def record(self, message: EngineOutputs) -> None:
-        """Count one step."""
+        """Count one step; log a line if the interval is over."""
         self._num_tokens += message.num_tokens
         elapsed = time.monotonic() - self._since
         if elapsed < self._interval_s:

@@ -15,17 +15,20 @@ from core_frontend.api.outputs import RequestOutput
 
 
 class RequestStream:
-    """The outputs of one request."""
+    """The outputs of one request, read by one consumer."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[RequestOutput | CoreError] = asyncio.Queue()
 
     def put(self, item: RequestOutput | CoreError) -> None:
-        """The next output, or why there will be none."""
+        """Add the next output, or the error that ends the stream."""
         self._queue.put_nowait(item)
 
     async def next(self) -> RequestOutput:
-        """The next output; after one with `finished` there is none. Raises the error that ends it, such as EngineDeadError."""
+        """Return the next output; after one with `finished` there is none.
+
+        Raises the error that ends it, such as EngineDeadError.
+        """
         item = await self._queue.get()
         if isinstance(item, CoreError):
             raise item
@@ -33,14 +36,14 @@ class RequestStream:
 
 
 class RequestStreams:
-    """The streams that are open, by request id."""
+    """The open streams, by request id."""
 
     def __init__(self) -> None:
         self._streams: dict[str, RequestStream] = {}
 
     @contextmanager
     def open(self, request_id: str) -> Iterator[RequestStream]:
-        """A stream that is closed at the end. Raises RequestError when the id is in use."""
+        """Open a stream, and close it at the end of the context. Raises RequestError if the id is in use."""
         if request_id in self._streams:
             raise RequestError(f"The request id {request_id!r} is in use; choose another.", param="request_id")
         stream = self._streams[request_id] = RequestStream()
@@ -50,7 +53,7 @@ class RequestStreams:
             del self._streams[request_id]
 
     def deliver(self, outputs: Iterable[RequestOutput]) -> None:
-        """Hand outputs to their streams; outputs of requests without a stream are dropped."""
+        """Put outputs into their streams; outputs of requests without a stream are dropped."""
         for output in outputs:
             stream = self._streams.get(output.request_id)
             if stream is not None:

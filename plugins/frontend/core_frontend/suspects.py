@@ -1,12 +1,13 @@
-"""Which request an engine has died of.
+"""The search for the request that makes engines die.
 
 Owns: `Suspects`: how often each request was being computed when an engine died, the search among several by halves, and
 the verdict. Never does: run or end requests. Called by: the recovery after each death.
 
-A death by chance is nobody's fault: whoever got on since the last one begins anew. Those in whose presence engines die again
-and again, before they got on, are run without the others, one half of them at a time; half that gets on is innocent. Whoever
-was alone when an engine died through its own doing is suspected at once. A suspect that is computed alone when an engine dies
-once more ends, and nobody else does.
+A single death by chance is attributed to no request: a request that has progressed since the last death starts again at
+zero. Requests that were being computed in repeated deaths, without progress in between, are run without the others, one
+half of them at a time; a half that progresses is innocent. A request that was alone when an engine died by its own
+doing is suspected at once. A suspect that is computed alone when an engine dies once more is ended, and no other
+request is.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 ENOUGH = 2
-"""Deaths in a row after which requests are searched; a death alone counts as many. One more, alone, is proof."""
+"""Consecutive deaths after which requests are searched; a death with a single request counts as many.
+
+One more such death is proof.
+"""
 
 ENOUGH_FROM_OUTSIDE: Mapping[str, int] = MappingProxyType({"killed": 4, "out_of_memory": 4})
-"""The same by causes that most often have nothing to do with any request; there a death alone counts once."""
+"""The limits for causes that usually have nothing to do with any request; a death with a single request then counts once.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A request that engines have died of.
+    """A request that made engines die.
 
     name:       of the request.
-    num_deaths: that it explains, the latest of all.
+    num_deaths: number of the latest deaths that it explains.
     """
 
     name: str
@@ -36,14 +41,14 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """A request at the deaths since it last got on. num_deaths: their number. weight: what they count."""
+    """A request's deaths since it last progressed. num_deaths: their number. weight: their sum, as evidence."""
 
     num_deaths: int = 0
     weight: int = 0
 
 
 class Suspects:
-    """Requests are known by their ids."""
+    """The evidence against requests, known by their ids."""
 
     def __init__(self) -> None:
         self._presence: dict[str, Presence] = {}
@@ -54,12 +59,12 @@ class Suspects:
     def died(
         self, computed: Collection[str], live: Collection[str], got_on: Callable[[str], bool], cause: str
     ) -> Verdict | None:
-        """An engine has died. Returns the request that it died of, once that is certain.
+        """Note the death of an engine. Return the request that caused it, once that is certain.
 
-        computed: requests in its last step; names that are not live stand for those of others.
+        computed: requests in its last step; names that are not live stand for those of other clients.
         live:     all requests that have not ended.
-        got_on:   whether a request has got tokens enough since it was last sent to an engine.
-        cause:    of the death, in a word.
+        got_on:   whether a request has received enough tokens since it was last sent to an engine.
+        cause:    of the death, one word.
         """
         self._num_unexplained += 1
         suspected = [name for name in computed if name in live]
@@ -82,20 +87,20 @@ class Suspects:
         return None
 
     def next_trial(self) -> list[str]:
-        """The requests to be run next, without all others; none: everybody may run."""
+        """Return the requests to run next, without all others; empty: all may run."""
         half = (len(self._searched) + 1) // 2
         self._on_trial = self._searched[:half]
         return self._on_trial
 
     def acquit(self) -> None:
-        """All on trial have got on, or have ended."""
+        """Clear all requests on trial, which have progressed or ended."""
         for name in self._on_trial:
             self._searched.remove(name)
             self._presence.pop(name, None)
         self._on_trial = []
 
     def _convict(self, name: str) -> Verdict:
-        """A death that one request explains explains nothing about another."""
+        """Return the verdict on a request. A death that one request explains is no evidence against another."""
         self._searched = []
         num_deaths = min(self._presence.pop(name).num_deaths, self._num_unexplained)
         self._num_unexplained = 0

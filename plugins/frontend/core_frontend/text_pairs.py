@@ -1,6 +1,6 @@
 """Two texts as one prompt, for models that read a query and a document together.
 
-Owns: how they are joined (a template, the tokenizer, or one behind the other), and how a pair that is too long is cut.
+Owns: how they are joined (a template, the tokenizer, or concatenation), and how a pair that is too long is truncated.
 Never does: run a request. Called by: `LLM.score`, the server's preparation.
 """
 
@@ -19,21 +19,23 @@ from core_tokens.tokenizer import Tokenizer
 from core_tokens.written_text import WrittenText, plain
 
 ROLES = ("query", "document")
-"""Of the messages that a template for pairs writes."""
+"""The roles of the messages that a template for pairs writes."""
 MOST_SPECIALS = 16
-"""Special tokens in front of a text of a pair."""
+"""Maximum number of special tokens before a text of a pair."""
 SLOTS = ("\ue000instruction\ue000", "\ue000query\ue000", "\ue000document\ue000")
-"""Contents with which a template is rendered to see its own words around them."""
+"""Placeholder contents, with which a template is rendered to find its own words around them."""
 MOST_CUTS = 8
-"""Times that a document is cut in a template; where a cut falls changes how many tokens its rest is."""
+"""Maximum number of times that a document is cut in a template; the position of a cut changes how many tokens the rest
+is.
+"""
 
 
 class TextPair(NamedTuple):
     """Two texts as one prompt.
 
-    text: None where the tokenizer joined them.
+    text: None if the tokenizer joined them.
     token_ids: of both.
-    second: the first token of the second text; 0 where they are one text.
+    second: index of the second text's first token; 0 if they are one text.
     """
 
     text: str | None
@@ -41,7 +43,7 @@ class TextPair(NamedTuple):
     second: int = 0
 
     def as_prompt(self, cache_salt: str | None = None) -> dict[str, Any]:
-        """The form that the engine takes."""
+        """Return the prompt in the form that the engine takes."""
         prompt: dict[str, Any] = {"prompt": self.text, "prompt_token_ids": self.token_ids, "cache_salt": cache_salt}
         if self.second:
             behind = len(self.token_ids) - self.second
@@ -50,11 +52,11 @@ class TextPair(NamedTuple):
 
 
 class TextPairs:
-    """For one model.
+    """The joiner of pairs for one model.
 
-    max_model_len: tokens that a pair may have.
-    chat_template: Jinja source that the user gave, or None; it goes before the checkpoint's own, and that before what is
-        known of the model.
+    max_model_len: maximum number of tokens of a pair.
+    chat_template: Jinja source that the user gave, or None; it takes precedence over the checkpoint's own, and that
+        over the built-in knowledge of the model.
     limits: of rendering it.
     """
 
@@ -77,10 +79,10 @@ class TextPairs:
     def join(
         self, first: str, second: str, keep: int | None = None, instruction: str | None = None, param: str = "prompt"
     ) -> TextPair:
-        """One prompt of two texts.
+        """Join two texts into one prompt.
 
-        keep: most tokens of it, -1: as many as the model takes; None: a longer one is refused.
-        instruction: what a template tells the model to look for; None: what the template says.
+        keep: maximum number of its tokens, -1: as many as the model accepts; None: a longer one is refused.
+        instruction: what a template tells the model to look for; None: the template's default.
         param: the field that errors about length name.
         Raises RequestError.
         """
@@ -103,10 +105,11 @@ class TextPairs:
         return pair
 
     def _joined(self, first: str, second: str, instruction: str | None, most: int | None) -> TextPair:
-        """As this model's template, its words or the tokenizer join them. most: tokens that are left; None: all."""
+        """Join by this model's template, its words or the tokenizer. most: tokens to keep; None: all."""
         is_written = bool(self._begin) and first.lstrip().startswith(self._begin)
         if self._template is not None and is_written and not self._tokenizer.allows_control:
-            # Written as the template does, but by the client: taken apart, so that the template's words are the template's.
+            # The client wrote the template's words itself. The text is taken apart, so that control tokens come from
+            # the template only.
             told, first, second = self._taken_apart(first + second) or (instruction, first, second)
             return self._rendered(first, second, told, most)
         if self._template is not None and not is_written:
@@ -120,7 +123,7 @@ class TextPairs:
         return TextPair(text, token_ids[:most])
 
     def _taken_apart(self, text: str) -> tuple[str, str, str] | None:
-        """Instruction, query and document of a text that is written as the template writes them; None of another text."""
+        """Split a text that has the template's form into instruction, query and document; return None for another text."""
         instruction, query, document = SLOTS
         frame = plain(self._render(query, document, instruction))
         words: list[str] = []
@@ -139,7 +142,7 @@ class TextPairs:
         return (told, asked, shown) if has_query and has_document else None
 
     def _encoded(self, first: str, second: str, most: int | None) -> TextPair:
-        """As the tokenizer joins them. most: tokens that are left; None: all."""
+        """Join by the tokenizer. most: tokens to keep; None: all."""
         encoding = self._contents.encode_pair(first, second)
         ids, types = encoding.ids, encoding.type_ids
         if most is not None and len(ids) > most:
@@ -149,7 +152,7 @@ class TextPairs:
         return TextPair(None, ids, len(ids) - num_second if are_two else 0)
 
     def _cut(self, first: str, second: str, most: int) -> tuple[list[int], list[int]]:
-        """Ids and types of the longest beginnings of both texts that fit: the longer one gives first."""
+        """Return ids and types of the longest beginnings of both texts that fit: the longer text is truncated first."""
         one, other = self._contents.encode(first), self._contents.encode(second)
         whole = self._contents.encode_pair(first, second)
         num_specials = len(whole.ids) - len(one) - len(other)
@@ -170,7 +173,7 @@ class TextPairs:
         return [whole.ids[index] for index in kept], [whole.type_ids[index] for index in kept]
 
     def _rendered(self, first: str, second: str, instruction: str | None, most: int | None) -> TextPair:
-        """As the template writes them. most: tokens that are left, by cutting the document; None: all."""
+        """Join by the template. most: tokens to keep, by truncating the document; None: all."""
         document = second
         for _ in range(MOST_CUTS):
             text = self._render(first, document, instruction)
@@ -197,7 +200,7 @@ class TextPairs:
 
 
 def _for_pairs(template: str | None) -> str:
-    """A template that writes queries and documents; empty for one that writes conversations."""
+    """Return a template that writes queries and documents; empty for one that writes conversations."""
     if template is None:
         return ""
     names_all = all(re.search(rf"""["']{role}["']""", template) for role in ROLES)
@@ -205,7 +208,7 @@ def _for_pairs(template: str | None) -> str:
 
 
 def _shares(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of each of two texts stay: the shorter one is only cut once both have half."""
+    """Return how many tokens of each of two texts stay: the shorter one is only truncated once both have half."""
     half = room // 2
     if first <= half:
         return first, min(second, room - first)
@@ -215,7 +218,7 @@ def _shares(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 def _find(ids: Sequence[int], part: Sequence[int], start: int) -> int:
-    """Where `part` stands in `ids`, from `start` on. Raises RequestError where it does not."""
+    """Return the index of `part` in `ids`, from `start` on. Raises RequestError if it does not occur."""
     wanted = list(part)
     last = min(len(ids) - len(wanted), start + MOST_SPECIALS)
     for index in range(start, last + 1):

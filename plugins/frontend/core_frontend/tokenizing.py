@@ -1,7 +1,7 @@
 """The tokenizer of a resolved configuration.
 
-Owns: the choice between the checkpoint's tokenizer, another one, and none; texts that are tokenized together.
-Called by: `LLM` and `AsyncEngine`.
+Owns: the choice between the checkpoint's tokenizer, another one, and none; texts that are tokenized together. Called
+by: `LLM` and `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ logger = logging.getLogger(__name__)
 
 
 def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | None:
-    """The tokenizer that the user named, else the checkpoint's, else None. Raises UserError when it cannot be read.
+    """Return the tokenizer that the user named, else the checkpoint's, else None. Raises UserError if it cannot be
+    read.
 
-    None too where the user wants none.
+    It is also None if the user wants none.
     """
     if model.skip_tokenizer:
         return None
@@ -37,7 +38,7 @@ def load_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer | N
 
 
 def tokens_beyond(tokenizer: Tokenizer, vocab_size: int) -> str:
-    """A sentence about tokens that the tokenizer has and the model has not; empty when there are none."""
+    """Return a sentence about tokens that the tokenizer has but the model does not; empty if there are none."""
     largest = tokenizer.largest_id
     if largest < vocab_size:
         return ""
@@ -48,10 +49,11 @@ def tokens_beyond(tokenizer: Tokenizer, vocab_size: int) -> str:
 
 
 def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokenizer:
-    """The same for a server, with the snapshot that its helper process will ask for: taking it later would hold up every
-    stream, now the engine is not there yet. Where the user wants no tokenizer, the one that refuses texts.
+    """Return the tokenizer of a server, with the snapshot that its helper process will need.
 
-    Raises UserError when there is none."""
+    Taking the snapshot later would hold up every stream; at this time the engine is not there yet. If the user wants no
+    tokenizer, it is the one that refuses texts. Raises UserError if there is none.
+    """
     tokenizer = Tokenizer.absent() if model.skip_tokenizer else load_tokenizer(source, model)
     if tokenizer is None:
         raise UserError(
@@ -63,7 +65,7 @@ def load_shared_tokenizer(source: TokenizerSource, model: ModelConfig) -> Tokeni
 
 
 def tokenized_together(batch: list[PromptInput], tokenizer: Tokenizer | None) -> list[PromptInput]:
-    """Texts as their tokens, which uses all threads of the tokenizer; other prompts stay as they are."""
+    """Replace texts by their tokens, with all threads of the tokenizer; other prompts are left as they are."""
     texts = [prompt for prompt in batch if isinstance(prompt, str)]
     if tokenizer is None or len(texts) < 2:
         return batch

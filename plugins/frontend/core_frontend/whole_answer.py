@@ -1,8 +1,7 @@
-"""Whole answers to conversations with tools, taken apart.
+"""Parsing of whole answers to conversations with tools.
 
 Owns: the plan for such answers, and `AnswerParts` from a finished choice. Never does: know streams (the server's
-`AnswerParser` does).
-Called by: `LLM.chat`.
+`AnswerParser` does). Called by: `LLM.chat`.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ def tool_plan(
     template: ChatTemplate,
     served: AnswerFormat,
 ) -> AnswerPlan:
-    """The plan for new answers. Raises RequestError.
+    """Return the plan for new answers. Raises RequestError.
 
-    Without a format the answers stay as they are: no tool may be called, or it is not known how the model writes calls.
+    Without a format the answers are not parsed: no tool may be called, or the model's form of calls is unknown.
     """
     plain = [dict(tool) if isinstance(tool, Mapping) else tool for tool in tools]
     named = dict(choice) if isinstance(choice, Mapping) else choice
@@ -43,9 +42,9 @@ def tool_plan(
 
 
 def take_apart(completion: CompletionOutput, plan: AnswerPlan, prompt_tail: str, *, keeps_specials: bool) -> None:
-    """Fill `parts` of a finished choice, whose text has its special tokens and tells where they are.
+    """Fill `parts` of a finished choice, whose text has its special tokens and their positions.
 
-    prompt_tail: what the template wrote at the end of the prompt.
+    prompt_tail: the text that the template wrote at the end of the prompt.
     keeps_specials: whether special tokens stay in `text`.
     """
     if plan.format is None:
@@ -81,7 +80,7 @@ def take_apart(completion: CompletionOutput, plan: AnswerPlan, prompt_tail: str,
 
 
 def _without(text: str, spans: Sequence[Span]) -> str:
-    """The text without these parts of it."""
+    """Return the text without these parts of it."""
     kept: list[str] = []
     before = 0
     for start, end in spans:

@@ -1,1 +1,1 @@
-"""What the engine says about itself: metrics and logging."""
+"""Observers of the engine: metrics and logging."""

@@ -23,12 +23,12 @@ SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 MODEL = 'model_name="$model_name"'
 QUANTILES = (0.5, 0.9, 0.99)
 METRIC = re.compile(r"([a-z][a-z0-9_]*)\{([^}]*)\}")
-"""A metric in a query, and what is asked of its labels."""
+"""A metric in a query, and its label selectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One diagram.
+    """One diagram of the dashboard.
 
     unit:    Grafana's id of it.
     queries: name in the legend → expression, in which `NAME{}` stands for our metric of that name, of the chosen model.
@@ -40,7 +40,7 @@ class Panel:
 
 
 def _quantiles(name: str) -> dict[str, str]:
-    """Of a histogram, over the chosen time."""
+    """Return the quantile queries of a histogram, over the chosen time."""
     queries: dict[str, str] = {}
     for quantile in QUANTILES:
         rates = f"sum by (le) (rate({name}_bucket{{}}[$__rate_interval]))"
@@ -149,7 +149,7 @@ PANELS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
 
 
 def dashboard(prefix: str = PREFIX) -> dict[str, Any]:
-    """The dashboard, as Grafana imports it. prefix: of the metrics."""
+    """Return the dashboard in the form that Grafana imports. prefix: of the metrics."""
     panels: list[dict[str, Any]] = []
     y = 0
     for title, row in PANELS:
@@ -178,7 +178,7 @@ def dashboard(prefix: str = PREFIX) -> dict[str, Any]:
 
 
 def _expression(query: str, prefix: str) -> str:
-    """The query with the whole names of metrics, for the chosen model alone."""
+    """Return the query with the full names of metrics, for the chosen model only."""
 
     def whole(found: re.Match[str]) -> str:
         name, more = found.groups()

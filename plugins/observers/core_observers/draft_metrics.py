@@ -1,4 +1,5 @@
-"""Metrics of speculation: which drafts were right, what proposing took, how many drafts steps had, and why none.
+"""Metrics of speculation: accepted drafts, the time of proposing, the number of drafts in steps, and why there were
+none.
 
 Owns: those metric families, made at each scrape. Never does: measure. Called by: the collector of the server's metrics.
 """
@@ -22,7 +23,7 @@ BY_LABEL: Mapping[str, tuple[str, str]] = {
 
 
 def drafts(prefix: str, model_name: str, stats: SchedulerStats) -> Iterator[Metric]:
-    """The families; none without speculation."""
+    """Yield the families; none without speculation."""
     if stats.spec_off:
         text = "1 with the reason once the proposer was switched off."
         off = GaugeMetricFamily(f"{prefix}spec_decode_off", text, labels=("model_name", "reason"))

@@ -1,4 +1,4 @@
-"""Metrics of the KV cache: its configuration, and how long blocks stay.
+"""Metrics of the KV cache: its configuration, and the residency of blocks.
 
 Owns: those metric families, made at each scrape. Never does: measure. Called by: the collector of the server's metrics.
 """
@@ -16,11 +16,11 @@ from core_kv_connectors.kv_residency import RESIDENCY_BUCKETS, RESIDENCY_METRICS
 
 BOUNDLESS = "+Inf"
 HIDDEN = ("groups", "events")
-"""Settings that are no plain values."""
+"""Settings that are not plain values."""
 
 
 def cache_info(prefix: str, model_name: str, cache: CacheConfig) -> Metric:
-    """A gauge of 1 with the settings as labels."""
+    """Return a gauge of 1 with the settings as labels."""
     labels = {"model_name": model_name}
     for name in cache.__struct_fields__:
         if name not in HIDDEN:
@@ -33,12 +33,12 @@ def cache_info(prefix: str, model_name: str, cache: CacheConfig) -> Metric:
 
 
 def residency(prefix: str, model_name: str, rows: list[list[float]]) -> Iterator[Metric]:
-    """The histograms that the engine counts; none when it does not."""
+    """Yield the histograms that the engine counts; none if it does not."""
     bounds = [str(float(bound)) for bound in RESIDENCY_BUCKETS]
     bounds.append(BOUNDLESS)
     for (name, text), row in zip(RESIDENCY_METRICS.items(), rows, strict=False):
         family = HistogramMetricFamily(prefix + name, text, labels=("model_name",))
-        # The row ends with the sum of all values, for which there is no bound.
+        # The last entry of the row is the sum of all values and has no bound.
         cumulative = itertools.accumulate(row[:-1])
         buckets = list(zip(bounds, cumulative, strict=True))
         family.add_metric((model_name,), buckets, row[-1])

@@ -13,11 +13,11 @@ from prometheus_client.metrics_core import Metric
 from core.api.messages import SchedulerStats
 
 STATES = {"awake": 0, "weights_offloaded": 1, "discard_all": 2}
-"""vLLM's names of the states, and the level of sleep that each is."""
+"""vLLM's names of the states, and the sleep level of each."""
 
 
 def lifecycle(prefix: str, model_name: str, stats: SchedulerStats) -> Iterator[Metric]:
-    """Whether it sleeps, whether it pauses, and which weights it has."""
+    """Yield whether the engine sleeps, whether it is paused, and its weight version."""
     text = "Whether the engine is in this state: awake, asleep with its weights in a file, asleep without them."
     sleeping = GaugeMetricFamily(prefix + "engine_sleep_state", text, labels=("model_name", "sleep_state"))
     for state, level in STATES.items():

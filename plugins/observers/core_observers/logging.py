@@ -1,7 +1,8 @@
-"""The log of processes that users or clients talk to.
+"""The log of processes with direct users or clients.
 
-Owns: the libraries of a server that log as it does, and the filter of its access log. Never does: format (`core.logging_setup`
-does). Called by: the command line and the server, once each; a library user configures `logging` as usual.
+Owns: the libraries of a server that log in the server's form, and the filter of its access log. Never does: format
+(`core.logging_setup` does). Called by: the command line and the server, once each; a library user configures `logging`
+as usual.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from core import logging_setup
 from core_observers.page_looks import PageLooks
 
 SERVER_LIBRARIES = ("asyncio", "uvicorn.error", "uvicorn.access", "opentelemetry")
-"""Loggers of what a server's process uses besides; their levels are theirs."""
+"""Loggers of the libraries that a server's process uses; their levels are left unchanged."""
 
 
 def setup_logging(
@@ -24,5 +25,7 @@ def setup_logging(
     libraries: Sequence[str] = (),
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """As `core.logging_setup.setup_logging`, without lines about the page's own requests that went well."""
+    """Set up logging as `core.logging_setup.setup_logging` does, but drop lines about the page's own successful
+    requests.
+    """
     logging_setup.setup_logging(level, process, libraries, config, [PageLooks()])

@@ -1,5 +1,7 @@
-"""What is measured of an event loop's callbacks, as metrics. Owns: their names. Never does: measure. Called by: the server,
-with --max-callback-ms."""
+"""Metrics of an event loop's callbacks.
+
+Owns: their names. Never does: measure. Called by: the server, with --max-callback-ms.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,14 @@ from prometheus_client.registry import Collector
 
 
 class Measured(Protocol):
-    """num_slow: callbacks over the limit. longest_s: seconds of processor time of the longest one."""
+    """The measurements of a loop. num_slow: callbacks over the limit. longest_s: CPU seconds of the longest one."""
 
     num_slow: int
     longest_s: float
 
 
 class LoopCollector(Collector):
-    """Turns the state of a watch into metrics at each scrape."""
+    """A collector that turns the state of a watch into metrics at each scrape."""
 
     def __init__(self, prefix: str, model_name: str, watch: Measured) -> None:
         self._prefix = prefix
@@ -27,7 +29,7 @@ class LoopCollector(Collector):
         self._watch = watch
 
     def collect(self) -> Iterable[Metric]:
-        """Both metrics."""
+        """Return both metrics; the collector is called at each scrape."""
         text = "Callbacks of the event loop that took longer than --max-callback-ms."
         counter = CounterMetricFamily(self._prefix + "slow_callbacks", text, labels=("model_name",))
         counter.add_metric(self._labels, self._watch.num_slow)

@@ -51,12 +51,13 @@ COUNTERS = {
 class ServerMetrics:
     """All metrics of one server, labelled with its model's name.
 
-    registry: of what this process counts; the scheduler's state comes before it.
-    tokens, times, sizes: of requests. ends: completions by how they ended. recovery: pauses after the death of an engine.
-    stats: gives the scheduler's latest state, read at each scrape.
+    registry: holds what this process counts; on the page, the scheduler's state comes before it.
+    tokens, times, sizes: of requests. ends: completions by how they ended. recovery: pauses after the death of an
+        engine.
+    stats: returns the scheduler's latest state, read at each scrape.
     cache: reported as `core:cache_config_info`.
     restarts: engines that were started because one had died, by cause.
-    vllm_names: whether each metric is there under vLLM's name, too.
+    vllm_names: whether each metric also has vLLM's name.
     """
 
     def __init__(
@@ -85,12 +86,12 @@ class ServerMetrics:
         self.sizes = RequestSizes(families)
 
     def share(self, number: int, ask_others: AskOthers) -> None:
-        """From now on this is process `number` of several, whose metrics are on the page, too."""
+        """Make this process number `number` of several; from now on the page includes the metrics of the others."""
         self._number = number
         self._ask_others = ask_others
 
     async def render(self) -> bytes:
-        """The state in Prometheus' text format."""
+        """Return the state in Prometheus' text format."""
         counted = self.registry.collect()
         if self._ask_others is not None:
             others = await self._ask_others()
@@ -102,7 +103,7 @@ class ServerMetrics:
 
 
 class _RestartCollector(Collector):
-    """Turns the log of restarts into a metric at each scrape."""
+    """A collector that turns the log of restarts into a metric at each scrape."""
 
     def __init__(self, model_name: str, restarts: Mapping[str, int]) -> None:
         self.model_name = model_name
@@ -117,7 +118,7 @@ class _RestartCollector(Collector):
 
 
 class _SchedulerCollector(Collector):
-    """Turns the scheduler's state into metrics at each scrape, so that a step costs nothing."""
+    """A collector that turns the scheduler's state into metrics at each scrape, so that a step costs nothing."""
 
     def __init__(self, model_name: str, stats: Callable[[], SchedulerStats], cache: CacheConfig | None) -> None:
         self.model_name = model_name

@@ -1,9 +1,9 @@
-"""Standard output and standard error for which nothing ever waits.
+"""Standard output and standard error that never block their writers.
 
-Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: choose what is written, or raise into
-the caller: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never an answer.
-Called by: `core serve` for the whole life of its process. (The engine process needs none of this: its output is a pipe that
-this process always reads.)
+Owns: `BestEffortStream` and its place as `sys.stdout` and `sys.stderr`. Never does: choose what is written, or raise
+into the caller: a full disk, a closed pipe or a reader that has stopped reading costs lines, which are counted, never
+an answer. Called by: `core serve` for the whole life of its process. (The engine process needs none of this: its output
+is a pipe that this process always reads.)
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from collections.abc import Iterator
 from typing import TextIO
 
 CAPACITY = 1 << 20
-"""Bytes that wait for a slow reader; output beyond them is left out."""
+"""Bytes that wait for a slow reader; output beyond them is dropped."""
 DRAIN_SECONDS = 1.0
-"""Longest time that the end of the process waits for its output to be written."""
+"""Maximum number of seconds that the end of the process waits for its output to be written."""
 
 
 class BestEffortStream(io.TextIOBase):
-    """A text stream over a file descriptor. `write` takes memory only; a daemon thread writes.
+    """A text stream over a file descriptor. `write` only stores the text in memory; a daemon thread writes it.
 
-    Once something can be written again, a line tells how many lines were left out.
+    Once writing works again, a line reports how many lines were dropped.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -35,34 +35,34 @@ class BestEffortStream(io.TextIOBase):
         self._changed = threading.Condition()
         self._waiting: list[bytes] = []
         self._held = 0  # bytes in `_waiting`
-        self._left_out = 0  # lines that came after the waiting ones and were dropped
+        self._left_out = 0  # lines dropped after the waiting ones
         self._busy = False
         threading.Thread(target=self._write_all, name="core-output", daemon=True).start()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the output."""
+        """Return the encoding of the output."""
         return "utf-8"
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """Characters without an encoding are escaped."""
+        """Return the error handler: characters without an encoding are escaped."""
         return "backslashreplace"
 
     def writable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def fileno(self) -> int:
-        """The descriptor underneath."""
+        """Return the descriptor underneath."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether a terminal shows it."""
+        """Whether the output is a terminal."""
         return os.isatty(self._descriptor)
 
     def write(self, text: str) -> int:
-        """Leave `text` to the thread; never waits, never raises because of anything outside of this process."""
+        """Queue `text` for the thread. Never waits, and never raises because of anything outside this process."""
         data = text.encode(self.encoding, self.errors)
         with self._changed:
             if self._held + len(data) > CAPACITY:
@@ -74,10 +74,10 @@ class BestEffortStream(io.TextIOBase):
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: see `drain`."""
+        """Do nothing: see `drain`."""
 
     def drain(self, timeout_s: float) -> None:
-        """Wait until all is written, at most `timeout_s` seconds."""
+        """Wait until everything is written, at most `timeout_s` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._waiting or self._busy), timeout_s)
 
@@ -93,11 +93,12 @@ class BestEffortStream(io.TextIOBase):
                 self._waiting = []
                 self._held = 0
                 self._left_out = 0
+                # Set within the lock: `drain` must not return between this and the write.
                 self._busy = True
             lost = self._put(data, lost) + left_out
 
     def _put(self, data: bytes, lost: int) -> int:
-        """Write; returns the number of lines lost so far that no line has told of."""
+        """Write; return the number of lines dropped so far that no line has reported."""
         try:
             if lost:
                 notice = b"(%d lines of this output were left out: they could not be written)\n" % lost
@@ -119,7 +120,7 @@ def _write(descriptor: int, data: bytes) -> None:
         try:
             num_written = os.write(descriptor, data)
             data = data[num_written:]
-        except BlockingIOError:  # somebody else made it non-blocking
+        except BlockingIOError:  # another process has made the descriptor non-blocking
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
             poll.poll()
@@ -127,7 +128,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def best_effort_output() -> Iterator[None]:
-    """Have `sys.stdout` and `sys.stderr` written by threads meanwhile; at the end they have a second for the rest."""
+    """Replace `sys.stdout` and `sys.stderr` by streams that threads write; at the end they have a second for the rest."""
     stdout = sys.stdout
     stderr = sys.stderr
     fast_stdout = _best_effort(stdout)
@@ -150,5 +151,5 @@ def _best_effort(stream: TextIO) -> TextIO:
         stream.flush()
     try:
         return BestEffortStream(stream.fileno())  # type: ignore[return-value]
-    except io.UnsupportedOperation:  # it is no file: somebody collects the output in memory
+    except io.UnsupportedOperation:  # no file: a program collects the output in memory
         return stream

@@ -1,6 +1,6 @@
-"""The page looks at the server every second; the access log is about others.
+"""The filter of the web page's own polling requests, every second, out of the access log.
 
-Owns: the rule which lines of the access log are looks of the page that went well. Never does: format. Called by:
+Owns: the rule which lines of the access log are successful polls of the page. Never does: format. Called by:
 `core_observers.logging`.
 """
 
@@ -10,14 +10,14 @@ import logging
 from typing import Final
 
 MARK: Final = "?look"
-"""How addresses end that the page asks for by itself, again and again."""
+"""The end of the addresses that the page polls by itself."""
 
 
 class PageLooks(logging.Filter):
-    """Lets all records pass but uvicorn's about such a request, unless it failed."""
+    """A filter that passes all records except uvicorn's about a successful poll."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` passes. uvicorn's arguments are client, method, path, version and status."""
+        """Return whether `record` passes. uvicorn's arguments are client, method, path, version and status."""
         if record.name != "uvicorn.access" or not isinstance(record.args, tuple) or len(record.args) != 5:
             return True
         _, method, path, _, status = record.args

@@ -16,7 +16,7 @@ TOKEN_SOURCES = ("local_compute", "local_cache_hit")
 
 
 class Families:
-    """Makes metrics in a registry, each labelled with the model's name. prefix: of their names."""
+    """The factory of metrics in a registry, each labelled with the model's name. prefix: of their names."""
 
     def __init__(self, registry: CollectorRegistry, prefix: str, model_name: str) -> None:
         self._registry = registry
@@ -24,23 +24,23 @@ class Families:
         self._model_name = model_name
 
     def counter(self, name: str, text: str) -> Counter:
-        """One that only grows."""
+        """Make a counter, which only grows."""
         family = Counter(self._prefix + name, text, ("model_name",), registry=self._registry)
         return family.labels(self._model_name)
 
     def counters(self, name: str, text: str, label: str, values: Sequence[str]) -> dict[str, Counter]:
-        """A family with a counter for each value of a label."""
+        """Make a family with a counter for each value of a label."""
         family = Counter(self._prefix + name, text, ("model_name", label), registry=self._registry)
         return {value: family.labels(self._model_name, value) for value in values}
 
     def histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
-        """One that counts values up to each of `buckets`."""
+        """Make a histogram with these bucket bounds."""
         family = Histogram(self._prefix + name, text, ("model_name",), registry=self._registry, buckets=tuple(buckets))
         return family.labels(self._model_name)
 
 
 class TokenCounts:
-    """Tokens of prompts, also by where their keys and values came from, and of answers."""
+    """Counters of prompt tokens, also by the source of their keys and values, and of answer tokens."""
 
     def __init__(self, families: Families) -> None:
         self.prompt = families.counter("prompt_tokens", "Prompt tokens of requests that began to run.")
@@ -55,7 +55,7 @@ class TokenCounts:
 
 
 class RequestTimes:
-    """Seconds: what clients see, and the phases of a request."""
+    """Histograms of seconds: the latencies that clients see, and the phases of a request."""
 
     def __init__(self, families: Families) -> None:
         histogram = families.histogram
@@ -82,7 +82,7 @@ class RequestTimes:
 
 
 class RequestSizes:
-    """Tokens of a request, and what it asks for."""
+    """Histograms of a request's tokens, and of its parameters."""
 
     def __init__(self, families: Families) -> None:
         histogram = families.histogram

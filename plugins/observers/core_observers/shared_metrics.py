@@ -1,9 +1,9 @@
 """Metrics of several processes on one page.
 
-Owns: families of samples as messages, and the page made of those of all processes. Never does: ask the processes.
-Called by: the server where there are several API processes.
+Owns: families of samples as messages, and the page made of those of all processes. Never does: query the processes.
+Called by: the server if there are several API processes.
 
-Each process has series of its own, labelled `api_process`: one that is started again begins at zero, which only its own
+Each process has series of its own, labelled `api_process`: a restarted process begins at zero, which only its own
 series show; queries add them up.
 """
 
@@ -37,11 +37,11 @@ class Family(msgspec.Struct, array_like=True):
 
 
 AskOthers = Callable[[], Awaitable[dict[int, list[Family]]]]
-"""Gives the metrics of all other processes."""
+"""A function that returns the metrics of all other processes, by their numbers."""
 
 
 def families(metrics: Iterable[Metric]) -> list[Family]:
-    """The metrics as messages."""
+    """Return the metrics as messages."""
     found: list[Family] = []
     for metric in metrics:
         samples = [Sample(each.name, dict(each.labels), each.value) for each in metric.samples]
@@ -50,14 +50,14 @@ def families(metrics: Iterable[Metric]) -> list[Family]:
 
 
 def page(*parts: Iterable[Metric]) -> bytes:
-    """Metrics in Prometheus' text format."""
+    """Return metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Given([metric for part in parts for metric in part]))
     return generate_latest(registry)
 
 
 def merged(by_process: Mapping[int, list[Family]]) -> Iterator[Metric]:
-    """The metrics of all processes, by their numbers; each sample says whose it is."""
+    """Yield the metrics of all processes; each sample is labelled with the number of its process."""
     metrics: dict[str, Metric] = {}
     for number, all_families in sorted(by_process.items()):
         for family in all_families:
@@ -69,7 +69,7 @@ def merged(by_process: Mapping[int, list[Family]]) -> Iterator[Metric]:
 
 
 class _Given(Collector):
-    """Metrics that are there already."""
+    """A collector of existing metrics."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics

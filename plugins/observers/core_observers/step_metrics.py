@@ -15,12 +15,13 @@ from core.api.messages import SchedulerStats
 from core_observers.step_sizes import STEP_BOUNDS
 
 REASONS = {"capacity": "num_for_room", "deferred": "num_deferred"}
-"""Why requests wait, and the field of the statistics that counts them: for room in the batch; for keys and values that are
-being loaded, or for a grammar."""
+"""The reason why requests wait, and the field of the statistics that counts them: for room in the batch; for keys and
+values that are being loaded, or for a grammar.
+"""
 
 
 def waiting(prefix: str, model_name: str, stats: SchedulerStats) -> Iterator[Metric]:
-    """The waiting requests by reason."""
+    """Yield the waiting requests by reason."""
     gauge = GaugeMetricFamily(
         prefix + "num_requests_waiting_by_reason", "Requests that wait, by reason.", labels=("model_name", "reason")
     )
@@ -30,7 +31,7 @@ def waiting(prefix: str, model_name: str, stats: SchedulerStats) -> Iterator[Met
 
 
 def sizes(prefix: str, model_name: str, row: list[int]) -> Iterator[Metric]:
-    """The histogram of steps; none before the first step."""
+    """Yield the histogram of steps; none before the first step."""
     if not row:
         return
     bounds = [str(float(bound)) for bound in STEP_BOUNDS]

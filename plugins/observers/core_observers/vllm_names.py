@@ -1,7 +1,7 @@
-"""Our metrics once more, under vLLM's own names.
+"""A second set of our metrics under vLLM's own names.
 
-Owns: the second name of each metric, and why some of vLLM's are not there. Never does: count. Called by: the page of metrics,
-where it is asked for.
+Owns: the second name of each metric, and why some of vLLM's are missing. Never does: count. Called by: the page of
+metrics, if that is enabled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 THEIRS = "vllm:"
 ENGINE = {"engine": "0"}
-"""A label that vLLM's metrics have, and its dashboards ask for."""
+"""A label that vLLM's metrics have, and that its dashboards query."""
 
 ABSENT: Mapping[str, str] = MappingProxyType(
     {
@@ -27,11 +27,11 @@ ABSENT: Mapping[str, str] = MappingProxyType(
         "request_num_preemptions": "`explain` in a request tells it of one answer; `num_preemptions_total` has the sum",
     }
 )
-"""Metrics of vLLM 0.30 that no server of ours has, without their prefix, and why."""
+"""Metrics of vLLM 0.30 that our servers do not have, without their prefix, and why."""
 
 
 def with_vllm_names(metrics: Iterable[Metric], prefix: str) -> Iterator[Metric]:
-    """All metrics, and behind each whose name begins with `prefix` the same with vLLM's prefix."""
+    """Yield all metrics; each one whose name begins with `prefix` is followed by a copy with vLLM's prefix."""
     for metric in metrics:
         yield metric
         if metric.name.startswith(prefix):

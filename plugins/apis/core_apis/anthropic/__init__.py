@@ -1,1 +1,1 @@
-"""The Messages API, in Anthropic's shape: bodies as chat requests, and answers written from events."""
+"""The Messages API of Anthropic: its bodies become chat requests, and its answers are written from answer events."""

@@ -1,7 +1,8 @@
-"""The blocks of one answer: begun, filled and ended by the answer's events, and put together from Anthropic's.
+"""The content blocks of one answer: opened, filled and closed by the answer's events, or assembled from Anthropic's
+events.
 
-Owns: which block is open, the order of its events, the arguments of a call as an object. Never does: the events around blocks.
-Called by: `core_apis.anthropic.writer`.
+Owns: which block is open, the order of its events, and the arguments of a call as an object. Never does: write the
+events around blocks. Called by: `core_apis.anthropic.writer`.
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ from core_apis.protocol.anthropic_answer import (
 from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallEnd, CallStart, ReasoningDelta, TextDelta
 
 UNREADABLE = "unreadable_arguments"
-"""The only argument of a call whose own are no JSON object: their text."""
+"""The single argument of a call whose arguments are not a JSON object; it holds their text."""
 
 
 class Blocks:
-    """The blocks of one answer, one after the other. num_calls: whole calls so far.
+    """The blocks of one answer, in order. num_calls: number of complete calls so far.
 
-    omits_thinking: of thinking there is only the signature, that of no text.
+    omits_thinking: whether a thinking block has only a signature, that of an empty text.
 
-    White space before a block belongs to none unless text follows: clients may not send blocks of nothing else back.
+    White space before a block belongs to a block only if text follows: clients may not send back blocks of nothing
+    else.
     """
 
     def __init__(self, *, omits_thinking: bool) -> None:
@@ -51,7 +53,7 @@ class Blocks:
         self._space = ""
 
     def add(self, event: AnswerEvent) -> list[MessagesEvent]:
-        """The events that follow from one of the answer's."""
+        """Return Anthropic's events for one event of the answer."""
         match event:
             case TextDelta(text):
                 return self._text(text)
@@ -66,7 +68,7 @@ class Blocks:
                 return self.close()
 
     def close(self) -> list[MessagesEvent]:
-        """The end of the block that is open, if one is."""
+        """Return the events that end the open block, if there is one."""
         self._space = ""
         if self._open is None:
             return []
@@ -94,13 +96,13 @@ class Blocks:
         return self._part(AnswerThinking("", ""), ThinkingPart(text))
 
     def _part(self, block: AnswerBlock, part: BlockPart) -> list[MessagesEvent]:
-        """More of the open block, or of a new one that begins as `block`."""
+        """Return the events that append a part to the open block, or to a new one that begins as `block`."""
         events = self._opened(block)
         events.append(BlockDelta(self._index, part))
         return events
 
     def _opened(self, block: AnswerBlock) -> list[MessagesEvent]:
-        """The events until a block of this type is open."""
+        """Return the events that are needed until a block of this type is open."""
         if self._open is type(block):
             return []
         return [*self.close(), *self._begin(block)]
@@ -115,7 +117,7 @@ class Blocks:
 
 
 def whole_blocks(events: Iterable[MessagesEvent]) -> list[AnswerBlock]:
-    """The blocks that these events make, as a client puts them together."""
+    """Assemble blocks from these events, as a client does."""
     blocks: list[AnswerBlock] = []
     arguments: list[str] = []
     for event in events:
@@ -145,7 +147,7 @@ def _extend(block: AnswerBlock, part: BlockPart) -> None:
 
 
 def arguments_object(text: str) -> dict[str, Any]:
-    """The arguments of a call as an object; of a call that was cut, as much as is certain."""
+    """Return the arguments of a call as an object; for a truncated call, only those that are certain."""
     if not text:
         return {}
     try:

@@ -1,6 +1,6 @@
-"""Content blocks of Anthropic's shape: checked, and as text.
+"""Content blocks in Anthropic's shape: their checks, and their text.
 
-Owns: which blocks may stand where, and how documents and search results read. Never does: make messages
+Owns: which blocks may appear where, and how documents and search results read. Never does: make messages
 (`core_apis.anthropic.conversation` does). Called by: that module.
 """
 
@@ -26,9 +26,10 @@ ONLY_TEXT: BlockTypes = {"text": TextBlock}
 
 
 def blocks(content: str | Sequence[dict[str, Any]], known: BlockTypes, place: str) -> list[tuple[str, Any]]:
-    """(place, block as one of the Structs `known`) for each block. place: of `content` in the request.
+    """Return `(place, block)` for each block, the block as one of the Structs `known`. place: of `content` in the
+    request.
 
-    Raises RequestError for a type that is not known and for a block that is not of its type's form.
+    Raises RequestError for an unknown type and for a block that does not have its type's form.
     """
     if isinstance(content, str):
         return [(place, TextBlock(content))]
@@ -52,12 +53,15 @@ def blocks(content: str | Sequence[dict[str, Any]], known: BlockTypes, place: st
 
 
 def text_of(content: str | Sequence[dict[str, Any]], known: BlockTypes, place: str) -> str:
-    """The text of all blocks, each on lines of its own."""
+    """Return the text of all blocks, each on lines of its own."""
     return "\n".join(block_text(block, where) for where, block in blocks(content, known, place))
 
 
 def block_text(block: TextBlock | DocumentBlock | SearchResultBlock, place: str) -> str:
-    """The text of one block, as the model reads it. Raises RequestError for documents that are not text, and citations."""
+    """Return the text of one block, as the model reads it.
+
+    Raises RequestError for documents that are not text, and citations.
+    """
     if isinstance(block, TextBlock):
         return block.text
     _check_citations(block.citations, place)
@@ -69,7 +73,7 @@ def block_text(block: TextBlock | DocumentBlock | SearchResultBlock, place: str)
 
 
 def result_text(content: str | Sequence[dict[str, Any]] | None, *, is_error: bool, place: str) -> str:
-    """The text of a tool's result; that of an error says so."""
+    """Return the text of a tool's result; the text of an error says that it is one."""
     text = text_of(content or "", RESULT_BLOCKS, place)
     return f"Error: {text}" if is_error else text
 
@@ -95,6 +99,6 @@ def _check_citations(citations: Citations | None, place: str) -> None:
 
 
 def _field(place: str) -> str:
-    """The field of the request in which a place is."""
+    """Return the top-level field of the request that contains a place."""
     head, _, _ = place.partition("[")
     return head.partition(".")[0]

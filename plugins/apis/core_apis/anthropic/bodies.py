@@ -1,7 +1,6 @@
 """The bodies of the Messages API.
 
-Owns: their rows and their steps, of which most are those of the chat request that means the same.
-Called by: `core_apis.apis`.
+Owns: their rows and their steps, most of which are those of the equivalent chat request. Called by: `core_apis.apis`.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _fields = json_of(dict[str, msgspec.Raw])
 
 
 def _decoded(decode: Callable[[Buffer], Any], data: Buffer) -> tuple[Any, list[str]]:
-    """A body, and the names of its fields that are tolerated. Raises RequestError."""
+    """Decode a body; return it with the names of its tolerated fields. Raises RequestError."""
     unknown = check_fields(_fields(data))
     return decode(data), unknown
 
 
 def _late_system(preparation: Preparation) -> bool:
-    """Whether the template shows system messages after others."""
+    """Whether the template renders system messages that follow other messages."""
     return shows_late_system(preparation.template)
 
 
 def prepare_messages(preparation: Preparation, asked: tuple[MessagesRequest, list[str]]) -> PreparedMessages:
-    """A body of /v1/messages, ready for the engine. Raises RequestError."""
+    """Prepare a body of /v1/messages for the engine. Raises RequestError."""
     body, unknown = asked
     request = chat_request(body, late_system=preparation.once(_late_system))
     served = preparation.settings.format
@@ -58,7 +57,10 @@ def prepare_messages(preparation: Preparation, asked: tuple[MessagesRequest, lis
 
 
 def count_tokens(preparation: Preparation, asked: tuple[CountTokensRequest, list[str]]) -> CountedTokens:
-    """The count for a body of /v1/messages/count_tokens, rendered and tokenized as a request is. Raises RequestError."""
+    """Count the tokens of a body of /v1/messages/count_tokens, rendered and tokenized like a request.
+
+    Raises RequestError.
+    """
     given, unknown = asked
     body = chat_request(given, late_system=preparation.once(_late_system))
     preparation.check_model(body.model)

@@ -1,7 +1,7 @@
-"""A body in Anthropic's shape as the chat request that means the same.
+"""Translation of a body in Anthropic's shape into the equivalent chat request.
 
-Owns: that translation, and refusing what has no counterpart. Never does: check what the chat request checks itself, render,
-or tokenize. Called by: `core_apis.preparation`.
+Owns: that translation, and refusing fields that have no counterpart. Never does: check what the chat request checks
+itself, render, or tokenize. Called by: `core_apis.preparation`.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ FIELD_NAMES: Mapping[str, str] = MappingProxyType(
         "user": "metadata.user_id",
     }
 )
-"""Where a chat request's field comes from here."""
+"""The field of Anthropic's body that each field of the chat request comes from, for error messages."""
 
 KNOWN = frozenset(MessagesRequest.__struct_fields__)
 
 EMPTY = (b"null", b"[]", b"{}")
-"""Values, as JSON, that ask for nothing."""
+"""JSON values that mean a field is not used."""
 
 THINKING = ("enabled", "adaptive", "disabled")
 DISPLAYS = (None, "summarized", "omitted")
@@ -61,7 +61,7 @@ _SYSTEM_MARK = "\ue000system\ue000"
 
 
 def check_fields(given: Mapping[str, msgspec.Raw]) -> list[str]:
-    """The names of a body's fields that are unknown. Raises RequestError for those that are refused, unless they are empty."""
+    """Return the names of a body's unknown fields. Raises RequestError for refused fields, unless they are empty."""
     unknown: list[str] = []
     for name, value in given.items():
         if name in REFUSED and bytes(value) not in EMPTY:
@@ -72,9 +72,9 @@ def check_fields(given: Mapping[str, msgspec.Raw]) -> list[str]:
 
 
 def shows_late_system(template: ChatTemplate) -> bool:
-    """Whether a template shows a system message that follows a user's message where it stands.
+    """Whether a template renders a system message in place when it follows a user's message.
 
-    Some refuse it, and some move it to the front, where each new one would change the whole prompt behind it.
+    Some templates refuse it, and some move it to the start, where each new one would change the whole prompt after it.
     """
     probe = [{"role": "user", "content": _USER_MARK}, {"role": "system", "content": _SYSTEM_MARK}]
     try:
@@ -87,7 +87,7 @@ def shows_late_system(template: ChatTemplate) -> bool:
 
 
 def chat_request(body: CountTokensRequest, *, late_system: bool) -> ChatRequest:
-    """The chat request. late_system: see `shows_late_system`. Raises RequestError."""
+    """Translate a body into a chat request. late_system: see `shows_late_system`. Raises RequestError."""
     chat = ChatRequest(
         model=body.model,
         messages=_messages(body, late_system=late_system),
@@ -112,12 +112,12 @@ def chat_request(body: CountTokensRequest, *, late_system: bool) -> ChatRequest:
 
 
 def omits_thinking(body: CountTokensRequest) -> bool:
-    """Whether the answer is to come without the text of its thinking."""
+    """Whether the answer comes without the text of its thinking."""
     return body.thinking is not None and body.thinking.display == "omitted"
 
 
 def thinking_budget(body: CountTokensRequest) -> int | None:
-    """Most tokens of thinking, or None. A model that does not think keeps to any."""
+    """Return the maximum number of thinking tokens, or None. A model that does not think satisfies any limit."""
     thinking = body.thinking
     return thinking.budget_tokens if thinking is not None and thinking.type == "enabled" else None
 
@@ -133,7 +133,7 @@ def _messages(body: CountTokensRequest, *, late_system: bool) -> list[Message]:
 
 
 def _first_with_thinking(body: CountTokensRequest) -> int:
-    """The index of the first message whose thinking is kept."""
+    """Return the index of the first message whose thinking is kept."""
     keep = _kept_turns(body.context_management)
     if keep is None:
         return 0
@@ -144,7 +144,7 @@ def _first_with_thinking(body: CountTokensRequest) -> int:
 
 
 def _kept_turns(management: ContextManagement | None) -> int | None:
-    """How many of the last answers keep their thinking; None: all of them."""
+    """Return how many of the last answers keep their thinking; None: all of them."""
     kept: int | None = None
     for edit in management.edits if management is not None else ():
         if edit.type != CLEAR_THINKING:
@@ -168,7 +168,7 @@ def _kept_turns(management: ContextManagement | None) -> int | None:
 
 
 def _effort(body: CountTokensRequest) -> str | None:
-    """How much to think, by the chat API's name."""
+    """Return the reasoning effort, by the chat API's name."""
     if body.thinking is not None:
         _check_thinking(body.thinking)
         if body.thinking.type == "disabled":

@@ -1,7 +1,7 @@
-"""The messages of a conversation in Anthropic's shape as messages in the chat API's shape.
+"""Translation of a conversation in Anthropic's shape into messages in the chat API's shape.
 
-Owns: that translation: turns that follow each other with the same role become one, results of tools become messages, thinking
-becomes reasoning. Never does: look at other fields. Called by: `core_apis.anthropic.chat`.
+Owns: that translation: consecutive turns of the same role become one, tool results become messages, thinking becomes
+reasoning. Never does: look at other fields. Called by: `core_apis.anthropic.chat`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from core_apis.protocol.anthropic import (
 from core_apis.protocol.messages import Message
 
 ACCOUNTING = "x-anthropic-billing-header:"
-"""Begins a block of the system prompt that Claude Code adds for accounting. It is no instruction, and it differs from session
-to session, so that no prefix would ever be found in the cache: it is left out."""
+"""Prefix of a system-prompt block that Claude Code adds for accounting.
+
+The block is no instruction, and it differs from session to session, so no prefix would ever hit the cache. It is left
+out.
+"""
 
 
 class ChatMessages:
-    """Takes turns in their order and makes `messages` of them.
+    """Builder of the chat API's `messages` from turns in order.
 
-    late_system: whether the template shows a system message where it stands; else it becomes a part of the user's turn.
+    late_system: whether the template renders a system message in place; else it becomes a part of the user's turn.
     """
 
     def __init__(self, *, late_system: bool) -> None:
@@ -41,7 +44,7 @@ class ChatMessages:
         self._tool_names: dict[str, str] = {}
 
     def system(self, content: str | Sequence[dict[str, Any]], place: str) -> None:
-        """Instructions."""
+        """Add the content of a system prompt or system message."""
         texts = [block.text for _, block in blocks(content, ONLY_TEXT, place)]
         kept = [text for text in texts if text and not text.startswith(ACCOUNTING)]
         text = "\n\n".join(kept)
@@ -54,7 +57,7 @@ class ChatMessages:
             self._add_text("user", f"<system>\n{text}\n</system>")
 
     def turn(self, turn: Turn, place: str, *, keeps_thinking: bool) -> None:
-        """One message of the request. Raises RequestError."""
+        """Add one message of the request. Raises RequestError."""
         if turn.role not in BLOCKS:
             raise RequestError(
                 f"{place}.role is {turn.role!r}; expected one of: {', '.join(BLOCKS)}.{nearest(turn.role, BLOCKS)}",
@@ -102,7 +105,7 @@ class ChatMessages:
                 case ToolUseBlock():
                     calls.append(self._call(block))
                 case RedactedThinkingBlock():
-                    pass  # another provider's, and unreadable
+                    pass  # written by another provider, and unreadable
         self._add_answer(text, reasoning, calls)
 
     def _call(self, block: ToolUseBlock) -> dict[str, Any]:

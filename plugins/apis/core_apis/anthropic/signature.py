@@ -1,11 +1,11 @@
-"""The signatures of thinking blocks: a checksum of the text.
+"""Signatures of thinking blocks: a checksum of the text.
 
-Owns: making and judging them. Never does: keep a secret. Called by: the writer of /v1/messages and the translation of its
-bodies.
+Owns: making and checking them. Never does: keep a secret. Called by: the writer of /v1/messages and the translation of
+its bodies.
 
-A checksum is enough: clients may write whatever they like into a prompt, reasoning included, so there is nothing to protect.
-It tells text of ours from that of other providers, and changed text from unchanged. It needs no key, so it holds after a
-restart and on every replica.
+A checksum is enough: clients may write anything into a prompt, reasoning included, so there is nothing to protect. It
+distinguishes our text from that of other providers, and changed text from unchanged text. It needs no key, so it
+remains valid after a restart and on every replica.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DIGEST_CHARACTERS = 32
 
 
 def signature(thinking: str) -> str:
-    """The signature of a text."""
+    """Return the signature of a text: the prefix `OURS`, and a checksum."""
     data = thinking.encode("utf-8", "surrogatepass")
     digest = hashlib.sha256(data).hexdigest()
     return OURS + digest[:DIGEST_CHARACTERS]
 
 
 def is_ours(thinking: str, given: str, place: str) -> bool:
-    """Whether this server, or one like it, wrote `thinking`. Raises RequestError when the text was changed since.
+    """Whether this server, or one like it, wrote `thinking`. Raises RequestError if the text has been changed since.
 
     place: of the block in the request, for the error.
     """

@@ -1,4 +1,4 @@
-"""Tools and the choice among them, in Anthropic's shape, as the chat API's.
+"""Translation of tools and the choice among them from Anthropic's shape into the chat API's.
 
 Owns: that translation, and refusing tools that no client runs. Never does: check what the chat request checks itself.
 Called by: `core_apis.anthropic.chat`.
@@ -14,11 +14,11 @@ from core.api.errors import RequestError, nearest
 from core_apis.protocol.anthropic import Tool, ToolChoice
 
 TOOL_CHOICES: Mapping[str, str] = MappingProxyType({"auto": "auto", "any": "required", "none": "none"})
-"""Anthropic's names of choices and the chat API's."""
+"""The chat API's name for each of Anthropic's tool choices."""
 
 
 def chat_tool(tool: Tool, place: str) -> dict[str, Any]:
-    """A tool in the chat API's shape. Raises RequestError for tools that the client does not run.
+    """Translate a tool into the chat API's shape. Raises RequestError for tools that the client does not run.
 
     place: of the tool in the request.
     """
@@ -53,7 +53,7 @@ def chat_tool(tool: Tool, place: str) -> dict[str, Any]:
 
 
 def chat_tool_choice(choice: ToolChoice) -> Any:
-    """A choice in the chat API's shape. Raises RequestError."""
+    """Translate a tool choice into the chat API's shape. Raises RequestError."""
     if choice.type == "tool":
         if not choice.name:
             raise RequestError("tool_choice is of type 'tool' without a name; say which one.", param="tool_choice")

@@ -1,4 +1,4 @@
-"""Turns the events of an answer into Anthropic's: blocks, their parts, the ending.
+"""Conversion of an answer's events into Anthropic's: blocks, their parts, the ending.
 
 Owns: the order of events, stop reasons, usage. Never does: parse a model's text (`AnswerParser` does), or run anything.
 Called by: the pipeline, through the row of `core_apis.routes.messages`.
@@ -44,22 +44,22 @@ STOP_REASONS: Mapping[str, str] = MappingProxyType(
         "length": "max_tokens",
     }
 )
-"""The engine's reasons by Anthropic's names, before looking closer."""
+"""Anthropic's name of each finish reason of the engine, before the cases that need a closer look."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def event_bytes(event: MessagesEvent) -> bytes:
-    """An event as it is sent."""
+    """Serialize an event for the stream."""
     name = str(event.__struct_config__.tag)
     return b"event: " + name.encode() + b"\ndata: " + _encode(event) + b"\n\n"
 
 
 class MessagesWriter:
-    """One for each HTTP request.
+    """The writer of the answer to one HTTP request.
 
     answer_id: `msg_...`.
-    prepared: as it was prepared.
+    prepared: the prepared request.
     """
 
     def __init__(self, prepared: PreparedMessages, answer_id: str) -> None:
@@ -70,11 +70,11 @@ class MessagesWriter:
         self._completion_tokens = 0
 
     def opening(self, output: RequestOutput) -> MessageStart:
-        """The first event. output: the first one that will follow."""
+        """Return the first event. output: the first output that will follow."""
         return MessageStart(self._answer(output, [], None))
 
     def news(self, output: RequestOutput) -> list[MessagesEvent]:
-        """The events that `output` adds, with the last ones when it ends the answer."""
+        """Return the events that `output` adds, including the final ones if it ends the answer."""
         (completion,) = output.outputs
         self._completion_tokens += len(completion.token_ids)
         events: list[MessagesEvent] = []
@@ -91,7 +91,7 @@ class MessagesWriter:
         return events
 
     def whole(self, output: RequestOutput) -> MessagesAnswer:
-        """The answer in the final `output`."""
+        """Return the whole answer for the final `output`."""
         (completion,) = output.outputs
         events = self.news(output)
         answer = self._answer(output, whole_blocks(events), self._ended(completion))
@@ -99,7 +99,7 @@ class MessagesWriter:
         return answer
 
     def _tell(self, answer: MessagesAnswer | MessageDelta, output: RequestOutput) -> None:
-        """What was asked for besides. output: the last one."""
+        """Set the optional fields that the client requested (explanation, timings). output: the last one."""
         if output.explain is not None:
             answer.explain = output.explain
         if self.prepared.chat.body.timings:
@@ -128,7 +128,10 @@ class MessagesWriter:
         )
 
     def _ended(self, completion: CompletionOutput) -> Ending:
-        """How a finished completion ended. Raises RequestError (503) for a pause, GenerationError for any other early end."""
+        """Return how a finished completion ended.
+
+        Raises RequestError (503) for a pause, GenerationError for any other early end.
+        """
         if completion.finish_reason == "abort":
             raise ended_early()
         reason = STOP_REASONS.get(completion.finish_reason or "")
@@ -137,7 +140,8 @@ class MessagesWriter:
         stop_sequence: str | None = None
         says = completion.stop_reason
         if isinstance(says, str) and reason == "max_tokens":
-            reason = "model_context_window_exceeded"  # the engine says what was full, which is no stop sequence
+            # The engine reports which buffer was full; that is no stop sequence.
+            reason = "model_context_window_exceeded"
         elif isinstance(says, str):
             reason = "stop_sequence"
             stop_sequence = says
@@ -149,7 +153,7 @@ class MessagesWriter:
 
     @property
     def _filled_context(self) -> bool:
-        """Whether the answer has all the tokens that there was room for, and more were asked for."""
+        """Whether the answer used all the room in the context while more tokens were requested."""
         room = self.prepared.chat.params.max_tokens or 0
         return self._completion_tokens >= room and room < self.prepared.max_tokens
 
@@ -161,12 +165,12 @@ class MessagesReply:
         self._writer = MessagesWriter(prepared, answer_id)
 
     async def whole(self, outputs: Outputs) -> Response:
-        """As in `Answer`. A long answer is written in a thread."""
+        """Return the whole answer, as in `Answer`. A long one is serialized in a thread."""
         final = await final_output(outputs)
         return await written(final, lambda: json_response(self._writer.whole(final)))
 
     async def events(self, first: PromptOutput, outputs: Outputs) -> AsyncGenerator[bytes, None]:
-        """As in `Answer`."""
+        """Yield the events of a streamed answer, as in `Answer`."""
         async with aclosing(outputs):
             yield event_bytes(self._writer.opening(first[1]))
             item: PromptOutput | None = first

@@ -1,1 +1,1 @@
-"""Streams and responses that outlive their connections and the server, by means of the journal (`core_apis.journal`)."""
+"""Streams and responses that outlive their connections and the server, stored in the journal (`core_apis.journal`)."""

@@ -1,9 +1,9 @@
-"""The ids of events, by which a client says how far it has read.
+"""Ids of events, with which a client states how far it has read.
 
 Owns: their form, and reading them from a request. Never does: look anything up. Called by: streams, runs and routes.
 
-An id is ANSWER:EPOCH:NUMBER: the id of the answer, the journal's epoch in which the event was sent, and the number of the event
-within the stream, from 0 on. Every number has one event, but only the epoch tells whether it was sent by this server.
+An id is ANSWER:EPOCH:NUMBER: the id of the answer, the journal's epoch in which the event was sent, and the number of
+the event within the stream, from 0. A number identifies the event; only the epoch says whether this server sent it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from core.api.errors import RequestError
 
 HEADER = "last-event-id"
 LONGEST = 400
-"""Characters."""
+"""Maximum length of an id in characters."""
 LARGEST = 2**31
 
 
 @dataclass(frozen=True, slots=True)
 class EventId:
-    """One event. answer_id: of the answer that it is part of."""
+    """The id of one event. answer_id: of the answer that it is part of."""
 
     answer_id: str
     epoch: int
@@ -31,13 +31,13 @@ class EventId:
 
 
 def with_ids(answer_id: str, epoch: int, first: int, events: Iterable[bytes]) -> list[bytes]:
-    """Events with a line for their id. first: number of the first one."""
+    """Return events with an `id` line each. first: number of the first one."""
     prefix = f"id: {answer_id}:{epoch}:".encode()
     return [b"%s%d\n%s" % (prefix, number, event) for number, event in enumerate(events, start=first)]
 
 
 def last_event_id(request: Request) -> EventId | None:
-    """The last event that the client of a request has read, if it says so. Raises RequestError."""
+    """Return the last event that the client has read, if the request names one. Raises RequestError."""
     given = request.headers.get(HEADER)
     if not given:
         return None

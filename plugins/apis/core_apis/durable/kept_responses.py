@@ -1,6 +1,7 @@
-"""Responses as the journal keeps them once they have ended.
+"""The journal's form of responses that have ended.
 
-Owns: that form, and who asks the journal to keep them. Never does: know the store. Called by: the store, runs, `restoring`.
+Owns: that form, and `ResponseKeeper`, which asks the journal to store them. Never does: know the store. Called by: the
+store, runs, `restoring`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ logger = logging.getLogger("core_apis")
 class KeptResponse(msgspec.Struct, array_like=True):
     """A response that has ended; fields as in `StoredResponse`.
 
-    items, output: lists in JSON. item_ids: of both, in this order. events: a compressed list; None: it has none.
+    items, output: lists in JSON. item_ids: ids of both, in this order. events: a compressed list; None: it has none.
     """
 
     previous: str | None
@@ -47,14 +48,14 @@ _decode_events = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class ResponseKeeper:
-    """Keeps the responses of one server. Called by the store and by runs."""
+    """Writer of the ended responses of one server to the journal. Called by the store and by runs."""
 
     def __init__(self, journal: Journal, key_digests: KeyDigests) -> None:
         self._journal = journal
         self._key_digests = key_digests
 
     def keep(self, entry: StoredResponse) -> None:
-        """Keep a response that has ended."""
+        """Store a response that has ended."""
         ended = kept_response(entry, self._key_digests.digest(entry.tenant))
         if entry.journaled is None:
             entry.journaled = self._journal.keep(ended)
@@ -62,13 +63,13 @@ class ResponseKeeper:
             entry.journaled.ended(ended)
 
     def forget(self, entry: StoredResponse) -> None:
-        """Keep nothing of a response."""
+        """Remove a response from the journal."""
         if entry.journaled is not None:
             entry.journaled.dropped()
 
 
 def kept_response(entry: StoredResponse, digest: bytes) -> Ended:
-    """An entry of the store, which has ended. digest: of its tenant."""
+    """Return the journal's form of a store entry that has ended. digest: of its tenant."""
     events = None if entry.log is None else zlib.compress(_encode(entry.log.events), 1)
     kept = KeptResponse(
         previous=entry.previous,
@@ -83,7 +84,7 @@ def kept_response(entry: StoredResponse, digest: bytes) -> Ended:
 
 
 def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
-    """The entry again; None for a form that this version does not know."""
+    """Return the store entry again; None for a form that this version does not know."""
     try:
         kept = _decode(ended.kept)
         events = None if kept.events is None else _decode_events(zlib.decompress(kept.events))
@@ -111,7 +112,7 @@ def restored_response(ended: Ended, tenant: Tenant) -> StoredResponse | None:
 
 
 def _listed(items: Iterable[KeptItem]) -> bytes:
-    """Items as a list in JSON."""
+    """Return items as a list in JSON."""
     return b"[" + b",".join(item.data for item in items) + b"]"
 
 

@@ -1,4 +1,4 @@
-"""Whose an entry of the journal is, in a form that outlives the order of API keys and tells nobody the keys.
+"""Owners of journal entries, in a form that does not depend on the order of API keys and does not reveal the keys.
 
 Owns: `KeyDigests`. Never does: check keys (`core_apis.authentication` does). Called by: `core_apis.durable`.
 """
@@ -15,7 +15,10 @@ NOBODY = b""
 
 
 class KeyDigests:
-    """Of the tenants of one server. salt: of the journal. keys: in their order. needs_key: whether every request has one."""
+    """The digests of the tenants of one server.
+
+    salt: of the journal. keys: in order. needs_key: whether every request has one.
+    """
 
     def __init__(self, salt: bytes, keys: Sequence[str], *, needs_key: bool) -> None:
         self._digests: dict[Tenant, bytes] = {number: _digest(salt, key) for number, key in enumerate(keys)}
@@ -24,15 +27,15 @@ class KeyDigests:
         self._numbers = {digest: tenant for tenant, digest in self._digests.items()}
 
     def digest(self, tenant: Tenant) -> bytes:
-        """What the journal calls a tenant."""
+        """Return the journal's name of a tenant."""
         return self._digests[tenant]
 
     def knows(self, digest: bytes) -> bool:
-        """Whether it is one of this server's tenants."""
+        """Whether the digest belongs to one of this server's tenants."""
         return digest in self._numbers
 
     def tenant(self, digest: bytes) -> Tenant:
-        """The tenant of a known digest."""
+        """Return the tenant of a known digest."""
         return self._numbers[digest]
 
 

@@ -1,4 +1,4 @@
-"""What the tokens of a request depend on besides the request.
+"""Everything besides the request that its tokens depend on.
 
 Owns: `origin_of`. Never does: compare. Called by: `DurableStreams`.
 """
@@ -14,10 +14,11 @@ from core.kv.fingerprint import files_digest
 
 
 def origin_of(model: ModelConfig, numerics: str) -> str:
-    """A digest of the model, its weight files and the engine's numerics: where it differs, an answer cannot be continued.
+    """Return a digest of the model, its weight files and the engine's numerics. If it differs, an answer cannot be
+    continued.
 
-    Of each weight file the name, the size, the time of its last change and samples count. The length of the context is not
-    part of it: a request that no longer fits is refused as any other.
+    Each weight file contributes its name, size, modification time and samples of its content. The context length is not
+    included: a request that no longer fits is refused like any other.
     """
     facts = [
         model.model,

@@ -1,7 +1,7 @@
-"""Events that wait for readers, but not for ever.
+"""Events that wait for readers for a limited time.
 
-Owns: `PatientLog`: who reads, and what happens when nobody does for a while. Never does: make events.
-Called by: streams and responses that outlive their connections.
+Owns: `PatientLog`: its readers, and the action when it has had none for a while. Never does: make events. Called by:
+streams and responses that outlive their connections.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from core_apis.responses.event_log import EventLog
 
 
 class PatientLog(EventLog):
-    """patience_s: seconds without a reader until `on_deserted` is called; from now on."""
+    """An event log with a time limit on having no reader.
+
+    patience_s: seconds without a reader, from now on, until `on_deserted` is called.
+    """
 
     def __init__(self, patience_s: float, on_deserted: Callable[[], None]) -> None:
         super().__init__()
@@ -25,12 +28,12 @@ class PatientLog(EventLog):
         self._wait()
 
     def close(self) -> None:
-        """As for others; nobody is waited for any more."""
+        """Close the log as in `EventLog`, and stop the timer."""
         super().close()
         self._stop_waiting()
 
     async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
-        """As for others."""
+        """Yield the events from `start` on, as in `EventLog`, and count as a reader meanwhile."""
         self._num_readers += 1
         self._stop_waiting()
         try:

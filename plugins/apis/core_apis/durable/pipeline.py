@@ -1,7 +1,8 @@
-"""The way of requests in a server with a journal: streams and responses may outlive their connections, and the server.
+"""The request pipeline of a server with a journal: streams and responses may outlive their connections, and the server.
 
-Owns: `DurablePipeline`, which adds to the plain way what a journal needs, and `RecordedRun`. Never does: write to the disk (the
-journal does), or answer anything in another form than the plain way. Called by: `core_apis.app` (builds), `restoring`.
+Owns: `DurablePipeline`, which adds the journal to the plain pipeline, and `RecordedRun`. Never does: write to the disk
+(the journal does), or answer anything in another form than the plain pipeline. Called by: `core_apis.app` (builds),
+`restoring`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from core_frontend.request_terms import RequestTerms
 
 
 class RecordedRun(PromptRun):
-    """A run whose outputs are kept. recorder: keeps what the prompts get, and knows what they have got already."""
+    """A run whose outputs are recorded.
+
+    recorder: records the outputs of the prompts, and knows those recorded earlier.
+    """
 
     def __init__(
         self,
@@ -50,12 +54,12 @@ class RecordedRun(PromptRun):
         self.recorder = recorder
 
     async def first(self, receive: Receive) -> PromptOutput:
-        """As for others; what fails before the first output is not kept."""
+        """Return the first output, as in `PromptRun`; a run that fails before it is not kept."""
         try:
             first = await super().first(receive)
             await self.recorder.log.accepted()
         except EngineDeadError:
-            raise  # the next server goes on
+            raise  # the next server continues the run
         except BaseException:
             await self.outputs.aclose()
             self.recorder.log.dropped()
@@ -63,15 +67,17 @@ class RecordedRun(PromptRun):
         return first
 
     async def accepted(self) -> None:
-        """As for others. What is to outlive the server is on disk before the client hears of it."""
+        """Wait until the request is on disk: what is to outlive the server is stored before the client hears of it."""
         await self.recorder.log.accepted()
 
     def terms(self, index: int) -> RequestTerms:
-        """As for others, with the recorder of the prompt."""
+        """Return the terms of one prompt, as in `PromptRun`, with the prompt's recorder."""
         return replace(super().terms(index), recorder=self.recorder.part(index))
 
     async def merged(self, runs: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[PromptOutput, None]:
-        """As for others; several prompts in the order in which they were recorded."""
+        """Merge the outputs of all prompts, as in `PromptRun`; several prompts in the order in which they were
+        recorded.
+        """
         outputs = super().merged(runs)
         if len(runs) > 1:
             outputs = self.recorder.in_order(outputs)
@@ -82,13 +88,13 @@ class RecordedRun(PromptRun):
 
 
 class DurablePipeline(Pipeline):
-    """The way of a server with a journal."""
+    """The request pipeline of a server with a journal."""
 
     def __init__(self, streams: DurableStreams) -> None:
         self.streams = streams
 
     async def serve(self, context: ServingContext, request: Request, exchange: Exchange) -> Response:
-        """As without a journal, or the rest of the stream whose last event the client names."""
+        """Serve as `Pipeline` does, or send the rest of the stream after the last event that the client names."""
         last = last_event_id(request) if exchange.lasts else None
         if last is None:
             return await super().serve(context, request, exchange)
@@ -96,7 +102,10 @@ class DurablePipeline(Pipeline):
         return EventStream(events, done=b"")
 
     def run(self, call: Call, kind: str, answer_id: str, created: int, *, lasts: bool) -> PromptRun:
-        """As without a journal, recorded where it lasts. Raises RequestError (503) when that cannot be."""
+        """Return the run as `Pipeline` does, recorded if it lasts.
+
+        Raises RequestError (503) if it cannot be recorded.
+        """
         if not lasts:
             return super().run(call, kind, answer_id, created, lasts=False)
         user = call.user
@@ -105,7 +114,7 @@ class DurablePipeline(Pipeline):
         return RecordedRun(call.context, call.runs, answer_id, user, call.arrival, recorder)
 
     async def stream(self, call: Call, exchange: Exchange, answer: Answer, run: PromptRun) -> Response:
-        """As without a journal; a recorded one runs on when its client goes."""
+        """Stream as `Pipeline` does; a recorded run continues when its client disconnects."""
         if not isinstance(run, RecordedRun):
             return await super().stream(call, exchange, answer, run)
         first = await run.first(call.request.receive)
@@ -114,7 +123,7 @@ class DurablePipeline(Pipeline):
         return EventStream(stream.follow(0), done=b"")
 
     def trail(self, run: PromptRun, entry: StoredResponse, *, follows: bool) -> Trail | None:
-        """The trail of a response whose run is recorded."""
+        """Return the trail of a response whose run is recorded."""
         if not isinstance(run, RecordedRun):
             return super().trail(run, entry, follows=follows)
         entry.journaled = run.recorder.log

@@ -1,7 +1,7 @@
-"""The record of one HTTP request: what each of its prompts gets, and got in earlier servers.
+"""The record of one HTTP request: the outputs of each of its prompts, in this and earlier servers.
 
-Owns: `RequestRecorder` and its part for each prompt. Never does: write to the disk (the journal does).
-Called by: `run_prompts`, which hands the parts to the engine.
+Owns: `RequestRecorder` and its part for each prompt. Never does: write to the disk (the journal does). Called by:
+`run_prompts`, which hands the parts to the engine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core_frontend.api.outputs import RequestOutput
 
 
 class PromptRecorder:
-    """Of one prompt; a `core_frontend.recording.Recorder`."""
+    """The record of one prompt; a `core_frontend.recording.Recorder`."""
 
     def __init__(self, log: EntryLog, prompt: int, seed: int | None, past: Sequence[Sequence[EngineOutput]]) -> None:
         self.seed = seed
@@ -27,20 +27,20 @@ class PromptRecorder:
         self._prompt = prompt
 
     def begin(self, seed: int) -> None:
-        """As in `Recorder`."""
+        """Record the start with the prompt's seed, as in `Recorder`."""
         if self.seed is None:
             self._log.begun(self._prompt, seed)
         self.seed = seed
 
     def record(self, outputs: Sequence[EngineOutput]) -> None:
-        """As in `Recorder`."""
+        """Record the outputs of one step, as in `Recorder`."""
         self._log.given(self._prompt, outputs)
 
 
 class RequestRecorder:
-    """Of all prompts. entry: of earlier servers; None: the request is new.
+    """The record of all prompts of a request. entry: the journal entry of an earlier server; None: the request is new.
 
-    again: whether an earlier server has taken the request.
+    again: whether an earlier server has accepted the request.
     """
 
     def __init__(self, log: EntryLog, entry: Entry | None = None) -> None:
@@ -54,16 +54,19 @@ class RequestRecorder:
 
     @property
     def repeats(self) -> bool:
-        """Whether all outputs so far are those of earlier servers."""
+        """Whether all outputs so far repeat those of earlier servers."""
         return self.again and self._num_past >= 0
 
     def part(self, prompt: int) -> PromptRecorder:
-        """That of the prompt with this number."""
+        """Return the recorder of the prompt with this number."""
         seed = self._entry.seeds.get(prompt)
         return PromptRecorder(self.log, prompt, seed, self._entry.steps.get(prompt, ()))
 
     async def in_order(self, outputs: AsyncGenerator[PromptOutput, None]) -> AsyncGenerator[PromptOutput, None]:
-        """The outputs of several prompts, first those that earlier servers showed, in that order. Closes `outputs`."""
+        """Yield the outputs of several prompts: first those that earlier servers showed, in that order.
+
+        Closes `outputs`.
+        """
         held: deque[PromptOutput] = deque()
         async with aclosing(outputs):
             for prompt in self._entry.shown:
@@ -82,12 +85,12 @@ class RequestRecorder:
                 yield item
 
     def count(self, output: RequestOutput) -> None:
-        """Another output is about to be written."""
+        """Count an output that is about to be written."""
         self._num_past -= sum(len(completion.token_ids) for completion in output.outputs)
 
 
 def _first_of(held: deque[PromptOutput], prompt: int) -> PromptOutput | None:
-    """Take out the first output of a prompt; None when there is none."""
+    """Remove and return the first output of a prompt; None if there is none."""
     for place, item in enumerate(held):
         if item[0] == prompt:
             del held[place]

@@ -1,6 +1,7 @@
-"""What a response that outlives the server leaves behind while it runs.
+"""The trail of a response that outlives the server, left in the journal while it runs.
 
-Owns: `ResponseTrail`: the ids of its events, and how far they are sure. Never does: run it. Called by: `ResponseRun`.
+Owns: `ResponseTrail`: the ids of its events, and how many of them are certain. Never does: run it. Called by:
+`ResponseRun`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from core_apis.responses.stored_response import StoredResponse
 
 
 class ResponseTrail:
-    """Of one response; a `core_apis.responses.run.Trail`."""
+    """The trail of one response; a `core_apis.responses.run.Trail`."""
 
     def __init__(self, journal: Journal, recorder: RequestRecorder, entry: StoredResponse) -> None:
         self._journal = journal
@@ -21,11 +22,11 @@ class ResponseTrail:
         self._num_events = 0
 
     async def written(self) -> None:
-        """As in `Trail`."""
+        """Wait until the outputs so far are written to the journal, as in `Trail`."""
         await self._journal.written()
 
     def noted(self, events: list[bytes]) -> list[bytes]:
-        """As in `Trail`."""
+        """Return the events with their ids, as in `Trail`."""
         noted = with_ids(self._entry.id, self._journal.epoch, self._num_events, events)
         self._num_events += len(events)
         self._entry.sure.note(self._recorder, self._num_events)

@@ -1,7 +1,7 @@
-"""What an earlier server left in the journal is taken up again.
+"""Restoring of journal entries that an earlier server left.
 
-Owns: which entries go on, which are only shown, and which cannot go on and say why. Never does: run or write answers itself.
-Called by: whoever starts the server, once, before requests come.
+Owns: which entries continue, which are only shown, and which cannot continue and report why. Never does: run or write
+answers itself. Called by: the starter of the server, once, before requests come.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from core_frontend.queue_limit import Arrival
 logger = logging.getLogger("core_apis")
 
 RESPONSE = "response"
-"""The kind of what is kept of /v1/responses, which is no stream."""
+"""The kind of journal entries of /v1/responses, which are no streams."""
 
 
 def restore(context: ServingContext) -> None:
-    """Take up all entries of the journal, if there is one; the running ones that have least to do come first."""
+    """Restore all entries of the journal, if there is one; running ones with the least work left come first."""
     streams = context.durable
     if streams is None:
         return
@@ -64,7 +64,7 @@ def restore(context: ServingContext) -> None:
 
 
 def _shortest_first(entries: Iterable[Entry]) -> list[Entry]:
-    """By how much must be computed anew before the first new token."""
+    """Sort entries by the number of tokens to recompute before the first new token."""
 
     def size(entry: Entry) -> int:
         return entry.num_bytes
@@ -80,7 +80,7 @@ def _is_strange(context: ServingContext, streams: DurableStreams, entry: Entry) 
 
 
 def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> None:
-    """What has ended can be read again."""
+    """Make an ended entry readable again."""
     ended = entry.ended
     assert ended is not None
     log = streams.journal.go_on(entry)
@@ -96,7 +96,7 @@ def _show(context: ServingContext, streams: DurableStreams, entry: Entry) -> Non
 
 
 def _go_on(context: ServingContext, streams: DurableStreams, entry: Entry) -> None:
-    """Run what has not ended."""
+    """Continue an entry that has not ended."""
     accepted = entry.accepted
     assert accepted is not None
     log = streams.journal.go_on(entry)
@@ -136,13 +136,13 @@ def _go_on_with_response(context: ServingContext, streams: DurableStreams, entry
 
 
 def _run(context: ServingContext, prepared: Any, accepted: Accepted, recorder: RequestRecorder) -> RecordedRun:
-    """The run that goes on. prepared: as the earlier server had it."""
+    """Return the run that continues. prepared: the request as the earlier server prepared it."""
     runs = getattr(prepared, "chat", prepared)
     return RecordedRun(context, runs, accepted.id, accepted.user, _arrival(context, accepted), recorder)
 
 
 def _obstacle(streams: DurableStreams, accepted: Accepted) -> str:
-    """Why a request cannot go on; empty when it can."""
+    """Return the reason why a request cannot continue; empty if it can."""
     if accepted.origin == streams.origin:
         return ""
     return (
@@ -152,7 +152,7 @@ def _obstacle(streams: DurableStreams, accepted: Accepted) -> str:
 
 
 def _arrival(context: ServingContext, accepted: Accepted) -> Arrival:
-    """The request's time goes on, the time without a server included."""
+    """Return the arrival of a restored request: its time limit keeps running, also while there was no server."""
     assert context.durable is not None
     key = context.durable.key_digests.tenant(accepted.tenant)
     arrival = Arrival(key, ())
@@ -164,7 +164,7 @@ def _arrival(context: ServingContext, accepted: Accepted) -> Arrival:
 async def _events(
     context: ServingContext, exchange: Exchange, prepared: Any, accepted: Accepted, run: RecordedRun
 ) -> Events:
-    """The events of a stream from its beginning; the first output is waited for here."""
+    """Return the events of a stream from its beginning; the first output is awaited here."""
     first = await anext(run.outputs)
     answer = exchange.answer(context, prepared, accepted.id, accepted.created)
     events = answer.events(first, run.outputs)
@@ -174,6 +174,6 @@ async def _events(
 
 
 async def _failing(sentence: str) -> AsyncGenerator[Any, None]:
-    """Fails at once, in place of events or outputs."""
+    """Fail at once; a stand-in for events or outputs."""
     raise GenerationError(sentence)
     yield

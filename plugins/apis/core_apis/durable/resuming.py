@@ -1,6 +1,6 @@
-"""Where a client reads on in a kept stream: after an event that it names in a header, or after a number of the query.
+"""Resuming of a kept stream: after the event that the client names in a header, or after a number in the query.
 
-Owns: the answer to a GET of a stream. Never does: keep streams. Called by: the routes of what may be kept.
+Owns: the answer to a GET of a stream. Never does: keep streams. Called by: the routes of streams that may be kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from core_apis.event_stream import EventStream
 
 
 async def read_again(request: Request, kind: str, answer_id: str) -> Response:
-    """The events of a stream behind `starting_after` or the header's event; all of them without either. Raises RequestError."""
+    """Return the events of a stream after `starting_after` or the header's event; all of them without either.
+
+    Raises RequestError.
+    """
     streams = _kept(request)
     last = last_event_id(request)
     if last is not None:
@@ -26,7 +29,7 @@ async def read_again(request: Request, kind: str, answer_id: str) -> Response:
 
 
 def number_of(request: Request, name: str, default: int, *, least: int, most: int = LARGEST) -> int:
-    """A number of the query. Raises RequestError."""
+    """Return an integer of the query, between `least` and `most`. Raises RequestError."""
     given = request.query_params.get(name)
     if given is None:
         return default

@@ -1,9 +1,10 @@
 """One streamed answer that outlives its connection.
 
-Owns: `DurableStream`: its task, its events, and what is kept of it. Never does: write events (`streamed_answers` does), or know
-other streams. Called by: `DurableStreams`.
+Owns: `DurableStream`: its task, its events, and its stored form. Never does: write events (`streamed_answers` does), or
+know other streams. Called by: `DurableStreams`.
 
-An event is shown to readers when the tokens behind it have been written to the journal, so no later server can tell otherwise.
+An event is shown to readers only after its tokens have been written to the journal, so no later server can contradict
+it.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ _decode = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
 class DurableStream:
-    """One of them.
+    """A stream whose events are kept for later readers.
 
-    log:       of the journal.
+    log:       its records in the journal.
     digest:    of its tenant in the journal.
     sure:      which events of earlier servers are the same now.
-    is_broken: it could not go on: its only event says why.
+    is_broken: whether it could not continue: its only event says why.
     ended_at:  seconds since the epoch; None: it runs.
     packed:    its events, compressed, once it has ended.
     """
@@ -62,7 +63,7 @@ class DurableStream:
 
     @classmethod
     def restored(cls, ended: Ended, tenant: Tenant, log: EntryLog) -> DurableStream:
-        """One that ended in an earlier server."""
+        """Return a stream that ended in an earlier server."""
         stream = cls(ended.kind, ended.id, tenant, ended.tenant, log)
         stream.ended_at = ended.at
         stream.packed = ended.kept
@@ -72,11 +73,11 @@ class DurableStream:
     def start(
         self, journal: Journal, recorder: RequestRecorder, events: Events, patience_s: float, forget: Callable[[], None]
     ) -> None:
-        """Run it, whether or not anybody reads.
+        """Run the stream, whether or not it has a reader.
 
         events:     blocks without ids.
-        patience_s: seconds without a reader after which it ends.
-        forget:     called then.
+        patience_s: seconds without a reader after which the stream ends.
+        forget:     called when it ends for want of a reader.
         """
 
         def abandon() -> None:
@@ -89,7 +90,7 @@ class DurableStream:
         self._task.add_done_callback(lambda task: self._stop(log))
 
     async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
-        """Its events from the number `start` on, until the last one."""
+        """Yield its events from number `start` to the last one."""
         log = self._events
         if log is None:
             kept = await asyncio.to_thread(self._unpacked)
@@ -100,19 +101,20 @@ class DurableStream:
                 yield piece
 
     async def after(self, last: EventId, epoch: int) -> int:
-        """The number of the first event behind the last one that a client has read. Raises RequestError (400, 409).
+        """Return the number of the first event after the last one that a client has read. Raises RequestError (400,
+        409).
 
-        epoch: of the journal now.
+        epoch: the journal's current epoch.
         """
         return 0 if self.is_broken else await first_after(last, self.id, epoch, self.sure)
 
     def suspend(self) -> None:
-        """Stop without an end: a later server goes on."""
+        """Stop without an end record: a later server continues."""
         if self._task is not None:
             self._task.cancel()
 
     async def stopped(self) -> None:
-        """Until it has ended or stopped."""
+        """Wait until it has ended or stopped."""
         if self._task is not None:
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -125,7 +127,7 @@ class DurableStream:
                     self.sure.note(recorder, len(log.events))
             last = DONE
         except EngineDeadError as error:
-            log.append([error_event(error)])  # not its end: the next server goes on
+            log.append([error_event(error)])  # not the end of the stream: the next server continues it
             return
         except CoreError as error:
             last = error_event(error)
@@ -135,13 +137,14 @@ class DurableStream:
         await self._end(log, journal.epoch, last)
 
     def _stop(self, log: EventLog) -> None:
-        """Nothing more comes, whether it has ended or not."""
+        """Close the event log: no further events come, whether the stream has ended or only stopped."""
         log.close()
         self.sure.settle()
 
     async def _end(self, log: EventLog, epoch: int, last: bytes) -> None:
-        """The last event, and what is kept of all."""
+        """Append the last event, and replace the stream's records by its stored form."""
         self._add(log, epoch, last)
+        # Closed first: readers need not wait until the events are packed.
         log.close()
         self.packed = await asyncio.to_thread(_packed, log.events)
         self.ended_at = now()

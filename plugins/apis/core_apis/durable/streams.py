@@ -1,7 +1,7 @@
 """The streams of one server that outlive their connections.
 
-Owns: `DurableStreams`: whose streams there are, what they are called in the journal, and until when they are kept. Never does:
-answer requests, or write events. Called by: the routes, and whoever starts and ends the server.
+Owns: `DurableStreams`: the streams of each tenant, their names in the journal, and how long they are kept. Never does:
+answer requests, or write events. Called by: the routes, and the code that starts and ends the server.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ class Job:
 
 
 class DurableStreams:
-    """journal: open. key_digests: of the server's tenants. numerics: of the engine.
+    """The kept streams of all tenants, for one server.
 
-    weight_version: of the weights in use; empty for those that the engine was started with.
+    journal: open. key_digests: of the server's tenants. numerics: of the engine.
+    weight_version: returns the version of the current weights; empty for those that the engine was started with.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class DurableStreams:
         self._aside: list[tuple[float, int]] = []
 
     def accept(self, job: Job, prepared: msgspec.Struct) -> RequestRecorder:
-        """Keep a request from now on. Raises RequestError (503) when that cannot be.
+        """Keep a request from now on. Raises RequestError (503) if it cannot be kept.
 
         Its calls get ids that the next server will give them as well.
         """
@@ -86,20 +87,20 @@ class DurableStreams:
     def run(
         self, kind: str, answer_id: str, tenant: Tenant, recorder: RequestRecorder, events: Events
     ) -> DurableStream:
-        """Run a stream from now on. events: blocks without ids."""
+        """Start a stream. events: blocks without ids."""
         stream = DurableStream(kind, answer_id, tenant, self.key_digests.digest(tenant), recorder.log)
         stream.start(self.journal, recorder, events, self.settings.patience_s, lambda: self._forget(stream))
         self._add(stream)
         return stream
 
     def restore(self, entry: Entry, log: EntryLog) -> None:
-        """Take back a stream that ended in an earlier server."""
+        """Restore a stream that ended in an earlier server."""
         ended = entry.ended
         assert ended is not None, "it has ended"
         self._add(DurableStream.restored(ended, self.key_digests.tenant(ended.tenant), log))
 
     def set_aside(self, entry: Entry) -> None:
-        """Keep the entry of a key that this server does not have, until it is too old: the key may come back."""
+        """Keep the entry of a key that this server does not have until it expires: the key may come back."""
         owner = entry.ended or entry.accepted
         assert owner is not None
         begin = owner.at if isinstance(owner, Ended) else owner.arrived
@@ -107,7 +108,7 @@ class DurableStreams:
         self._expire()
 
     def find(self, tenant: Tenant, kind: str, answer_id: str) -> DurableStream:
-        """A stream of this tenant. Raises RequestError (404)."""
+        """Return a stream of this tenant. Raises RequestError (404)."""
         self._expire()
         stream = self._streams.get((tenant, answer_id))
         if stream is None or stream.kind != kind:
@@ -122,13 +123,13 @@ class DurableStreams:
         return stream
 
     async def after(self, tenant: Tenant, kind: str, answer_id: str, last: EventId) -> Events:
-        """What follows the last event that a client has read. Raises RequestError (400, 404, 409)."""
+        """Return the events after the last one that a client has read. Raises RequestError (400, 404, 409)."""
         stream = self.find(tenant, kind, answer_id)
         start = await stream.after(last, self.journal.epoch)
         return stream.follow(start)
 
     async def suspend(self) -> None:
-        """Stop all streams without an end, so that the next server goes on with them."""
+        """Stop all streams without end records, so that the next server continues them."""
         streams = list(self._streams.values())
         for stream in streams:
             stream.suspend()
@@ -146,7 +147,7 @@ class DurableStreams:
             del self._streams[key]
 
     def _expire(self) -> None:
-        """Forget what ended too long ago, or has lost its place in the journal to newer ones."""
+        """Forget streams that ended too long ago, or whose journal entry made room for newer ones."""
         oldest = now() - self.settings.lifetime_s
         for begin, number in self._aside:
             if begin < oldest:
@@ -164,7 +165,7 @@ def durable_streams(
     numerics: str,
     weight_version: Callable[[], str] = str,
 ) -> DurableStreams | None:
-    """Those of a server with an open journal, which is written from now on. See `DurableStreams`."""
+    """Return the streams of a server with an open journal, and start writing to it. See `DurableStreams`."""
     if journal is None or server.journal is None:
         return None
     journal.start()

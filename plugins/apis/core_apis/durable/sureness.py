@@ -1,9 +1,9 @@
-"""How many events of a stream are known to be those that earlier servers sent.
+"""Number of events of a stream that are known to equal those that earlier servers sent.
 
-Owns: `Sureness`. Never does: compare events. Called by: streams and responses that were taken up again, and the routes.
+Owns: `Sureness`. Never does: compare events. Called by: restored streams and responses, and the routes.
 
-An event of an earlier server is written again from what the journal has of it. Events beyond that may differ in how text is
-divided among them, so who has read such an event cannot read on behind it.
+Events of an earlier server are written again from the journal's records. Events beyond these may divide the text
+differently, so a client that has read such an event cannot continue after it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_apis.durable.recorder import RequestRecorder
 
 
 class Sureness:
-    """Of one stream. num_events: that are sure; is_final: it will not grow."""
+    """The certain events of one stream. num_events: their number; is_final: it will not grow."""
 
     def __init__(self, num_events: int = 0, *, is_final: bool = False) -> None:
         self.num_events = num_events
@@ -24,7 +24,7 @@ class Sureness:
         self._wake = asyncio.Event()
 
     def note(self, recorder: RequestRecorder, num_events: int) -> None:
-        """So many events have been written again, or anew."""
+        """Note that `num_events` events have been written in this server, repeated or new."""
         if self._is_final:
             return
         if recorder.repeats:
@@ -34,12 +34,12 @@ class Sureness:
             self.settle()
 
     def settle(self) -> None:
-        """All events of earlier servers have been written again."""
+        """Note that all events of earlier servers have been written again."""
         self._is_final = True
         self._wake.set()
 
     async def covers(self, number: int) -> bool:
-        """Whether the event with this number is sure, as soon as that is known."""
+        """Whether the event with this number is certain; waits until that is known."""
         while number >= self.num_events and not self._is_final:
             self._wake.clear()
             await self._wake.wait()
@@ -47,9 +47,10 @@ class Sureness:
 
 
 async def first_after(last: EventId, answer_id: str, epoch: int, sure: Sureness) -> int:
-    """The number of the first event behind `last`, the last one that a client has read. Raises RequestError (400, 409).
+    """Return the number of the first event after `last`, the last one that a client has read. Raises RequestError (400,
+    409).
 
-    answer_id: of the stream that is asked for. epoch: of the journal now.
+    answer_id: of the requested stream. epoch: the journal's current epoch.
     """
     if last.answer_id != answer_id:
         raise RequestError(

@@ -1,4 +1,4 @@
-"""The request journal: accepted requests and the tokens that they were given, on disk.
+"""The request journal: accepted requests and their generated tokens, on disk.
 
-`Journal` in `journal.py` is what others use; `docs/journal.md` says what it promises.
+`Journal` in `journal.py` is the public interface; `docs/journal.md` states its guarantees.
 """

@@ -1,8 +1,8 @@
-"""The directory of a journal: whose it is, who may read it, and the files in it.
+"""The directory of a journal: its owner, its permissions, and its files.
 
 Owns: the lock, modes, and names of files. Never does: read or write records. Called by: the journal.
 
-Only one process has a journal open at a time. The system gives the lock up when that process ends, however it ends.
+Only one process has a journal open at a time. The system releases the lock when that process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_C
 
 
 class JournalDirectory:
-    """A directory that this process has locked. Raises UserError where that cannot be.
+    """A directory that this process has locked. Raises UserError if it cannot be locked.
 
-    It is made when it is not there; only its owner may enter it.
+    It is created if it does not exist; only its owner may enter it.
     """
 
     def __init__(self, path: str) -> None:
@@ -45,18 +45,18 @@ class JournalDirectory:
             ) from None
 
     def files(self) -> list[Path]:
-        """The files with records, oldest first."""
+        """Return the files with records, oldest first."""
         return sorted(self.path.glob(PATTERN))
 
     def create(self, number: int) -> tuple[Path, int]:
-        """A new file, which only the owner may read, and its descriptor. Raises OSError."""
+        """Create a file that only the owner may read; return its path and descriptor. Raises OSError."""
         path = self.path / f"{number:012d}.journal"
         descriptor = os.open(path, _NEW, _MODE)
         self.sync()
         return path, descriptor
 
     def sync(self) -> None:
-        """Names of new and removed files reach the disk. Raises OSError."""
+        """Flush the names of new and removed files to the disk. Raises OSError."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -64,7 +64,7 @@ class JournalDirectory:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Give up the lock."""
+        """Release the lock, so that another process may open the journal."""
         os.close(self._lock)
 
     def _check(self) -> None:

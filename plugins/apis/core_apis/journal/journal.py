@@ -1,6 +1,6 @@
-"""A journal: what was accepted and what it was given, in a directory that outlives the server.
+"""A journal: accepted requests and their outputs, in a directory that outlives the server.
 
-Owns: `Journal` (its size, which records still count, who may have more) and `EntryLog` (the records of one request).
+Owns: `Journal` (its size, which records are still live, who may have more) and `EntryLog` (the records of one request).
 Never does: know what bodies mean, or run requests. Called by: the server (`core_apis.durable`).
 """
 
@@ -24,7 +24,7 @@ from core_apis.journal.writer import Writer
 logger = logging.getLogger(__name__)
 
 FILES = 16
-"""A journal of full size has about as many files."""
+"""Approximate number of files of a journal of full size."""
 SMALLEST_FILE = 1 << 16
 SALT_BYTES = 32
 RETRY_AFTER_S = 5
@@ -36,7 +36,7 @@ class EntryLog:
     """The records of one request, as they come.
 
     number:  of the entry.
-    is_lost: a record of it could not be written, so none behind that one would count.
+    is_lost: whether a record could not be written, so later ones would not count.
     """
 
     def __init__(self, journal: Journal, number: int, num_records: int) -> None:
@@ -47,34 +47,34 @@ class EntryLog:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the journal has not forgotten it."""
+        """Whether the journal still has the entry."""
         return self._journal.has(self.number)
 
     def begun(self, prompt: int, seed: int) -> None:
-        """A prompt of the request is about to enter the engine."""
+        """Record that a prompt of the request is about to enter the engine."""
         self._add(Kind.BEGUN, Begun(prompt, seed))
 
     def given(self, prompt: int, outputs: Sequence[EngineOutput]) -> None:
-        """What one step gave a prompt."""
+        """Record a prompt's outputs of one step."""
         plain: list[EngineOutput] = []
         for output in outputs:
             plain.append(msgspec.structs.replace(output, request_id="", handle=0))
         self._add(Kind.GIVEN, Given(prompt, plain))
 
     def shown(self, prompt: int) -> None:
-        """An output of a prompt, one of several, is about to be shown."""
+        """Record that an output of a prompt, one of several, is about to be shown."""
         self._add(Kind.SHOWN, Shown(prompt))
 
     def ended(self, ended: Ended) -> None:
-        """The request has ended; this is all that is kept of it."""
+        """Record that the request has ended; `ended` replaces all earlier records."""
         self._journal.end(self, ended, self._num_records)
 
     def dropped(self) -> None:
-        """Nothing is kept of the request. A second call does nothing."""
+        """Drop the request's entry. A second call does nothing."""
         self._journal.drop(self.number)
 
     async def accepted(self) -> None:
-        """Until the disk has all records so far. Raises RequestError (503) when it refused them."""
+        """Wait until the disk has all records so far. Raises RequestError (503) if it refused them."""
         await self._journal.synced()
         problem = self._journal.trouble
         if self.is_lost or problem is not None:
@@ -88,14 +88,14 @@ class EntryLog:
 
 
 class Journal:
-    """One journal. Open it, take its `entries`, `start` it in the event loop, and `close` it.
+    """A journal. Open it, take its `entries`, `start` it in the event loop, and `close` it.
 
-    path:      of the directory. max_bytes: that its files take together, but for what is running when it is reached.
-    entries:   what was in it when it was opened.
+    path:      of the directory. max_bytes: limit on its files together, except for entries that run when it is reached.
+    entries:   the entries in it when it was opened.
     salt:      keys the digests of tenants.
     epoch:     how often the journal was opened.
 
-    Opening raises UserError where the directory cannot be used.
+    Opening raises UserError if the directory cannot be used.
     """
 
     def __init__(self, path: str, max_bytes: int) -> None:
@@ -130,7 +130,7 @@ class Journal:
         self._writer = Writer(self._segments, self._counts, self._is_sparse, self._on_failed)
 
     async def close(self) -> None:
-        """Write what is left and let the directory go. May be called twice."""
+        """Write the remaining records and release the directory. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -144,7 +144,7 @@ class Journal:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing new is kept now; None: it is."""
+        """Return why no new request can be kept now; None: it can."""
         if self.trouble is not None:
             return self.trouble
         if self._num_bytes > self.max_bytes // 2:
@@ -153,19 +153,19 @@ class Journal:
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing can be written now; None: it can."""
+        """Return why nothing can be written now; None: it can."""
         if self._writer is None or self._writer.problem is None:
             return None
         return f"the disk refuses it: {self._writer.problem}"
 
     def check(self) -> None:
-        """Raise RequestError (503) when nothing new can be kept now."""
+        """Raise RequestError (503) if no new request can be kept now."""
         problem = self.problem
         if problem is not None:
             raise unavailable(problem)
 
     def accept(self, accepted: Accepted) -> EntryLog:
-        """Keep a request from now on. Raises RequestError (503) when that cannot be."""
+        """Keep a request from now on. Raises RequestError (503) if it cannot be kept."""
         self.check()
         log = self._log(self._next_entry, 0)
         self._next_entry += 1
@@ -175,11 +175,11 @@ class Journal:
         return log
 
     def go_on(self, entry: Entry) -> EntryLog:
-        """The further records of an entry that was in the journal."""
+        """Continue the records of an entry that was in the journal."""
         return self._log(entry.number, entry.num_records)
 
     def keep(self, ended: Ended) -> EntryLog:
-        """Keep the outcome of a request that was not kept while it ran; nothing when that cannot be."""
+        """Keep the outcome of a request that was not kept while it ran; do nothing if it cannot be kept."""
         log = self._log(self._next_entry, 0)
         self._next_entry += 1
         if self.problem is None:
@@ -188,14 +188,14 @@ class Journal:
         return log
 
     def add(self, log: EntryLog, frame: Frame) -> None:
-        """One more record of an entry that still counts."""
+        """Append a record of an entry that is still kept."""
         if log.number in self._live:
             self._live[log.number] += len(frame.data)
             self._num_bytes += len(frame.data)
             self._put(frame)
 
     def end(self, log: EntryLog, ended: Ended, number: int) -> None:
-        """Let one record stand for all of an entry; the oldest ones that have ended go where there is no room."""
+        """Replace all records of an entry by one; the oldest ended entries are dropped if there is no room."""
         if log.number not in self._live:
             return
         frame = framed(log.number, number, Kind.ENDED, _encode(ended))
@@ -207,7 +207,7 @@ class Journal:
             self.drop(next(iter(self._ended)))
 
     def drop(self, number: int) -> None:
-        """Forget the entry with this number. Unknown ones are ignored."""
+        """Drop the entry with this number. Unknown numbers are ignored."""
         self._logs.pop(number, None)
         num_bytes = self._live.pop(number, None)
         if num_bytes is not None:
@@ -220,12 +220,12 @@ class Journal:
         return number in self._live
 
     async def written(self) -> None:
-        """Until all records so far are written, or were refused."""
+        """Wait until all records so far are written, or were refused."""
         writer = self._started()
         await writer.until(writer.written)
 
     async def synced(self) -> None:
-        """Until all records so far are on the disk, or were refused."""
+        """Wait until all records so far are synced to the disk, or were refused."""
         writer = self._started()
         await writer.until(writer.synced)
 
@@ -245,19 +245,19 @@ class Journal:
 
     def _on_failed(self, entries: Iterable[int]) -> None:
         for number in entries:
-            self._ended.pop(number, None)  # earlier records count still, should that one have been its end
+            self._ended.pop(number, None)  # earlier records are still needed if that one was the entry's end
             log = self._logs.get(number)
             if log is not None:
                 log.is_lost = True
 
     def _counts(self, frame: Frame) -> bool:
-        """Whether a record has to be carried on. Called by a thread."""
+        """Whether a record is live and must be copied to the newest file. Called by a thread."""
         if frame.entry not in self._live:
             return False
         return (frame.kind is Kind.ENDED) == (frame.entry in self._ended)
 
     def _is_sparse(self) -> bool:
-        """Whether most of the files is records that count no more. Called by a thread."""
+        """Whether most bytes of the files are dead records. Called by a thread."""
         num_files = len(self._segments)
         enough = 2 * self._num_bytes
         is_large = num_files > 1 and self._segments.size > enough + self._file_size
@@ -266,7 +266,7 @@ class Journal:
 
 
 def unavailable(why: str) -> RequestError:
-    """The error of a request that is to survive the server, but could not."""
+    """Return the error of a request that is to survive the server, but could not."""
     return RequestError(
         f"The request journal takes no requests now: {why}. Try again in {RETRY_AFTER_S} s, or leave out stream and "
         "background.",
@@ -277,5 +277,5 @@ def unavailable(why: str) -> RequestError:
 
 
 def now() -> float:
-    """Seconds since the epoch, which mean the same to the next server."""
+    """Return the seconds since the epoch, a clock that the next server shares."""
     return time.time()

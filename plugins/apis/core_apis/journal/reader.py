@@ -1,7 +1,7 @@
-"""What a journal holds, read back when it is opened.
+"""Reading of a journal's content when it is opened.
 
-Owns: `Entry`, and putting entries together from records in any order, with some of them damaged or missing. Never does: write,
-or decide what becomes of an entry. Called by: the journal.
+Owns: `Entry`, and assembling entries from records in any order, some of them damaged or missing. Never does: write, or
+decide what becomes of an entry. Called by: the journal.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Entry:
-    """One request. Either `ended` is there, or `accepted` is.
+    """One request. Exactly one of `ended` and `accepted` is set.
 
-    number:   of the entry, never used twice.
+    number:   of the entry, never reused.
     seeds:    of the prompts that had begun, by their places.
-    shown:    the prompts whose outputs were shown, one after the other; empty where there is only one.
-    steps:    what each prompt got, step by step.
-    num_records: so far; the next one has this number.
-    num_bytes: of the records that count.
+    shown:    the prompts whose outputs were shown, one after the other; empty if there is only one.
+    steps:    the outputs of each prompt, step by step.
+    num_records: count so far; the next record has this number.
+    num_bytes: of the live records.
     """
 
     number: int
@@ -47,7 +47,10 @@ class Entry:
 
 @dataclass(slots=True)
 class Contents:
-    """entries: in the order in which they were accepted. head: of the newest file; None: there is none. next_entry: free."""
+    """The content of a journal.
+
+    entries: in the order in which they were accepted. head: of the newest file; None: there is none. next_entry: free.
+    """
 
     entries: list[Entry]
     head: FileHead | None
@@ -55,7 +58,7 @@ class Contents:
 
 
 def read(paths: Iterable[Path]) -> Contents:
-    """What these files, oldest first, hold together. Raises OSError."""
+    """Read the combined content of these files, oldest first. Raises OSError."""
     gathered: dict[int, dict[int, Frame]] = {}
     ends: dict[int, Frame] = {}
     dropped: set[int] = set()
@@ -81,7 +84,7 @@ def read(paths: Iterable[Path]) -> Contents:
 
 
 def _entry(number: int, records: dict[int, Frame], end: Frame | None) -> Entry | None:
-    """An entry, from its beginning to the first record that is missing; None when nothing can be told of it."""
+    """Assemble an entry from its beginning to the first missing record; None if nothing of it is usable."""
     entry = Entry(number)
     if end is not None:
         entry.ended = _decoded(end, Ended)
@@ -102,7 +105,7 @@ def _entry(number: int, records: dict[int, Frame], end: Frame | None) -> Entry |
 
 
 def _take(entry: Entry, frame: Frame) -> bool:
-    """Add one record to its entry; False when it is damaged."""
+    """Add one record to its entry; return False if it is damaged."""
     if frame.kind is Kind.BEGUN:
         begun = _decoded(frame, Begun)
         if begun is None:
@@ -122,7 +125,7 @@ def _take(entry: Entry, frame: Frame) -> bool:
 
 
 def _decoded(frame: Frame, kind: type[T]) -> T | None:
-    """The payload; None when it is none of this version's, although its checksum holds."""
+    """Decode the payload; None if it is not of this version's form, although its checksum is right."""
     try:
         return msgspec.msgpack.decode(frame.payload, type=kind)
     except UNREADABLE:

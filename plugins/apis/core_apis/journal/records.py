@@ -1,11 +1,11 @@
-"""The records of the journal, and their form in bytes.
+"""The records of the journal, and their binary form.
 
-Owns: the frame around each record, and reading frames back out of bytes that may be damaged. Never does: touch files, or know
-what the bodies of requests mean. Called by: the journal's other parts.
+Owns: the frame around each record, and reading frames back out of bytes that may be damaged. Never does: touch files,
+or know what the bodies of requests mean. Called by: the journal's other parts.
 
-A frame is a mark, the payload's length, a checksum, the number of the entry, the number of the record within the entry, its
-kind, and the payload (msgpack). Where a frame does not hold, the next mark is looked for: damage costs the records that it
-hits.
+A frame is a mark, the payload's length, a checksum, the number of the entry, the number of the record within the entry,
+its kind, and the payload (msgpack). After an invalid frame, reading continues at the next mark: damage costs only the
+records that it hits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import msgspec
 from core.api.messages import EngineOutput
 
 MARK = b"\xc1jr1"
-"""Begins with a byte that msgpack never uses."""
+"""The start of a frame. Its first byte never occurs in msgpack."""
 
 _HEAD = struct.Struct("<4sII")
 _NAME = struct.Struct("<QIB")
 HEAD_BYTES = _HEAD.size + _NAME.size
 
 LONGEST = 1 << 30
-"""Bytes of a payload; a longer one is damage."""
+"""Maximum size of a payload in bytes; a longer one is damage."""
 
 
 class Kind(IntEnum):
@@ -38,9 +38,9 @@ class Kind(IntEnum):
     ACCEPTED: a request was accepted: the first record of its entry, number 0.
     BEGUN:    a prompt of it is about to enter the engine.
     GIVEN:    tokens of a prompt.
-    ENDED:    all that is kept of an entry that has ended. It stands for all earlier records of the entry.
-    DROPPED:  nothing of an entry is wanted any more.
-    SHOWN:    an output of a prompt is about to be shown, where there are several prompts.
+    ENDED:    the stored form of an entry that has ended. It replaces all earlier records of the entry.
+    DROPPED:  the entry is no longer needed.
+    SHOWN:    an output of a prompt is about to be shown, if there are several prompts.
     """
 
     FILE = 0
@@ -53,7 +53,10 @@ class Kind(IntEnum):
 
 
 class FileHead(msgspec.Struct, array_like=True):
-    """salt: keys the digests of tenants; the same in all files of a directory. epoch: how often the journal was opened."""
+    """The head of a file.
+
+    salt: keys the digests of tenants; the same in all files of a directory. epoch: how often the journal was opened.
+    """
 
     salt: bytes
     epoch: int
@@ -62,13 +65,13 @@ class FileHead(msgspec.Struct, array_like=True):
 class Accepted(msgspec.Struct, array_like=True):
     """A request as it was accepted.
 
-    kind:     whose answer it asks for.
+    kind:     the kind of its answer.
     id:       of the answer, as clients know it.
-    tenant:   digest of the API key; empty where there are no keys.
-    created:  seconds since the epoch, as the answer tells them.
-    arrived:  seconds since the epoch from which on its time counts.
-    user:     whose request it is, for the fair policy.
-    origin:   names all that its tokens depend on besides itself.
+    tenant:   digest of the API key; empty if there are no keys.
+    created:  seconds since the epoch, as reported in the answer.
+    arrived:  seconds since the epoch from which its time limit counts.
+    user:     the user of the request, for the fair policy.
+    origin:   digest of everything besides the request that its tokens depend on.
     body:     the prepared request, msgpack.
     """
 
@@ -83,27 +86,33 @@ class Accepted(msgspec.Struct, array_like=True):
 
 
 class Begun(msgspec.Struct, array_like=True):
-    """prompt: its place in the request. seed: of its noise, whoever drew it."""
+    """The start of a prompt.
+
+    prompt: its place in the request. seed: of its noise, whether the client or the server chose it.
+    """
 
     prompt: int
     seed: int
 
 
 class Given(msgspec.Struct, array_like=True):
-    """outputs: of one step of the engine for the prompt with the number `prompt`, without ids and handles."""
+    """The outputs of one step of the engine for the prompt number `prompt`, without ids and handles."""
 
     prompt: int
     outputs: list[EngineOutput]
 
 
 class Shown(msgspec.Struct, array_like=True):
-    """prompt: whose output came next. The order of several prompts cannot be told from what each was given."""
+    """The prompt whose output was shown next. The order among several prompts does not follow from their outputs."""
 
     prompt: int
 
 
 class Ended(msgspec.Struct, array_like=True):
-    """kind, id, tenant: as accepted. at: seconds since the epoch. kept: what is to be shown of it from now on."""
+    """The end of a request.
+
+    kind, id, tenant: as accepted. at: seconds since the epoch. kept: the content to show from now on.
+    """
 
     kind: str
     id: str
@@ -114,7 +123,10 @@ class Ended(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One record. entry, number, kind: see above. data: the whole frame; start: its place in what was read."""
+    """One record of the journal.
+
+    entry, number, kind: see above. data: the whole frame; start: its offset in the bytes that were read.
+    """
 
     entry: int
     number: int
@@ -124,12 +136,12 @@ class Frame:
 
     @property
     def payload(self) -> memoryview:
-        """Without the frame."""
+        """Return the payload, without the frame."""
         return memoryview(self.data)[HEAD_BYTES:]
 
 
 def framed(entry: int, number: int, kind: Kind, payload: bytes) -> Frame:
-    """A record in its frame."""
+    """Return a record in its frame."""
     name = _NAME.pack(entry, number, kind)
     checksum = zlib.crc32(payload, zlib.crc32(name))
     head = _HEAD.pack(MARK, len(payload), checksum)
@@ -137,7 +149,7 @@ def framed(entry: int, number: int, kind: Kind, payload: bytes) -> Frame:
 
 
 def frames(data: bytes) -> Iterator[Frame]:
-    """All records in the contents of a file, whatever else is in it."""
+    """Yield all records in the contents of a file, skipping everything else."""
     position = data.find(MARK)
     while position >= 0:
         frame = _frame_at(data, position)
@@ -149,7 +161,7 @@ def frames(data: bytes) -> Iterator[Frame]:
 
 
 def _frame_at(data: bytes, start: int) -> Frame | None:
-    """The record that begins there; None when it is cut or damaged."""
+    """Return the record that begins at `start`; None if it is truncated or damaged."""
     body = start + HEAD_BYTES
     if body > len(data):
         return None

@@ -1,7 +1,7 @@
-"""The files of a journal: records are appended to the newest one, and files are given up from the oldest one on.
+"""The files of a journal. Records are appended to the newest file, and the oldest files are removed.
 
-Owns: appending, beginning new files, and carrying on what still counts of the oldest file. Never does: know what records mean,
-or wait for the disk where it was not asked to. Called by: the journal's threads, any of which may append.
+Owns: appending, beginning new files, and copying live records out of the oldest file. Never does: know what records
+mean, or wait for the disk unless asked to. Called by: the journal's threads, any of which may append.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from core_apis.journal.records import FileHead, Frame, Kind, framed, frames
 
 @dataclass(slots=True)
 class Segment:
-    """One file. descriptor: of the newest ones, None for those of earlier runs. size: bytes. dirty: not yet synced."""
+    """One file.
+
+    descriptor: open for the newest files, None for those of earlier runs. size: bytes. dirty: not yet synced.
+    """
 
     path: Path
     descriptor: int | None
@@ -32,7 +35,7 @@ class Segment:
 class Segments:
     """All files of one journal.
 
-    directory: locked. head: begins every file. max_size: bytes from which on a new file is begun.
+    directory: locked. head: begins every file. max_size: size in bytes from which a new file is begun.
     """
 
     def __init__(self, directory: JournalDirectory, head: FileHead, max_size: int) -> None:
@@ -53,7 +56,7 @@ class Segments:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the size of all files in bytes."""
         return sum(segment.size for segment in list(self._files))
 
     def append(self, data: bytes) -> None:
@@ -62,11 +65,12 @@ class Segments:
             self._append(data)
 
     def sync(self) -> None:
-        """What was appended until now survives the end of the machine, too. Raises OSError."""
+        """Sync all appended records to the disk, so that they survive the end of the machine, too. Raises OSError."""
         with self._lock:
             dirty = [segment for segment in self._files if segment.dirty]
             for segment in dirty:
                 segment.dirty = False
+        # Outside the lock, so that records can be appended while the disk syncs.
         for segment in dirty:
             if segment.descriptor is not None:
                 os.fsync(segment.descriptor)
@@ -74,21 +78,22 @@ class Segments:
             self._close_old()
 
     def begin_anew(self) -> None:
-        """Begin a new file after a failure, of which the newest one may have taken damage. Raises OSError."""
+        """Begin a new file after a failure, which may have damaged the newest one. Raises OSError."""
         with self._lock:
             self._begin()
         self.sync()
 
     def carry_on(self, counts: Callable[[Frame], bool]) -> None:
-        """Append what still counts of the oldest file again, and remove that file. Raises OSError.
+        """Append the live records of the oldest file again, and remove that file. Raises OSError.
 
-        counts: asked right before a record is appended, so no later record overtakes it.
+        counts: whether a record is live; asked right before the record is appended, so no later record overtakes it.
         """
         oldest = self._files[0]
         for frame in frames(oldest.path.read_bytes()):
             with self._lock:
                 if counts(frame):
                     self._append(frame.data)
+        # The copies must be on the disk before their original is removed.
         self.sync()
         with self._lock:
             self._files.popleft()
@@ -98,7 +103,7 @@ class Segments:
         self._directory.sync()
 
     def close(self) -> None:
-        """Close all files. Raises OSError when the last records do not reach the disk."""
+        """Close all files. Raises OSError if the last records do not reach the disk."""
         try:
             self.sync()
         finally:
@@ -135,7 +140,7 @@ class Segments:
         return segment
 
     def _close_old(self) -> None:
-        """Files that are complete and synced are only read from now on."""
+        """Close the descriptors of complete and synced files, which are only read from now on."""
         for segment in list(self._files)[:-1]:
             if segment.descriptor is not None and not segment.dirty:
                 os.close(segment.descriptor)

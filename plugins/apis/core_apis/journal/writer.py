@@ -1,10 +1,10 @@
-"""The threads that bring records to the disk.
+"""The threads that write records to the disk.
 
-Owns: their order, groups of records that share a write and a sync, and what happens when the disk refuses them. Never does:
-stand in the way of the event loop: it only puts records into a queue and may wait for them. Called by: the journal.
+Owns: their order, groups of records that share a write and a sync, and the reaction when the disk refuses them. Never
+does: block the event loop, which only puts records into a queue and may wait for them. Called by: the journal.
 
-One thread writes, as soon as there is something. Another one syncs, for all that was written meanwhile at once, and has
-files given up that hold little that still counts, so that no record waits for a sync that nobody asked for.
+One thread writes as soon as there is something to write. Another one syncs everything written meanwhile in one go, and
+removes files with few live records. So no record waits for a sync that was not requested.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ from core_apis.journal.segments import Segments
 logger = logging.getLogger(__name__)
 
 SYNC_S = 0.02
-"""Seconds between two syncs, at least."""
+"""Minimum number of seconds between two syncs."""
 RETRY_S = 1.0
 """Seconds until a disk that refused is tried again."""
 STALL_S = 5.0
-"""Seconds after which a disk that does not answer counts as one that refuses."""
+"""Seconds after which a disk that does not answer counts as failed."""
 GROUP = 512
-"""Most records of one write."""
+"""Maximum number of records in one write."""
 
 FailureHandler = Callable[[Iterable[int]], None]
 
 
 class Milestone:
-    """How far the records have come, by their count. Only the event loop's thread uses it."""
+    """A count of the records that have reached a stage, such as written or synced.
+
+    Used by the event loop's thread only.
+    """
 
     def __init__(self) -> None:
         self._reached = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     async def wait(self, count: int) -> None:
-        """Until as many have come here."""
+        """Wait until `count` records have reached this stage."""
         if self._reached >= count:
             return
         future = asyncio.get_running_loop().create_future()
@@ -49,7 +52,7 @@ class Milestone:
         await future
 
     def reach(self, count: int) -> None:
-        """As many have come here."""
+        """Note that `count` records have reached this stage."""
         self._reached = max(self._reached, count)
         while self._waiting and self._waiting[0][0] <= self._reached:
             _, future = self._waiting.popleft()
@@ -58,12 +61,12 @@ class Milestone:
 
 
 class Writer:
-    """The threads of one journal, and what to wait for.
+    """The threads of one journal, and the stages to wait for.
 
-    counts:    of a record, whether it has to be carried on.
-    is_sparse: whether files hold so little that counts that the oldest one should be given up.
-    on_failed: gets the entries whose records were not written, in the event loop's thread.
-    problem:   why records are not written now, or None.
+    counts:    whether a record is live and must be copied.
+    is_sparse: whether the files hold so few live records that the oldest one should be removed.
+    on_failed: receives the entries whose records were not written, in the event loop's thread.
+    problem:   why records cannot be written now, or None.
     """
 
     def __init__(
@@ -94,12 +97,12 @@ class Writer:
             thread.start()
 
     def put(self, frame: Frame) -> None:
-        """Write a record behind all earlier ones."""
+        """Queue a record after all earlier ones."""
         self.num_records += 1
         self._queue.put(frame)
 
     async def until(self, milestone: Milestone) -> None:
-        """Until all records so far have come there, or the disk has refused them, or it does not answer."""
+        """Wait until all records so far have reached `milestone`, the disk has refused them, or it does not answer."""
         if self.problem is not None:
             return
         try:
@@ -109,7 +112,7 @@ class Writer:
             self._fail(f"it has not answered for {STALL_S:g} s")
 
     async def close(self) -> None:
-        """Write what is left, and end the threads."""
+        """Write the remaining records, and end the threads."""
         self._queue.put(None)
         await asyncio.to_thread(self._threads[0].join)
         self._stopping.set()
@@ -131,7 +134,7 @@ class Writer:
             self._work.set()
 
     def _next_group(self) -> tuple[list[Frame], bool]:
-        """The records that are there, once there is one, and whether they are the last."""
+        """Wait for at least one record; return the queued records, and whether they are the last."""
         item = self._queue.get()
         group: list[Frame] = []
         while item is not None:
@@ -144,7 +147,7 @@ class Writer:
     def _write(self, group: list[Frame]) -> None:
         try:
             self._segments.append(b"".join(frame.data for frame in group))
-        except Exception as error:  # a thread that ended would leave everybody waiting
+        except Exception as error:  # if the thread ended, every waiting caller would hang
             self._fail(_why(error))
             self._lose(group)
 
@@ -173,15 +176,17 @@ class Writer:
                 self._try_again()
 
     def _sync(self) -> None:
+        # Read before the sync, which does not cover records that are written while it runs.
         count = self._num_written
         try:
             self._segments.sync()
             self._loop.call_soon_threadsafe(self.synced.reach, count)
             if self._is_sparse():
                 self._segments.carry_on(self._counts)
-                self._work.set()  # there may be more such files, and they come at once
+                self._work.set()  # there may be more such files, and they follow at once
         except Exception as error:
             self._fail(_why(error))
+            # Wakes the waiting callers, which then see `problem`.
             self._loop.call_soon_threadsafe(self.synced.reach, count)
 
     def _try_again(self) -> None:
@@ -197,7 +202,7 @@ class Writer:
 
 
 def _why(error: Exception) -> str:
-    """What a failure says of the disk, or of us."""
+    """Describe a failure of the disk, or of our code."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return f"{type(error).__name__}: {error}"

@@ -1,1 +1,1 @@
-"""What is measured and traced of a request."""
+"""Metrics and traces of requests."""

@@ -1,4 +1,4 @@
-"""What one request tells the metrics.
+"""The metrics of one request.
 
 Owns: `RequestMeter`. Never does: export. Called by: the server, with every output of each prompt.
 """
@@ -15,9 +15,9 @@ from core_observers.recent_requests import RecentRequest
 
 
 class RequestMeter:
-    """Follows one request to its end. Feed every output (or `refuse` it), then call `close`.
+    """The meter of one request until its end. Feed every output (or `refuse` it), then call `close`.
 
-    entry: where people look for it.
+    entry: the request's row among the recent requests, which people look up.
     """
 
     def __init__(self, metrics: ServerMetrics, params: SamplingParams, entry: RecentRequest) -> None:
@@ -54,19 +54,19 @@ class RequestMeter:
             self._finish(output)
 
     def refuse(self) -> None:
-        """The request never ran, so `close` counts nothing."""
+        """Note that the request never ran, so `close` counts nothing."""
         self.finished = True
         self.entry.close("refused")
 
     def close(self) -> None:
-        """The request is over; completions that have not ended by themselves were aborted."""
+        """Note the end of the request; completions that have not ended by themselves were aborted."""
         if not self.finished:
             num_aborted = self.params.n - len(self._ended)
             self.metrics.ends["abort"].inc(num_aborted)
         self.entry.close("abort")
 
     def _begin(self, output: RequestOutput) -> None:
-        """With the first output the prompt is known to have run."""
+        """Count the prompt, which is known to have run with the first output."""
         num_prompt_tokens = len(output.prompt_token_ids)
         num_cached_tokens = output.num_cached_tokens
         tokens = self.metrics.tokens
@@ -100,7 +100,7 @@ class RequestMeter:
         self._observe_phases(output.metrics)
 
     def _observe_answer(self, times: RequestMetrics) -> None:
-        """How long the whole took, and a token of it."""
+        """Observe the duration of the whole request, and per token."""
         if times.first_token_time <= 0.0 or times.last_token_time <= 0.0:
             return
         histograms = self.metrics.times
@@ -113,7 +113,7 @@ class RequestMeter:
             histograms.per_token.observe(decoding * n / later_tokens)
 
     def _observe_phases(self, times: RequestMetrics) -> None:
-        """How long it waited for its turn, and what followed."""
+        """Observe the queue time, and the phases after it."""
         begin = times.first_scheduled_time
         if begin <= 0.0:
             return

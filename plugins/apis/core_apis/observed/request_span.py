@@ -1,9 +1,9 @@
-"""The span of one prompt: what it says, and when it is over.
+"""The trace span of one prompt: its attributes, and its end.
 
-Owns: `RequestSpan`, names and values of attributes. Never does: send (`Tracing` does), or measure: the times are those of
-the outputs. Called by: the server, with every output of each prompt, where traces are wanted.
+Owns: `RequestSpan`, names and values of attributes. Never does: send (`Tracing` does), or measure: the times are those
+of the outputs. Called by: the server, with every output of each prompt, if traces are wanted.
 
-Attributes have OpenTelemetry's names for generative models, and beside them those that vLLM uses where these differ.
+Attributes have OpenTelemetry's names for generative models, and in addition vLLM's names where these differ.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ PHASES: Mapping[str, tuple[str, str]] = {
     "prefill": ("first_scheduled_time", "first_token_time"),
     "decode": ("first_token_time", "last_token_time"),
 }
-"""Spans inside of a request's own."""
+"""Child spans of a request's own span."""
 
 
 class RequestSpan:
-    """Follows one prompt to its end. Feed every output (or `drop` it), then call `close`.
+    """The span of one prompt until its end. Feed every output (or `drop` it), then call `close`.
 
     parent: the trace that it belongs to.
     answer_id: as the client sees it; one answer may have several prompts.
@@ -92,7 +92,7 @@ class RequestSpan:
             self._attributes |= _request_values(params)
 
     def update(self, output: RequestOutput) -> None:
-        """Take in `output`, a delta or the final one; after the last one the span is sent."""
+        """Process `output`, a delta or the final one; after the last one the span is sent."""
         for completion in output.outputs:
             self._num_tokens += len(completion.token_ids)
             if completion.finish_reason is not None:
@@ -102,11 +102,14 @@ class RequestSpan:
             self._send(output.metrics.last_token_time or time.time(), failed="error" in self._reasons.values())
 
     def drop(self) -> None:
-        """It never ran, so there is no span."""
+        """Drop the span: the prompt never ran."""
         self._is_open = False
 
     def close(self, *, failed: bool = False) -> None:
-        """It is over; a prompt without a last output was left by its client, or `failed`: so say its choices."""
+        """End the span.
+
+        A prompt without a last output was abandoned by its client, or `failed`; its choices say which.
+        """
         if not self._is_open:
             return
         for index in range(self._num_choices):
@@ -139,7 +142,7 @@ class RequestSpan:
         span.end(_ns(max(begin, end)))
 
     def _answer_values(self) -> dict[str, Any]:
-        """What its outputs say."""
+        """Return the attributes from the outputs."""
         reasons = [self._reasons[index] for index in sorted(self._reasons)]
         values: dict[str, Any] = {
             "gen_ai.response.finish_reasons": reasons,
@@ -162,14 +165,14 @@ class RequestSpan:
 
 
 def _operation(answer_id: str, params: SamplingParams | PoolingParams) -> str:
-    """OpenTelemetry's word for what was asked for."""
+    """Return OpenTelemetry's word for the requested operation."""
     if isinstance(params, PoolingParams):
         return "embeddings"
     return "text_completion" if answer_id.startswith("cmpl-") else "chat"
 
 
 def _request_values(params: SamplingParams) -> dict[str, Any]:
-    """What the request asked for."""
+    """Return the attributes from the request's parameters."""
     values: dict[str, Any] = {}
     for name, value_of in REQUEST_VALUES.items():
         value = value_of(params)
@@ -179,7 +182,7 @@ def _request_values(params: SamplingParams) -> dict[str, Any]:
 
 
 def _seconds(times: RequestMetrics, start: str, end: str) -> float | None:
-    """Between two times; None while one of them is not known."""
+    """Return the seconds between two times; None while one of them is unknown."""
     first: float = getattr(times, start)
     last: float = getattr(times, end)
     if not first or not last:

@@ -1,10 +1,10 @@
-"""Spans of requests, sent to a collector with OTLP.
+"""Trace spans of requests, sent to a collector with OTLP.
 
-Owns: the connection to OpenTelemetry: the exporter, and the context that clients send. Never does: know what a span says
-(`request_span` does). Called by: the server, where an endpoint is named.
+Owns: the connection to OpenTelemetry: the exporter, and the context that clients send. Never does: know the content of
+a span (`request_span` does). Called by: the server, if an endpoint is configured.
 
-OpenTelemetry is imported when the first `Tracing` is made. Its exporter has a thread and a bounded queue of its own, so a
-collector that is slow or gone costs spans, never an answer.
+OpenTelemetry is imported when the first `Tracing` is made. Its exporter has a thread and a bounded queue of its own, so
+a collector that is slow or gone costs spans, never an answer.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
 
 OVER_HTTP = "/v1/traces"
-"""The path with which endpoints of OTLP over HTTP end; others are gRPC."""
+"""The path with which OTLP endpoints over HTTP end; others are gRPC."""
 MODULES = "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.grpc", "opentelemetry.exporter.otlp.proto.http"
 
 
 class Tracing:
-    """Sends spans. See `check_tracing` for what must be installed.
+    """The sender of spans. See `check_tracing` for what must be installed.
 
-    exporter: in place of the one for the endpoint.
+    exporter: replaces the exporter for the endpoint.
     """
 
     def __init__(self, settings: TraceSettings, model_name: str, exporter: SpanExporter | None = None) -> None:
@@ -42,8 +42,8 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         exports = logging.getLogger("opentelemetry.exporter")
-        if exports.level == logging.NOTSET:  # neither the user's log configuration nor another Tracing said anything
-            exports.setLevel(logging.ERROR)  # each attempt is a warning; that it gave spans up is enough
+        if exports.level == logging.NOTSET:  # unless the user's log configuration or another Tracing has set a level
+            exports.setLevel(logging.ERROR)  # each attempt logs a warning; the one about dropped spans is enough
         resource = Resource.create({SERVICE_NAME: "core"})
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or _exporter(settings.endpoint)))
@@ -54,7 +54,7 @@ class Tracing:
 
     @contextmanager
     def following(self, headers: Mapping[str, str]) -> Iterator[None]:
-        """What is done meanwhile belongs to the trace that headers `traceparent` and `tracestate` name, if they do."""
+        """Attach work within the context to the trace that the headers `traceparent` and `tracestate` name, if any."""
         from opentelemetry.context import attach, detach
 
         token = attach(self._propagator.extract(headers))
@@ -64,7 +64,7 @@ class Tracing:
             detach(token)
 
     def follow(self, request_id: str, answer_id: str, params: SamplingParams | PoolingParams) -> RequestSpan:
-        """The span of a prompt that begins now, in the trace that this is done for."""
+        """Return the span of a prompt that begins now, in the current trace."""
         from opentelemetry.context import get_current
 
         return RequestSpan(
@@ -78,17 +78,17 @@ class Tracing:
         )
 
     def flush(self) -> None:
-        """Send what waits, for at most a second."""
+        """Send queued spans, for at most a second."""
         self._provider.force_flush(1000)
 
     def close(self) -> None:
-        """Send what waits, and stop."""
+        """Send queued spans, and stop."""
         self.flush()
         self._provider.shutdown()
 
 
 def check_tracing(settings: TraceSettings | None) -> None:
-    """Raise UserError when traces are wanted and what sends them is not installed, or nothing can be there."""
+    """Raise UserError if traces are wanted but the exporter is not installed, or the endpoint cannot be one."""
     if settings is None:
         return
     if not settings.endpoint.startswith(("http://", "https://")):
@@ -106,7 +106,7 @@ def check_tracing(settings: TraceSettings | None) -> None:
 def _is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:  # a package above it
+    except ModuleNotFoundError:  # the error may name a package above it
         return False
 
 

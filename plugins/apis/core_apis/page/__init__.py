@@ -1,1 +1,1 @@
-"""The files of the page at `/`: no build step, no code from elsewhere. `core_apis.routes.page` serves them."""
+"""The files of the web page at `/`: no build step, no third-party code. `core_apis.routes.page` serves them."""

@@ -1,4 +1,4 @@
-// Small pictures: a line of the last values, and bars on a time axis.
+// Small charts: a line of the latest values, and bars on a time axis.
 
 import { draw } from "./elements.js";
 
@@ -13,9 +13,9 @@ export function sparkline(points, from, to, width = 220, height = 42) {
 }
 
 const ROW = 17;
-const NOTE = 90; // pixels that a note may need
+const NOTE = 90; // pixels reserved for a note
 const AXIS = 18; // pixels above the rows
-const TICKS = [2, 5, 10]; // seconds between two
+const TICKS = [2, 5, 10]; // seconds between two ticks
 const MOST_TICKS = 6;
 
 // rows: [{label, note, begin, middle, end, kind}], seconds; middle is null until there is one.
@@ -44,7 +44,7 @@ export function timeline(rows, from, to, width) {
   return picture;
 }
 
-// Behind the bar, or before it where there is no room.
+// The position of a note: after the bar, or before it if there is no room.
 function note(words, begin, end, y, width) {
   const isBehind = end + NOTE < width;
   return draw("text", { x: isBehind ? end + 5 : Math.max(0, begin - 5), y: y + 10, "text-anchor": isBehind ? "start" : "end" }, words);

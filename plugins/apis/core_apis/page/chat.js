@@ -1,4 +1,4 @@
-// The chat: questions, answers as they come, tools that the user answers for.
+// The chat: questions, streamed answers, and tools whose results the user enters.
 
 import { Conversation, mistake } from "./conversation.js";
 import { find, make } from "./elements.js";
@@ -29,7 +29,7 @@ function figures(usage, begin, first) {
   return parts.filter(Boolean).join(" · ");
 }
 
-// Shows what came at most once a frame, however fast tokens come.
+// Renders new text at most once per frame, however fast tokens come.
 function painter(shown) {
   let frame = 0;
   const paint = () => {
@@ -43,7 +43,7 @@ function painter(shown) {
   };
 }
 
-// Streams an answer into `shown`; gives how it ended: null, "stopped" or the error.
+// Streams an answer into `shown`; returns how it ended: null, "stopped" or the error.
 async function receive(body, shown, signal) {
   const picture = painter(shown);
   const begin = performance.now();
@@ -100,7 +100,7 @@ function finish(shown, trouble, words) {
   chat.follow();
 }
 
-// Whoever sits in front of the page plays the tools.
+// Shows a form in which the user enters the results of tool calls.
 function askForResults(calls) {
   if (!calls.length) return;
   const fields = calls.map((call) => make("textarea", { rows: 2, "aria-label": `Result of ${call.function.name}` }));
@@ -120,13 +120,13 @@ function ask() {
   const text = find("question").value;
   if (running || !text.trim()) return;
   find("question").value = "";
-  if (matchMedia("(max-width: 560px)").matches) find("settings").open = false; // the answer needs the room
+  if (matchMedia("(max-width: 560px)").matches) find("settings").open = false; // the answer needs the space
   chat.clean();
   chat.add({ role: "user", content: text });
   answer();
 }
 
-// The last answer once more.
+// Generates the last answer again.
 function again() {
   if (running) return;
   const last = chat.turns.at(-1);
@@ -146,7 +146,7 @@ function retry(turn) {
   answer();
 }
 
-// A question as a form in its own place; what came after it goes when it is sent.
+// Replaces a question by a form; the turns after it are removed when the form is sent.
 function edit(turn) {
   if (running) return;
   const { element } = turn.shown;

@@ -1,4 +1,4 @@
-// The turns of a chat, on the page and as the next request carries them. A tab keeps them when it is loaded again.
+// The turns of a chat, on the page and in the next request. They survive a reload of the tab.
 
 import { find, make } from "./elements.js";
 import { keep, kept } from "./keeping.js";
@@ -8,20 +8,20 @@ const KEPT = "core-chat";
 const NEAR_END = 60; // pixels
 
 export class Conversation {
-  // actions: of a message that is whole, (turn) => [[label, action]].
+  // actions: of a complete message, (turn) => [[label, action]].
   constructor(actions) {
     this.actions = actions;
-    this.turns = []; // {message: as the API wants it, shown: Message}
+    this.turns = []; // {message: in the form of the API, shown: Message}
     this.room = find("conversation");
-    this.lastY = 0; // where the page was scrolled to
-    this.followed = true; // the end is kept in view, unless the reader has scrolled up
+    this.lastY = 0; // the last scroll position
+    this.followed = true; // whether the end is kept in view: until the reader scrolls up
     addEventListener("scroll", () => this.look(), { passive: true });
     addEventListener("resize", () => this.look(), { passive: true });
     this.room.addEventListener("toggle", () => this.follow(), true); // something was unfolded
     find("to_end").addEventListener("click", () => this.showEnd());
   }
 
-  // Whoever moves up, however little, reads; whoever comes near the end again follows.
+  // Scrolling up, however little, stops following; scrolling near the end resumes it.
   look() {
     const below = document.documentElement.scrollHeight - innerHeight - scrollY;
     if (scrollY < this.lastY && below > 4) this.followed = false;
@@ -44,7 +44,7 @@ export class Conversation {
     return this.turns.map((turn) => turn.message);
   }
 
-  // What is shown but not said: a message that is being written, a mistake, a form.
+  // Shows something that is not part of the chat: an unfinished message, an error, a form.
   put(element) {
     this.greet();
     this.room.append(element);
@@ -59,7 +59,7 @@ export class Conversation {
     this.changed();
   }
 
-  // Without this turn and all behind it.
+  // Removes this turn and all turns after it.
   cutBefore(turn) {
     const place = this.turns.indexOf(turn);
     if (place < 0) return;
@@ -68,7 +68,7 @@ export class Conversation {
     this.changed();
   }
 
-  // Without mistakes, forms and messages that nobody has said.
+  // Removes errors, forms and unfinished messages.
   clean() {
     const said = new Set(this.turns.map((turn) => turn.shown.element));
     for (const element of [...this.room.children]) {

@@ -1,4 +1,4 @@
-// Copies text to the clipboard. Over plain HTTP from another machine browsers have no clipboard interface; the old command still works.
+// Copies text to the clipboard. Over plain HTTP from another machine, browsers have no clipboard API; the old command still works.
 
 import { make } from "./elements.js";
 
@@ -18,7 +18,7 @@ async function copy(text) {
   if (!isCopied) throw new Error("The browser does not let the page copy.");
 }
 
-// text: a function, since it may have grown.
+// text: a function, since the text may have grown.
 export function copyButton(text, label) {
   const button = make("button", { type: "button", class: "quiet", "aria-label": label }, "Copy");
   button.addEventListener("click", async () => {

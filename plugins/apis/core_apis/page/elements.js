@@ -1,4 +1,4 @@
-// Makes elements of the page. Text is always text: nothing that a model or a server wrote is ever read as HTML.
+// Makes elements of the page. Text is always text: no output of a model or server is ever parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -8,7 +8,7 @@ function fill(element, attributes, children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else element.setAttribute(name, value);
   }
-  for (const child of children.flat()) { // not spread: a model may write more than a call has room for
+  for (const child of children.flat()) { // not spread: a model may write more children than a call can have arguments
     if (child !== undefined && child !== null) element.append(child);
   }
   return element;

@@ -1,11 +1,11 @@
-// The inside of a paragraph: emphasis, code and links, as elements. Never markup: what is not understood stays text.
-// Every search for an end that failed is remembered, so hostile text costs one pass and not one for each of its characters.
+// The inline content of a paragraph: emphasis, code and links, as elements. Never markup: unknown syntax stays text.
+// Every failed search for an end is remembered, so hostile text costs one pass instead of one for each of its characters.
 
 import { make } from "./elements.js";
 
 const DEPTH = 4; // emphasis inside of emphasis
 const MARKERS = [["**", "strong"], ["__", "strong"], ["~~", "del"], ["*", "em"], ["_", "em"]];
-const MOST_OF_LINK = 2000; // characters; so far its end is looked for
+const MOST_OF_LINK = 2000; // characters within which its end must be
 const ESCAPED = /[\\`*_{}[\]()#+\-.!~|>]/;
 const ADDRESS = /https?:\/\/[^\s<>"`]+/y;
 const WORD = /[\p{L}\p{N}_]/u;
@@ -17,7 +17,7 @@ class Scanner {
     this.at = 0;
     this.plain = "";
     this.found = [];
-    this.endless = new Set(); // marks that have no end in the rest
+    this.endless = new Set(); // marks without an end in the rest of the text
   }
 
   all() {
@@ -47,7 +47,7 @@ class Scanner {
     return this.depth > 0 ? new Scanner(text, this.depth - 1).all() : [text];
   }
 
-  // Where `mark` comes next; -1, at once, when an earlier search found none.
+  // Returns the next position of `mark`; -1, at once, if an earlier search had no result.
   next(mark, from) {
     if (this.endless.has(mark)) return -1;
     const place = this.text.indexOf(mark, from);
@@ -77,7 +77,7 @@ class Scanner {
     return this.put(make("code", {}, this.text.slice(begin, end)), end + size);
   }
 
-  // [text](address); an image is told as a link, since nothing of elsewhere is loaded.
+  // Reads [text](address). An image becomes a link, since nothing is loaded from other servers.
   link() {
     const isImage = this.text.startsWith("![", this.at);
     if (!isImage && this.text[this.at] !== "[") return false;
@@ -134,7 +134,7 @@ class Scanner {
     return -1;
   }
 
-  // Of ***words*** the outer pair is the longer one.
+  // In ***words*** the outer pair is the longer one.
   lastOfRun(mark, end) {
     let last = end;
     while (mark.length === 2 && this.text[last + 2] === mark[0]) last += 1;

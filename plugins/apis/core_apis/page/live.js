@@ -1,15 +1,15 @@
-// The live view: rates and gauges from /metrics, and the timeline of requests. Figures are gathered, more seldom, while it is not
-// shown, so whoever opens it sees what has just been.
+// The live view: rates and gauges from /metrics, and the timeline of requests. Figures are also gathered, less often, while it is
+// hidden, so that it shows the recent past when it is opened.
 
 import { sparkline, timeline } from "./charts.js";
 import { find, make } from "./elements.js";
 import { get, metrics } from "./server.js";
 
 const PERIOD_MS = 1000;
-const HIDDEN_PERIODS = 3; // between two looks while the view is not shown
+const HIDDEN_PERIODS = 3; // periods between two polls while the view is hidden
 const KEPT_S = 120;
 const WINDOW_S = 60;
-const LEAST_S = 10; // that a picture spans
+const LEAST_S = 10; // seconds that a chart spans
 const MOST_ROWS = 40;
 
 const TILES = [
@@ -24,9 +24,9 @@ const TILES = [
 ];
 
 let isShown = false;
-let isLooking = false; // a slow server is not asked twice at once
+let isLooking = false; // at most one poll at a time, in case the server is slow
 let periods = 0;
-let last = null; // { at, values }: the metrics of the look before
+let last = null; // { at, values }: the metrics of the previous poll
 let shown = [];
 
 function sum(values, name) {
@@ -45,13 +45,13 @@ function rate(name, now, before, seconds) {
   return growth(name, now, before) / seconds;
 }
 
-// Milliseconds; null while nothing was measured.
+// The mean in milliseconds; null while nothing was measured.
 function mean(name, now, before) {
   const count = growth(`${name}_count`, now, before);
   return count ? (1000 * growth(`${name}_sum`, now, before)) / count : null;
 }
 
-// Of all tokens that were looked up since the start.
+// The hit rate over all tokens that were looked up since the start.
 function hitRate(now) {
   const asked = sum(now, "core:prefix_cache_queries_total");
   return asked ? (100 * sum(now, "core:prefix_cache_hits_total")) / asked : 0;
@@ -72,12 +72,12 @@ function words(value, unit) {
   return [value.toFixed(digits), unit ? make("span", { class: "unit" }, ` ${unit}`) : ""];
 }
 
-// Metrics that shrank are those of a server that was started anew.
+// Metrics that shrank belong to a restarted server.
 function isAnew(values) {
   return sum(values, "core:generation_tokens_total") < sum(last.values, "core:generation_tokens_total");
 }
 
-// Means begin with those since the start of the server; rates need a second look.
+// Means begin with those since the start of the server; rates need a second poll.
 function gather(values, at) {
   const before = last && !isAnew(values) ? last : null;
   for (const each of shown) {
@@ -107,7 +107,7 @@ function label(request) {
   return `${request.id}: ${request.num_prompt_tokens} prompt tokens${cached}; ${request.num_tokens} tokens; ${state}`;
 }
 
-// The newest first, over the time in which they ran.
+// The requests, newest first, over the time in which they ran.
 function showRequests({ now, requests }) {
   const recent = requests.filter((request) => (request.end ?? now) >= now - WINDOW_S).slice(-MOST_ROWS).reverse();
   const first = Math.min(now - LEAST_S, ...recent.map((request) => request.begin));
@@ -138,7 +138,7 @@ async function look() {
   } catch (error) {
     find("live_error").textContent = error.message;
     find("live_error").hidden = false;
-    last = null; // rates begin anew
+    last = null; // rates start again
   } finally {
     isLooking = false;
   }

@@ -1,10 +1,10 @@
-// How sure the model was: a strip with a bar for each token, and the alternatives of the one that is pointed at.
+// The model's confidence: a strip with a bar for each token, and the alternatives of the token under the pointer.
 
 import { draw, make } from "./elements.js";
 
 const BAR = 5;
 const HEIGHT = 36;
-const NEAR = 8; // tokens that are shown around one
+const NEAR = 8; // tokens shown around the selected one
 
 function probability(logprob) {
   return Math.min(1, Math.exp(logprob));
@@ -35,12 +35,12 @@ export class TokenStrip {
     this.scroll.addEventListener("keydown", (event) => this.moved(event));
   }
 
-  // A token of `logprobs.content`.
+  // Adds a token of `logprobs.content`.
   add(token) {
     this.tokens.push(token);
   }
 
-  // Draws what was added.
+  // Draws the added tokens.
   draw() {
     const bars = this.tokens.slice(this.drawn).map((token, index) => {
       const share = probability(token.logprob);
@@ -52,7 +52,7 @@ export class TokenStrip {
     this.drawn = this.tokens.length;
     this.svg.setAttribute("width", this.drawn * BAR);
     const total = this.tokens.reduce((sum, token) => sum + token.logprob, 0);
-    this.mean.textContent = `· ${percent(Math.exp(total / this.drawn))} on average`; // the geometric mean: perplexity, upside down
+    this.mean.textContent = `· ${percent(Math.exp(total / this.drawn))} on average`; // the geometric mean: the inverse of perplexity
   }
 
   pointed(event) {

@@ -1,10 +1,10 @@
-// What models write, given form: headings, lists, tables, quotes, code. Built of elements, never read as HTML.
+// Markdown of model output: headings, lists, tables, quotes, code. Built of elements, never parsed as HTML.
 
 import { copyButton } from "./copying.js";
 import { make } from "./elements.js";
 import { inline } from "./inline.js";
 
-const DEPTH = 6; // lists and quotes inside of each other
+const DEPTH = 6; // nesting of lists and quotes
 const FENCE = /^ {0,12}(`{3,}|~{3,})[ \t]*([^\s`]*)/;
 const ITEM = /^(\s{0,24})([-*+]|\d{1,9}[.)])(\s+|$)/;
 const HEADING = /^ {0,3}(#{1,6})\s+(.*)$/;
@@ -24,7 +24,7 @@ function beginsOther(lines, at) {
   return FENCE.test(line) || HEADING.test(line) || QUOTE.test(line) || ITEM.test(line) || isRule(line) || isTable(lines, at);
 }
 
-// [kind, first line, line behind the last one] of each block.
+// Returns [kind, first line, line after the last one] of each block.
 function divide(lines) {
   const found = [];
   let at = 0;
@@ -70,7 +70,7 @@ function kindOfItem(line) {
   return /\d/.test(ITEM.exec(line)[2]) ? "ol" : "ul";
 }
 
-// A list ends at a line that is neither an item nor indented, behind an empty one.
+// A list ends at a line after an empty one that is neither an item nor indented.
 function endOfList(lines, at) {
   const kind = kindOfItem(lines[at]);
   let end = at;
@@ -158,7 +158,7 @@ function blocks(text, depth) {
   return divide(lines).map(([kind, begin, end]) => element(kind, lines.slice(begin, end), depth));
 }
 
-// A text that grows: only blocks that changed are made anew, so a long answer costs no more at its end than at its begin.
+// A growing text: only changed blocks are built again, so a token at the end of a long answer costs no more than at its start.
 export class GrowingText {
   constructor(room) {
     this.room = room;

@@ -1,4 +1,4 @@
-// One message on the page: text, reasoning, calls and how sure the model was of each token.
+// One message on the page: text, reasoning, calls and the model's confidence in each token.
 
 import { copyButton } from "./copying.js";
 import { make } from "./elements.js";
@@ -34,7 +34,7 @@ export class Message {
     this.element = make("article", { class: role, "aria-label": NAMES[role] }, ...parts);
   }
 
-  // A whole message, as the API has it.
+  // Shows a whole message in the form of the API.
   static of(message) {
     const made = new Message(message.role);
     made.text = message.content ?? "";
@@ -45,7 +45,7 @@ export class Message {
     return made;
   }
 
-  // A choice of a streamed event.
+  // Adds a choice of a streamed event.
   add(choice) {
     const { delta } = choice;
     this.reasoning += delta.reasoning ?? delta.reasoning_content ?? "";
@@ -81,7 +81,7 @@ export class Message {
     this.strip?.draw();
   }
 
-  // It is whole. outcome: "stopped" or "broken"; null when the model ended it. figures: words about tokens and times.
+  // Marks the message as complete. outcome: "stopped" or "broken"; null if the model ended it. figures: text about tokens and times.
   end(outcome, figures) {
     this.render();
     this.thinking.open = false;
@@ -90,15 +90,15 @@ export class Message {
     if (figures) this.actions.append(make("span", { class: "dim figures" }, figures));
   }
 
-  // Buttons for what can be done with it. others: [label, action].
+  // Adds buttons for the actions on the message. others: [label, action].
   offer(others) {
     const buttons = others.map(([label, action]) => make("button", { type: "button", class: "quiet", onclick: action }, label));
     this.actions.prepend(copyButton(() => this.text, "Copy message"), ...buttons);
   }
 
-  // The message as the next request carries it; null when there is nothing in it.
+  // Returns the message for the next request; null if it is empty.
   said() {
-    const calls = this.reason === null ? [] : this.calls; // those of an answer that broke off may be cut
+    const calls = this.reason === null ? [] : this.calls; // calls of an answer that broke off may be truncated
     if (!this.text && !this.reasoning && !calls.length) return null;
     const message = { role: "assistant", content: this.text };
     if (this.reasoning) message.reasoning = this.reasoning;

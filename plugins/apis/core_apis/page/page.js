@@ -1,4 +1,4 @@
-// The frame of the page: tabs, key, health. Each tab is a module of its own.
+// The frame of the page: tabs, API key, health. Each tab is a module of its own.
 
 import { startChat } from "./chat.js";
 import { showConfiguration } from "./configuration.js";
@@ -10,7 +10,7 @@ const TABS = { chat: () => {}, live: startLive, configuration: showConfiguration
 const HEALTH_MS = 5000;
 
 let current = null;
-let isServing = null; // null until /health was asked
+let isServing = null; // null until the first answer of /health
 
 function show(wanted) {
   current = wanted in TABS ? wanted : "chat";

@@ -5,7 +5,7 @@ const KEY = "core-api-key";
 const GONE = "The server cannot be reached. Does it run, and is this machine connected?";
 const BROKEN = "The connection broke off before the answer was complete.";
 
-let refused = () => {}; // called when the server does not take the key
+let refused = () => {}; // called when the server refuses the key
 
 export class ServerError extends Error {
   constructor(message, status) {
@@ -33,7 +33,7 @@ function headers() {
   return found;
 }
 
-// An answer that is well. A browser has no words for a server that is gone, so these are ours.
+// Fetches, and throws unless the answer is a success. Browsers have no readable error for a server that is gone, so this is ours.
 async function sent(path, options) {
   let answer;
   try {
@@ -53,7 +53,7 @@ async function checked(answer) {
     const body = await answer.json();
     message = body.error?.message ?? body.message ?? message;
   } catch {
-    // an answer that is no JSON has no better words
+    // an answer that is not JSON has no better message
   }
   throw new ServerError(message, answer.status);
 }
@@ -67,7 +67,7 @@ export async function getText(path) {
   return (await sent(path)).text();
 }
 
-// Calls `onEvent` with each event of a streamed answer, parsed. A stream without its last word broke off.
+// Calls `onEvent` with each parsed event of a streamed answer. A stream without its final event broke off.
 export async function stream(path, body, signal, onEvent) {
   const answer = await sent(path, { method: "POST", body: JSON.stringify(body), signal });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -97,7 +97,7 @@ async function next(reader) {
   }
 }
 
-// Prometheus' text as {name: [{labels: text, value: number}]}.
+// Parses Prometheus' text format into {name: [{labels: text, value: number}]}.
 export async function metrics() {
   const found = {};
   for (const line of (await getText("metrics?look")).split("\n")) {

@@ -1,4 +1,4 @@
-// What is asked for with each question. A tab keeps its settings when it is loaded again.
+// The request parameters of each question. They survive a reload of the tab.
 
 import { find } from "./elements.js";
 import { keep, kept } from "./keeping.js";
@@ -36,7 +36,7 @@ function numbers() {
   return found;
 }
 
-// The body of a request. Throws what is wrong with a setting.
+// Returns the body of a request. Throws an error about an invalid setting.
 export function requestBody(turns) {
   const system = find("system").value.trim();
   const body = { messages: system ? [{ role: "system", content: system }, ...turns] : turns, ...numbers() };

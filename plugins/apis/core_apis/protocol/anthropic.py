@@ -1,9 +1,9 @@
 """Bodies of /v1/messages and /v1/messages/count_tokens, in Anthropic's shape.
 
-Owns: their Structs, the types of content blocks, which other fields are neutral and which are refused. Never does: translate
-them (`core_apis.anthropic.chat` does). Called by: that translation, the OpenAPI document.
+Owns: their Structs, the types of content blocks, which other fields are neutral and which are refused. Never does:
+translate them (`core_apis.anthropic.chat` does). Called by: that translation, the OpenAPI document.
 
-Clients of this API add fields every few weeks: unknown ones are tolerated and logged once, unlike those in `REFUSED`.
+Clients of this API add fields every few weeks: unknown fields are tolerated and logged once, unlike those in `REFUSED`.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "thread": "this server keeps no conversations; send all messages",
     }
 )
-"""Fields that ask for something that would be missing from the answer, with the way out."""
+"""Fields whose effect the answer could not have, each with the way out."""
 
 
 class Metadata(msgspec.Struct):
-    """user_id: whose request it is, for the fair policy."""
+    """Metadata of a request. user_id: the user of the request, for the fair policy."""
 
     user_id: str | None = None
 
@@ -54,7 +54,7 @@ class Thinking(msgspec.Struct):
     """Whether the model thinks before it answers.
 
     type: `enabled`, `disabled` or `adaptive` (the model decides).
-    budget_tokens: most tokens of thinking, with `enabled`.
+    budget_tokens: maximum number of thinking tokens, with `enabled`.
     display: `omitted` leaves the text of the thinking out of the answer.
     """
 
@@ -64,21 +64,21 @@ class Thinking(msgspec.Struct):
 
 
 class OutputFormat(msgspec.Struct):
-    """type: `json_schema`."""
+    """The format of the answer's text. type: `json_schema`."""
 
     type: str
     schema: dict[str, Any] | None = None
 
 
 class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
-    """effort: how much to think. format: of the answer's text."""
+    """Settings of the output. effort: how much to think. format: of the answer's text."""
 
     effort: str | None = None
     format: OutputFormat | None = None
 
 
 class ToolChoice(msgspec.Struct):
-    """type: `auto`, `any`, `tool` (the one called `name`) or `none`."""
+    """The choice among the tools. type: `auto`, `any`, `tool` (the one called `name`) or `none`."""
 
     type: str
     name: str | None = None
@@ -90,7 +90,7 @@ class Tool(msgspec.Struct):
 
     type: `custom` or None; all others are refused.
     input_schema: JSON schema of its arguments.
-    strict: the arguments have to fit the schema.
+    strict: whether the arguments have to match the schema.
     defer_loading: refused; all tools are in the prompt.
     allowed_callers: only `direct`.
     """
@@ -106,14 +106,17 @@ class Tool(msgspec.Struct):
 
 
 class ContextEdit(msgspec.Struct):
-    """type: `clear_thinking_20251015`. keep: `all`, or how many turns keep their thinking."""
+    """A change of the conversation.
+
+    type: `clear_thinking_20251015`. keep: `all`, or how many turns keep their thinking.
+    """
 
     type: str
     keep: Any = None
 
 
 class ContextManagement(msgspec.Struct, forbid_unknown_fields=True):
-    """Changes of the conversation before it reaches the model."""
+    """The changes to make to the conversation before it reaches the model."""
 
     edits: list[ContextEdit] = msgspec.field(default_factory=list)
 
@@ -126,7 +129,7 @@ class Turn(msgspec.Struct):
 
 
 class CountTokensRequest(msgspec.Struct, kw_only=True):
-    """A conversation. The fields that change its prompt, and no others."""
+    """A conversation whose tokens are counted: only the fields that affect its prompt."""
 
     model: str | None = None
     messages: list[Turn]
@@ -143,7 +146,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
     """A conversation to continue.
 
     max_tokens: may be more than the context has room for.
-    explain, timings: whether the answer tells how it came about, and how long it took; fields of ours.
+    explain, timings: whether the answer reports how it came about, and how long it took; fields of this server.
     """
 
     max_tokens: Int32
@@ -158,7 +161,7 @@ class MessagesRequest(CountTokensRequest, kw_only=True):
 
 
 class TextBlock(msgspec.Struct):
-    """Text."""
+    """A block of text."""
 
     text: str
 
@@ -171,11 +174,11 @@ class ThinkingBlock(msgspec.Struct):
 
 
 class RedactedThinkingBlock(msgspec.Struct):
-    """Thinking that only the provider who wrote it can read."""
+    """Thinking that only the provider that wrote it can read."""
 
 
 class ToolUseBlock(msgspec.Struct):
-    """A call of an earlier answer."""
+    """A tool call of an earlier answer."""
 
     id: str
     name: str
@@ -183,7 +186,7 @@ class ToolUseBlock(msgspec.Struct):
 
 
 class ToolResultBlock(msgspec.Struct):
-    """The result of a call. content: text, or blocks of the types in `RESULT_BLOCKS`."""
+    """The result of a tool call. content: text, or blocks of the types in `RESULT_BLOCKS`."""
 
     tool_use_id: str
     content: str | list[dict[str, Any]] | None = None
@@ -191,7 +194,7 @@ class ToolResultBlock(msgspec.Struct):
 
 
 class DocumentSource(msgspec.Struct):
-    """type: `text`, with data, or `content`, with text or text blocks."""
+    """The content of a document. type: `text`, with data, or `content`, with text or text blocks."""
 
     type: str
     data: str | None = None
@@ -199,7 +202,7 @@ class DocumentSource(msgspec.Struct):
 
 
 class Citations(msgspec.Struct):
-    """enabled: refused."""
+    """Whether the answer should cite a document. enabled: refused."""
 
     enabled: bool | None = None
 
@@ -214,7 +217,7 @@ class DocumentBlock(msgspec.Struct):
 
 
 class SearchResultBlock(msgspec.Struct):
-    """A result of a search that the client has done. source: where it was found."""
+    """A result of a search that the client has run. source: where the result comes from."""
 
     source: str
     title: str

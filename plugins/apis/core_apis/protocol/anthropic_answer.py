@@ -15,13 +15,13 @@ from core_frontend.api.explanation import Explanation
 
 
 class TokenCount(msgspec.Struct):
-    """input_tokens: of the prompt that the same request would have."""
+    """The number of tokens of a prompt. input_tokens: of the prompt that the same request would have."""
 
     input_tokens: int
 
 
 class OutputTokens(msgspec.Struct):
-    """thinking_tokens: of the answer's tokens, those of thinking."""
+    """The split of the output tokens. thinking_tokens: how many of the answer's tokens are thinking."""
 
     thinking_tokens: int
 
@@ -30,7 +30,7 @@ class MessagesUsage(msgspec.Struct):
     """Counts in tokens.
 
     input_tokens: of the prompt, without those that came from the prefix cache.
-    cache_creation_input_tokens: 0; keeping a prompt costs nothing.
+    cache_creation_input_tokens: always 0: caching a prompt costs nothing.
     cache_read_input_tokens: of the prompt, from the prefix cache.
     """
 
@@ -55,7 +55,7 @@ class AnswerThinking(msgspec.Struct, tag="thinking"):
 
 
 class AnswerToolUse(msgspec.Struct, tag="tool_use"):
-    """A call. input: its arguments."""
+    """A block with a tool call. input: its arguments."""
 
     id: str
     name: str
@@ -68,9 +68,10 @@ AnswerBlock = AnswerText | AnswerThinking | AnswerToolUse
 class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
     """A whole answer, or in `message_start` its beginning.
 
-    stop_reason: `end_turn`, `max_tokens`, `stop_sequence`, `tool_use`, `model_context_window_exceeded`, or None at first.
+    stop_reason: `end_turn`, `max_tokens`, `stop_sequence`, `tool_use`, `model_context_window_exceeded`, or None at
+        first.
     stop_sequence: the one that ended it.
-    explain, timings: of a whole answer, where that was asked for.
+    explain, timings: of a whole answer, if they were requested.
     """
 
     id: str
@@ -85,42 +86,42 @@ class MessagesAnswer(msgspec.Struct, tag="message", kw_only=True):
 
 
 class MessageStart(msgspec.Struct, tag="message_start"):
-    """The first event."""
+    """The first event of a stream, with the beginning of the answer."""
 
     message: MessagesAnswer
 
 
 class BlockStart(msgspec.Struct, tag="content_block_start"):
-    """A block begins; it is still empty."""
+    """The beginning of a block, which is still empty."""
 
     index: int
     content_block: AnswerBlock
 
 
 class Ping(msgspec.Struct, tag="ping"):
-    """Nothing."""
+    """An event without content, which keeps the connection alive."""
 
 
 class TextPart(msgspec.Struct, tag="text_delta"):
-    """More text."""
+    """An additional piece of text."""
 
     text: str
 
 
 class ThinkingPart(msgspec.Struct, tag="thinking_delta"):
-    """More thinking."""
+    """An additional piece of thinking."""
 
     thinking: str
 
 
 class SignaturePart(msgspec.Struct, tag="signature_delta"):
-    """The signature of a block of thinking, which ends with it."""
+    """The signature of a block of thinking, the last part of the block."""
 
     signature: str
 
 
 class InputPart(msgspec.Struct, tag="input_json_delta"):
-    """More of a call's arguments; all of them joined are a JSON object."""
+    """An additional piece of a call's arguments; all pieces joined are a JSON object."""
 
     partial_json: str
 
@@ -129,27 +130,27 @@ BlockPart = TextPart | ThinkingPart | SignaturePart | InputPart
 
 
 class BlockDelta(msgspec.Struct, tag="content_block_delta"):
-    """More of a block."""
+    """An additional piece of a block."""
 
     index: int
     delta: BlockPart
 
 
 class BlockStop(msgspec.Struct, tag="content_block_stop"):
-    """A block ends."""
+    """The end of a block."""
 
     index: int
 
 
 class Ending(msgspec.Struct):
-    """How an answer ended; see `MessagesAnswer`."""
+    """The end of an answer; see `MessagesAnswer`."""
 
     stop_reason: str
     stop_sequence: str | None
 
 
 class MessageDelta(msgspec.Struct, tag="message_delta"):
-    """The ending, the usage in all, and where they were asked for the explanation and the times.
+    """The ending, the total usage, and the explanation and timings if they were requested.
 
     These are here and not in the very last event because Anthropic's own client rebuilds that one from what it knows.
     """
@@ -161,20 +162,20 @@ class MessageDelta(msgspec.Struct, tag="message_delta"):
 
 
 class MessageStop(msgspec.Struct, tag="message_stop"):
-    """The last event."""
+    """The last event of a stream."""
 
 
 MessagesEvent = MessageStart | BlockStart | Ping | BlockDelta | BlockStop | MessageDelta | MessageStop
 
 
 class MessagesErrorObject(msgspec.Struct):
-    """type: one of Anthropic's, such as `invalid_request_error`."""
+    """An error. type: one of Anthropic's, such as `invalid_request_error`."""
 
     type: str
     message: str
 
 
 class MessagesError(msgspec.Struct, tag="error"):
-    """The body of an error, and the last event of a stream that failed."""
+    """The body of an error, and the last event of a failed stream."""
 
     error: MessagesErrorObject

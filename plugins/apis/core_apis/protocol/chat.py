@@ -1,4 +1,7 @@
-"""Bodies of /v1/chat/completions. Owns: their Structs and what can be checked without a model. Called by: its route."""
+"""Bodies of /v1/chat/completions.
+
+Owns: their Structs and the checks that need no model. Called by: its route.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ UNSERVED: Mapping[str, str] = {
 """Fields that are refused unless they are null, each with the way out."""
 
 BUDGETS = ("thinking_token_budget", "max_thinking_tokens", "thinking_budget")
-"""Names of one limit, in the order in which they count."""
+"""Names of the same limit, in order of precedence."""
 NO_LIMIT = -1
 
 
 class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, kw_only=True):
     """A conversation to continue.
 
-    include_reasoning: false leaves reasoning out of the answer; the model reasons all the same.
+    include_reasoning: false leaves reasoning out of the answer; the model still reasons.
     """
 
     messages: list[Message] | None = None
@@ -72,18 +75,18 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
 
     @property
     def reasoning_limit_name(self) -> str:
-        """The name of the field that limits reasoning; empty when none does."""
+        """Return the name of the field that limits reasoning; empty if none does."""
         return next((name for name in BUDGETS if getattr(self, name) is not None), "")
 
     @property
     def reasoning_limit(self) -> int | None:
-        """Most tokens of reasoning, or None."""
+        """Return the maximum number of reasoning tokens, or None."""
         name = self.reasoning_limit_name
         limit: int | None = getattr(self, name) if name else None
         return None if limit == NO_LIMIT else limit
 
     def check(self, max_logprobs: int, limits: ServerLimits) -> ToolUse:
-        """Refuse what cannot be served, before the template runs. Returns the tools that the request offers.
+        """Refuse requests that cannot be served, before the template runs. Return the tools that the request offers.
 
         max_logprobs: the server's limit, -1 for none.
         """
@@ -118,7 +121,7 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
         raise RequestError(f"top_logprobs is {self.top_logprobs}; expected {expected}.", param="top_logprobs")
 
     def params(self, defaults: dict[str, Any]) -> SamplingParams:
-        """Sampling parameters; without a limit of its own the answer may fill the context."""
+        """Return the sampling parameters. Without a limit of its own the answer may fill the context."""
         limit = self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
         return self.shared_params(
             defaults,
@@ -129,7 +132,7 @@ class ChatRequest(GenerationRequest, Conversation, forbid_unknown_fields=True, k
 
 
 class TopLogprob(msgspec.Struct, gc=False):
-    """bytes: the token's UTF-8 bytes, which may be a part of a character."""
+    """One of the most likely tokens. bytes: the token's UTF-8 bytes, which may be a part of a character."""
 
     token: str
     logprob: float
@@ -137,7 +140,7 @@ class TopLogprob(msgspec.Struct, gc=False):
 
 
 class TokenLogprob(msgspec.Struct, gc=False):
-    """One token of the answer with the most likely ones at its place."""
+    """One token of the answer, with the most likely tokens at its position."""
 
     token: str
     logprob: float
@@ -146,31 +149,31 @@ class TokenLogprob(msgspec.Struct, gc=False):
 
 
 class ChatLogprobs(msgspec.Struct):
-    """One entry a token."""
+    """The log probabilities of an answer, one entry per token."""
 
     content: list[TokenLogprob]
     refusal: None = None
 
 
 class FunctionCall(msgspec.Struct, omit_defaults=True):
-    """A function to call. arguments: JSON, or in a delta a part of it."""
+    """A function call. arguments: JSON, or in a delta a part of it."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class CustomCall(msgspec.Struct, omit_defaults=True):
-    """A custom tool to call. input: its text, or in a delta a part of it."""
+    """A call of a custom tool. input: its text, or in a delta a part of it."""
 
     name: str | UnsetType = UNSET
     input: str | UnsetType = UNSET
 
 
 class ToolCall(msgspec.Struct, omit_defaults=True):
-    """A call, or in a delta the new part of it: the first has id, type and name.
+    """A tool call, or in a delta its new part. The first delta of a call has id, type and name.
 
     index: which call of the answer a delta belongs to.
-    incomplete: the answer was cut inside of it, so its arguments may be no JSON.
+    incomplete: whether the answer was truncated inside the call, so that its arguments may not be JSON.
     """
 
     index: int | UnsetType = UNSET
@@ -182,7 +185,10 @@ class ToolCall(msgspec.Struct, omit_defaults=True):
 
 
 class ChatMessage(msgspec.Struct, omit_defaults=True):
-    """The answer. content: None when there are calls alone. reasoning_content: the older name of reasoning."""
+    """The message of the answer.
+
+    content: None if there are only calls. reasoning_content: the older name of reasoning.
+    """
 
     role: str
     content: str | None
@@ -193,7 +199,7 @@ class ChatMessage(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChoice(msgspec.Struct, omit_defaults=True):
-    """One whole answer."""
+    """One complete choice."""
 
     index: int
     message: ChatMessage
@@ -220,7 +226,7 @@ class ChatResponse(msgspec.Struct, omit_defaults=True):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """The new part of an answer. reasoning_content: the older name of reasoning."""
+    """The new part of a message. reasoning_content: the older name of reasoning."""
 
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
@@ -241,7 +247,7 @@ class ChunkChoice(msgspec.Struct, omit_defaults=True):
 
 
 class ChatChunk(msgspec.Struct, omit_defaults=True):
-    """One event of a stream. system_fingerprint: the version of replaced weights, at its beginning."""
+    """One event of a stream. system_fingerprint: the version of replaced weights at the beginning of the stream."""
 
     id: str
     object: str

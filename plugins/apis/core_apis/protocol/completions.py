@@ -1,4 +1,7 @@
-"""Bodies of /v1/completions. Owns: their Structs and what can be checked without a model. Called by: its route."""
+"""Bodies of /v1/completions.
+
+Owns: their Structs and the checks that need no model. Called by: its route.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=True):
-    """prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report.
+    """Prompts to continue.
 
-    prompt_embeds: prompts that are embeddings, which come before those of `prompt`: base64 of a tensor in a file of torch.save
-        or safetensors, or a list of these.
+    prompt: text, token ids, or a list of either. logprobs: number of most likely tokens to report.
+    prompt_embeds: prompts that are embeddings, which come before those of `prompt`: base64 of a tensor in a file of
+        torch.save or safetensors, or a list of these.
     """
 
     prompt: str | list[Any] | None = None
@@ -34,7 +38,7 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
     suffix: str | None = None
 
     def check(self, limits: ServerLimits) -> None:
-        """Refuse what cannot be served, before anything is tokenized."""
+        """Refuse requests that cannot be served, before anything is tokenized."""
         self.check_shared(limits)
         if self.suffix:
             raise RequestError("suffix is not served: this model completes only at the end.", param="suffix")
@@ -54,7 +58,10 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
         return bool(self.echo) and self.max_tokens == 0
 
     def params(self, defaults: dict[str, Any]) -> SamplingParams:
-        """Sampling parameters; a prompt that is only scored still samples one token, which the answer leaves out."""
+        """Return the sampling parameters.
+
+        A prompt that is only scored still samples one token, which the answer leaves out.
+        """
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         prompt_logprobs = self.prompt_logprobs
         if self.echo and self.logprobs is not None and prompt_logprobs is None:
@@ -68,12 +75,12 @@ class CompletionRequest(GenerationRequest, forbid_unknown_fields=True, kw_only=T
 
     @property
     def embedded(self) -> list[str]:
-        """The prompts that are embeddings."""
+        """Return the prompts that are embeddings."""
         given = self.prompt_embeds
         return [given] if isinstance(given, str) else given or []
 
     def prompts(self) -> list[str | list[int]]:
-        """The other prompts as a list; each is text or token ids and never empty."""
+        """Return the other prompts as a list; each is text or token ids and never empty."""
         if self.embedded and self.prompt in (None, "", []):
             return []
         if self.prompt is None:
@@ -100,7 +107,10 @@ def _one_prompt(item: Any) -> str | list[int]:
 
 
 class CompletionLogprobs(msgspec.Struct):
-    """One entry a token. text_offset: characters from the start of the returned text."""
+    """The log probabilities of a completion, one entry per token.
+
+    text_offset: characters from the start of the returned text.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
@@ -124,7 +134,7 @@ class CompletionChoice(msgspec.Struct, omit_defaults=True):
 class CompletionResponse(msgspec.Struct, omit_defaults=True):
     """The whole answer, and every chunk of a stream.
 
-    explain, timings: lists, one each, when there are several prompts.
+    explain, timings: lists with one entry per prompt, if there are several prompts.
     system_fingerprint: the version of replaced weights.
     """
 

@@ -1,7 +1,7 @@
-"""From the bytes of a request body to a Struct, with errors that name the field.
+"""Decoding of a request body into a Struct, with errors that name the field.
 
-Owns: the translation of msgspec's errors into `RequestError`. Never does: read the network.
-Called by: `core_apis.preparation`; the intake and the helper process, for bodies that are too deep.
+Owns: the translation of msgspec's errors into `RequestError`. Never does: read the network. Called by:
+`core_apis.preparation`; the intake and the helper process, for bodies that are too deep.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PATH = re.compile(r"- at (?:`key` in )?`\$\.?(\w*)")
 
 
 def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | memoryview) -> T:
-    """Decode `body` or raise RequestError (400) with the field at fault as `param`."""
+    """Decode `body`, or raise RequestError (400) with the invalid field as `param`."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -36,7 +36,9 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes | bytearray | memo
 
 
 def too_deep() -> RequestError:
-    """The refusal of a body that nests too deep for some step: what can be decoded may be too deep to be written again."""
+    """Return the refusal of a body that is nested too deep for some step: a body that can be decoded may be too deep to
+    encode.
+    """
     return RequestError("The request body is nested too deeply; send a flatter one.", code="invalid_json")
 
 
@@ -64,7 +66,7 @@ def _invalid(message: str, decoder: msgspec.json.Decoder[T]) -> RequestError:
 
 
 def _choices(decoder: msgspec.json.Decoder[T], name: str) -> list[Any]:
-    """The values that a field of the body, or the entries of its list, may have."""
+    """Return the values that a field of the body, or the entries of its list, may have."""
     info = msgspec.inspect.type_info(decoder.type)
     kinds: list[Any] = [field.type for field in getattr(info, "fields", ()) if field.encode_name == name]
     found: list[Any] = []

@@ -1,6 +1,7 @@
 """The reference of request fields, as Markdown: `python -m core_apis.protocol.document > docs/requests.md`.
 
-Owns: the text of docs/requests.md. Never does: write a file. Called by: a person, and the test that it is current.
+Owns: the text of docs/requests.md. Never does: write a file. Called by: a person, and the test that the file is up to
+date.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _TEMPLATE = {"chat_template": "templates are code: start the server with --chat-
 class Body:
     """The fields of one API.
 
-    paths:   where it is sent.
+    paths:   the paths that accept the body.
     struct:  its declaration.
     neutral: fields that change nothing, with the reason.
     refused: fields that are refused unless they ask for nothing, with the reason or the way out.
@@ -48,7 +49,7 @@ class Body:
 
     @property
     def used(self) -> list[str]:
-        """All the others, as a body spells them."""
+        """Return all other fields, in the spelling of the body."""
         rest = {*self.neutral, *self.refused}
         fields = zip(self.struct.__struct_fields__, self.struct.__struct_encode_fields__, strict=True)
         return sorted(spelled for name, spelled in fields if rest.isdisjoint((name, spelled)))
@@ -73,7 +74,7 @@ BODIES: tuple[Body, ...] = (
 
 
 def document() -> str:
-    """The whole file, with a newline at its end."""
+    """Return the whole file, with a newline at its end."""
     parts = [_INTRO]
     for body in BODIES:
         heading = ", ".join(f"`{path}`" for path in body.paths)

@@ -1,6 +1,7 @@
 """Bodies and answers of /v1/embed and /v2/embed, Cohere's routes for vectors.
 
-Owns: their Structs and what can be checked without a model. Called by: the preparation, the answers and the document of bodies.
+Owns: their Structs and the checks that need no model. Called by: the preparation, the answers and the document of
+bodies.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from core_apis.protocol.sampling import Int32
 from core_frontend.api.pooling_params import PoolingParams
 
 VectorType = Literal["float", "binary", "ubinary", "base64"]
-"""binary and ubinary: a bit for each number, whether it is positive, eight in a whole number with a sign and without one."""
+"""Forms of numbers.
+
+binary and ubinary have one bit per number (whether it is positive), packed into signed or unsigned 8-bit integers.
+"""
 
 PROMPTS = {"search_query": ("search_query", "query"), "search_document": ("search_document", "document", "passage")}
-"""Names that the prompts for an input type have in checkpoints, in the order in which they are looked for."""
+"""Names of prompts in checkpoints for each input type, in the order in which they are tried."""
 WITHOUT_PROMPT = ("search_query", "search_document", "classification", "clustering")
-"""Cohere's input types, which a model without a prompt for them takes as they are."""
+"""Cohere's input types that a model without a prompt for them accepts as they are."""
 
 
 class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
-    """texts, or inputs with a text each.
+    """Texts to embed: `texts`, or `inputs` with one text each.
 
-    input_type: what vectors are for: the prompt of this name in the checkpoint's files is put in front of each text.
-    truncate, max_tokens: a text that is longer than the model takes, or than so many tokens, is cut (END) or refused (NONE).
+    input_type: purpose of the vectors: the prompt of this name in the checkpoint's files is put before each text.
+    truncate, max_tokens: a text longer than the model's limit, or than `max_tokens`, is truncated (END) or refused
+        (NONE).
     """
 
     texts_given: list[Any] | None = msgspec.field(default=None, name="texts")
@@ -44,22 +49,22 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def text_field(self) -> str:
-        """The field with the texts."""
+        """Return the name of the field with the texts."""
         return "texts" if self.inputs is None else "inputs"
 
     @property
     def field_names(self) -> dict[str, str]:
-        """With Cohere's names of parameters."""
+        """Return Cohere's names of parameters, for errors."""
         own = {"dimensions": "output_dimension", "truncate_prompt_tokens": "max_tokens", "prompt_name": "input_type"}
         return {**super().field_names, **own}
 
     @property
     def types(self) -> list[VectorType]:
-        """The forms of numbers that the answer has."""
+        """Return the number forms that the answer has."""
         return self.embedding_types or ["float"]
 
     def texts(self) -> list[Text]:
-        """All texts. Raises RequestError."""
+        """Return all texts. Raises RequestError."""
         if self.images is not None:
             raise RequestError("images is not served: this model reads texts; leave it out.", param="images")
         given = self.texts_given if self.inputs is None else [_text_of(entry) for entry in self.inputs]
@@ -75,7 +80,7 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         return list(given)
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """One vector a text."""
+        """Return the parameters for one vector per text."""
         keep = self.truncate_prompt_tokens
         if self.truncate == "START":
             raise RequestError(
@@ -91,7 +96,7 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         return PoolingParams(task="embed", dimensions=self.output_dimension, truncate_prompt_tokens=keep)
 
     def prompt_for(self, config: PoolingConfig) -> str | None:
-        """The prompt for the input type; none of a model without prompts."""
+        """Return the prompt for the input type; None for a model without prompts."""
         wanted = self.input_type
         if wanted is None:
             return None
@@ -102,7 +107,7 @@ class EmbedRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
 
 def _text_of(entry: Any) -> Any:
-    """The text of an entry with one part; None of any other one."""
+    """Return the text of an entry with one part; None for any other entry."""
     parts = entry.get("content") if isinstance(entry, dict) else None
     if not isinstance(parts, list) or len(parts) != 1 or not isinstance(parts[0], dict):
         return None
@@ -110,7 +115,7 @@ def _text_of(entry: Any) -> Any:
 
 
 class Vectors(msgspec.Struct, omit_defaults=True):
-    """The vectors of all texts, in each of the forms that were asked for."""
+    """The vectors of all texts, in each of the requested forms."""
 
     floats: list[list[float]] | UnsetType = msgspec.field(default=UNSET, name="float")
     binary: list[list[int]] | UnsetType = UNSET
@@ -119,7 +124,7 @@ class Vectors(msgspec.Struct, omit_defaults=True):
 
 
 class EmbedAnswer(msgspec.Struct, kw_only=True):
-    """The answer to /v2/embed; the first version of the route gives plain vectors where no types are asked for."""
+    """The answer to /v2/embed. The first version of the route returns plain vectors if no types are requested."""
 
     id: str
     embeddings: Vectors | list[list[float]]

@@ -1,4 +1,4 @@
-"""The messages of a conversation and how the template is to show them.
+"""The messages of a conversation, and how the template renders them.
 
 Owns: `Conversation`, the checks and meaning of these fields. Never does: render (`core_tokens.chat_template` does).
 Called by: the chat and tokenize bodies.
@@ -27,10 +27,10 @@ CALL_INPUTS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "function": ("arguments", (str, dict)),
     "custom": ("input", (str,)),
 }
-"""For each type of call, where its input is, and the types that it may have."""
+"""The input field of each type of call, and the Python types that it may have."""
 
 SWITCHES = ("enable_thinking", "thinking")
-"""Variables with which templates that know no effort let a model reason or not."""
+"""Variables that switch reasoning on and off in templates that have no effort."""
 
 
 class Conversation:
@@ -60,7 +60,7 @@ class Conversation:
     def check_conversation(self, limits: ServerLimits) -> ToolUse:
         """Refuse messages and template settings that cannot be served, and bring contents into one form.
 
-        Returns the tools that it offers.
+        Return the tools that the conversation offers.
         """
         if not self.messages:
             raise RequestError("messages is missing or empty; give at least one message.", param="messages")
@@ -98,7 +98,7 @@ class Conversation:
         return not self.continue_final_message
 
     def template_variables(self, read: Collection[str]) -> dict[str, Any]:
-        """Further variables for a template that reads those in `read`."""
+        """Return further variables for a template that reads those in `read`."""
         variables = dict(self.chat_template_kwargs or {})
         effort = self.reasoning_effort
         if effort is None:
@@ -112,7 +112,7 @@ class Conversation:
 
 
 def message_text(message: Message) -> str:
-    """The text of a checked message."""
+    """Return the text of a checked message."""
     content = message["content"]
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
@@ -123,7 +123,7 @@ def _check_length(name: str, entries: Sequence[object], most: int) -> None:
 
 
 def _checked(index: int, message: Message) -> Message:
-    """A message in the form that templates are given. Raises RequestError."""
+    """Return a message in the form that templates receive. Raises RequestError."""
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise RequestError(
@@ -146,7 +146,7 @@ def _checked(index: int, message: Message) -> Message:
 
 
 def _check_turn(index: int, message: Message) -> None:
-    """Check what only the model's own messages have: reasoning and calls."""
+    """Check the parts that only the model's own messages have: reasoning and calls."""
     for name in REASONING_NAMES:
         value = message.get(name)
         if value is not None and not isinstance(value, str):

@@ -1,4 +1,7 @@
-"""Number formats in which clients ask for vectors. Owns: their names. Called by: bodies to pool, `vector_bytes`."""
+"""Number formats in which clients request vectors.
+
+Owns: their names. Called by: bodies to pool, `vector_bytes`.
+"""
 
 from __future__ import annotations
 

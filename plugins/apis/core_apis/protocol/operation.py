@@ -1,4 +1,4 @@
-"""Answers of /v1/models, /health, /version, /load, /server_info and what operators ask for.
+"""Answers of /v1/models, /health, /version, /load, /server_info and the routes of operators.
 
 Owns: their Structs. Called by: their routes.
 """
@@ -15,7 +15,7 @@ class ModelCard(msgspec.Struct):
 
     created: seconds since the epoch.
     root:    what was loaded.
-    response_format: the format by which answers are taken apart, and why that one.
+    response_format: the format by which answers are parsed, and why that one.
     weight_version: of the weights, once they were replaced.
     """
 
@@ -31,7 +31,7 @@ class ModelCard(msgspec.Struct):
 
 
 class ModelList(msgspec.Struct):
-    """All of them."""
+    """All names that the server answers to."""
 
     data: list[ModelCard]
     object: str = "list"
@@ -41,7 +41,7 @@ class EngineDeath(msgspec.Struct):
     """A death of the engine.
 
     time:  seconds since the epoch.
-    cause: in a word.
+    cause: one word.
     """
 
     time: float
@@ -56,7 +56,7 @@ class HolderAnswer(msgspec.Struct, frozen=True):
 
     reason:    `pause`, `sleep`, `wait` (a call with mode `wait`), `update` or `memory` (a sleep that failed half way).
     holder:    `operator`, `a waiting call`, `a weight update` or `a failed sleep`. It names no client.
-    since:     seconds since the epoch, where that is known.
+    since:     seconds since the epoch, if that is known.
     ends_with: what ends it.
     """
 
@@ -67,15 +67,15 @@ class HolderAnswer(msgspec.Struct, frozen=True):
 
 
 class HealthAnswer(msgspec.Struct):
-    """The server is well.
+    """The server is healthy.
 
-    state:           `serving`: a request is computed. In all other states requests are taken and wait: `recovering`: the engine
-                     is being started again; `draining`: requests that are there end first; `paused`, `sleeping`, `updating
-                     weights`.
-    engine_restarts: engines that were started because one had died.
+    state:           `serving`: a request is computed. In all other states requests are accepted and wait: `recovering`:
+                     the engine is being restarted; `draining`: current requests end first; `paused`, `sleeping`,
+                     `updating weights`.
+    engine_restarts: number of engines that were started because one had died.
     last_deaths:     the newest of these deaths, oldest first.
-    journal:         why the request journal takes no requests, where that is so.
-    holders:         why requests wait, where they do and the engine runs.
+    journal:         why the request journal accepts no requests, if that is so.
+    holders:         why requests wait, if they do and the engine runs.
     """
 
     state: State
@@ -93,10 +93,10 @@ class VersionAnswer(msgspec.Struct):
 
 
 class ServerInfo(msgspec.Struct):
-    """What runs here.
+    """The server's version, names and configuration.
 
     served_names:  names of the model.
-    configuration: as `core config explain --json` tells it.
+    configuration: as in `core config explain --json`.
     """
 
     version: str
@@ -111,7 +111,7 @@ class ResetAnswer(msgspec.Struct):
 
 
 class LoadAnswer(msgspec.Struct):
-    """How busy this process is. server_load: prompts that wait or run."""
+    """The load of this process. server_load: number of prompts that wait or run."""
 
     server_load: int
 
@@ -123,13 +123,13 @@ class ProfileAnswer(msgspec.Struct):
 
 
 class StatusAnswer(msgspec.Struct):
-    """What the engine does from now on. status: `paused`, `resumed`, `asleep` or `awake`."""
+    """The engine's state from now on. status: `paused`, `resumed`, `asleep` or `awake`."""
 
     status: str
 
 
 class PausedAnswer(msgspec.Struct):
-    """Whether requests wait because somebody asked for that. state, holders: as of `HealthAnswer`."""
+    """Whether requests wait because an operator or a call asked for that. state, holders: as in `HealthAnswer`."""
 
     is_paused: bool
     state: State
@@ -137,7 +137,7 @@ class PausedAnswer(msgspec.Struct):
 
 
 class SleepingAnswer(msgspec.Struct):
-    """Whether the engine has given memory back. state, holders: as of `HealthAnswer`."""
+    """Whether the engine has released memory. state, holders: as in `HealthAnswer`."""
 
     is_sleeping: bool
     state: State

@@ -1,6 +1,6 @@
 """Bodies of /score and /rerank: texts that are compared.
 
-Owns: their Structs and what can be checked without a model. Called by: the preparation and the document of bodies.
+Owns: their Structs and the checks that need no model. Called by: the preparation and the document of bodies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_frontend.api.pooling_params import PoolingParams
 class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     """Texts that are compared. instruction: what a template for pairs tells the model to look for.
 
-    use_activation: whether the numbers of a model that reads pairs become probabilities; activation: its older name.
+    use_activation: whether the scores of a model that reads pairs become probabilities; activation: its older name.
     """
 
     instruction: str | None = None
@@ -27,7 +27,7 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     activation: bool | None = None
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """Vectors, or what the model says of pairs."""
+        """Return the parameters for vectors, or for the model's scores of pairs."""
         reads_pairs = config is not None and config.scores_pairs
         return PoolingParams(
             task="classify" if reads_pairs else "embed",
@@ -37,17 +37,20 @@ class PairBody(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         )
 
     def sides(self) -> tuple[list[Text], list[Text]]:
-        """What is compared with what: one first text, or as many as second ones. Raises RequestError."""
+        """Return both sides of the comparison: one first text, or as many as second ones. Raises RequestError."""
         raise NotImplementedError
 
     def texts(self) -> list[Text]:
-        """The first ones, then the second ones."""
+        """Return the first texts, then the second ones."""
         first, second = self.sides()
         return [*first, *second]
 
 
 class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
-    """text_1 is compared with text_2: one text with each of several, or pair by pair. The other fields are aliases."""
+    """Two sides to compare: text_1 with text_2, one text with each of several, or pair by pair.
+
+    The other fields are aliases.
+    """
 
     text_1: str | list[Any] | None = None
     text_2: str | list[Any] | None = None
@@ -59,11 +62,11 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def text_field(self) -> str:
-        """The field with most of the texts."""
+        """Return the name of the field with most of the texts."""
         return self._names()[1]
 
     def sides(self) -> tuple[list[Text], list[Text]]:
-        """Both lists."""
+        """Return both lists, each under whichever name the request gives it."""
         one, other = self._names()
         first = texts_of(one, getattr(self, one))
         second = texts_of(other, getattr(self, other))
@@ -74,7 +77,7 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
         return first, second
 
     def _names(self) -> tuple[str, str]:
-        """The fields that are given. Raises RequestError for a mixture."""
+        """Return the names of the two given fields. Raises RequestError for a mixture."""
         given = {name for pair in SCORED for name in pair if getattr(self, name) is not None}
         for pair in SCORED:
             if given and given <= set(pair):
@@ -87,15 +90,15 @@ class ScoreRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
 
 
 SCORED = (("text_1", "text_2"), ("data_1", "data_2"), ("queries", "documents"), ("queries", "items"))
-"""The fields that hold the two sides."""
+"""The pairs of fields that may hold the two sides."""
 
 
 class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
-    """A body of /rerank.
+    """A query, and documents to rank by it.
 
     documents: texts, or objects with a `text`.
-    top_n: how many of the best are wanted; None or 0: all.
-    max_tokens_per_doc: of each document, this many first tokens count; None: all.
+    top_n: number of best documents to return; None or 0: all.
+    max_tokens_per_doc: number of tokens at the start of each document that count; None: all.
     """
 
     query: str | None = None
@@ -106,11 +109,11 @@ class RerankRequest(PairBody, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def text_field(self) -> str:
-        """The field with most of the texts."""
+        """Return the name of the field with most of the texts."""
         return "documents"
 
     def sides(self) -> tuple[list[Text], list[Text]]:
-        """The query, and the documents."""
+        """Return the query, and the documents."""
         if self.query is None:
             raise RequestError(
                 "The field 'query' is missing; the request needs it.", param="query", code="missing_field"

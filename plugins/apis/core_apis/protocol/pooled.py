@@ -15,9 +15,10 @@ from core_frontend.api.late_chunking import LateChunkingMetadata
 
 
 class Embedding(msgspec.Struct, omit_defaults=True):
-    """embedding: numbers (a list for each token or part of a text, where that was asked for), or base64 of them.
+    """The vector of one text.
 
-    late_chunking: which part of the text each list is of.
+    embedding: numbers (a list for each token or part of a text, if that was requested), or base64 of them.
+    late_chunking: which part of the text each list belongs to.
     """
 
     object: str
@@ -27,8 +28,9 @@ class Embedding(msgspec.Struct, omit_defaults=True):
 
 
 class Pooled(msgspec.Struct, omit_defaults=True):
-    """data: numbers (a list for each token or part of a text, where that was asked for), or base64 of them.
+    """The pooled output of one text.
 
+    data: numbers (a list for each token or part of a text, if that was requested), or base64 of them.
     late_chunking: as in `Embedding`.
     """
 
@@ -39,7 +41,7 @@ class Pooled(msgspec.Struct, omit_defaults=True):
 
 
 class Classes(msgspec.Struct):
-    """label: the name of the largest class. probs: a number for each class."""
+    """The classes of one text. label: the name of the most likely class. probs: a number for each class."""
 
     index: int
     label: str
@@ -48,7 +50,7 @@ class Classes(msgspec.Struct):
 
 
 class Score(msgspec.Struct):
-    """score: of one pair."""
+    """The score of one pair."""
 
     object: str
     index: int
@@ -56,7 +58,7 @@ class Score(msgspec.Struct):
 
 
 class ListAnswer(msgspec.Struct, kw_only=True):
-    """What these answers share."""
+    """The common fields of these answers."""
 
     id: str
     object: str = "list"
@@ -90,13 +92,13 @@ class ScoreAnswer(ListAnswer, kw_only=True):
 
 
 class Document(msgspec.Struct):
-    """One of the texts that came."""
+    """A document of the request."""
 
     text: str
 
 
 class Ranked(msgspec.Struct, omit_defaults=True):
-    """index: among the documents that came."""
+    """A document with its score. index: position in the request."""
 
     index: int
     relevance_score: float
@@ -104,27 +106,27 @@ class Ranked(msgspec.Struct, omit_defaults=True):
 
 
 class ApiVersion(msgspec.Struct):
-    """version: of Cohere's API."""
+    """The version of Cohere's API."""
 
     version: str
 
 
 class BilledUnits(msgspec.Struct, omit_defaults=True):
-    """search_units: one for each hundred documents of a query, as Cohere counts. input_tokens: of texts."""
+    """The units that Cohere would bill. search_units: one per hundred documents of a query. input_tokens: of texts."""
 
     search_units: int | UnsetType = UNSET
     input_tokens: int | UnsetType = UNSET
 
 
 class RerankMeta(msgspec.Struct):
-    """What Cohere's answers tell besides."""
+    """The additional data in Cohere's answers."""
 
     api_version: ApiVersion
     billed_units: BilledUnits
 
 
 class RerankAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The best documents first, as Jina and Cohere write it."""
+    """The documents, best first, in the form of Jina and Cohere."""
 
     id: str
     model: str

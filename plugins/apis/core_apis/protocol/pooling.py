@@ -1,6 +1,6 @@
-"""Bodies of /v1/embeddings, /pooling and /classify, and what all bodies of texts to pool share.
+"""Bodies of /v1/embeddings, /pooling and /classify, and the common part of all bodies with texts to pool.
 
-Owns: their Structs and what can be checked without a model. Called by: `pairs`, the preparation and the document of bodies.
+Owns: their Structs and the checks that need no model. Called by: `pairs`, the preparation and the document of bodies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Text = str | list[int]
 class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The fields that all of these requests share. None always means: not given.
 
-    `user` names whose the request is; `metadata` is accepted and changes nothing: OpenAI's field for accounting.
+    `user` names the user of the request; `metadata` is accepted and changes nothing: OpenAI's field for accounting.
     """
 
     model: str | None = None
@@ -41,37 +41,41 @@ class PoolingBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def text_field(self) -> str:
-        """The field that errors about a text name."""
+        """Return the name of the field for errors about a text."""
         return "input"
 
     def texts(self) -> list[Text]:
-        """Everything to pool, in order; none of them empty. Raises RequestError."""
+        """Return everything to pool, in order; no text is empty. Raises RequestError."""
         raise NotImplementedError
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """How. config: of the model; None: it generates text, which the engine says. Raises RequestError."""
+        """Return the pooling parameters. Raises RequestError.
+
+        config: of the model; None: it generates text, and the engine will refuse.
+        """
         raise NotImplementedError
 
     @property
     def field_names(self) -> dict[str, str]:
-        """For errors of what comes behind; see `core_apis.field_names`."""
+        """Return the field names for errors of later steps; see `core_apis.field_names`."""
         return {"prompt_token_ids": self.text_field, "prompt": self.text_field}
 
     def prompt_for(self, config: PoolingConfig) -> str | None:
-        """The name of the text in front of each text; None: the default one, if there is one."""
+        """Return the name of the prompt put before each text; None: the default one, if there is one."""
         return ""
 
 
 class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
-    """A body of /v1/embeddings.
+    """Texts to embed.
 
     input: a text, token ids, or a list of either.
-    encoding_format: numbers as JSON (float), base64 of them, a bit for each number (whether it is positive), eight in a whole
-        number with a sign (binary) or without one (ubinary); or the body is all vectors one behind the other (bytes, with a
-        header `metadata` that says where each lies, or bytes_only, without it). Jina calls it encoding_type or embedding_type.
-    embed_dtype, endianness: of base64 and bytes; float32, little-endian when left out.
-    prompt_name: of the prompts in the checkpoint's files, the one that is put in front of each text; empty: none.
-    late_chunking_params: of vectors of tokens, the mean of so many in place of each one.
+    encoding_format: numbers as JSON (float); base64 of them; one bit per number (whether it is positive), packed into
+        8-bit integers, signed (binary) or unsigned (ubinary); or the body is all vectors concatenated (bytes, with a
+        header `metadata` that gives the position of each, or bytes_only, without it). Jina calls it encoding_type or
+        embedding_type.
+    embed_dtype, endianness: of base64 and bytes; float32, little-endian by default.
+    prompt_name: name of the prompt in the checkpoint's files that is put before each text; empty: none.
+    late_chunking_params: for token vectors, the number of tokens whose mean replaces their vectors.
     """
 
     input: str | list[Any] | None = None
@@ -87,15 +91,15 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
     late_chunking_params: LateChunkingParams | None = None
 
     def texts(self) -> list[Text]:
-        """The input as a list."""
+        """Return the input as a list."""
         return texts_of("input", self.input)
 
     def prompt_for(self, config: PoolingConfig) -> str | None:
-        """As the body says."""
+        """Return the body's prompt name."""
         return self.prompt_name
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """One vector a text, or what the model usually gives instead."""
+        """Return the parameters for one vector per text, or for what the model usually returns instead."""
         params = self.params_of("embed" if config is None else config.vectors)
         if params.task == "token_embed" and self.encoding_format == "base64":
             raise RequestError(
@@ -106,7 +110,7 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         return params
 
     def params_of(self, task: PoolingTask | None) -> PoolingParams:
-        """The same for a task."""
+        """Return the same parameters for a given task."""
         self._settle_format()
         if self.encoding_format in (None, "float", "binary", "ubinary"):
             for name in ("embed_dtype", "endianness"):
@@ -122,7 +126,7 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
         )
 
     def _settle_format(self) -> None:
-        """One name for what has three. Raises RequestError where they differ."""
+        """Merge the three names of the format into one. Raises RequestError if they differ."""
         given = {name: getattr(self, name) for name in FORMAT_NAMES if getattr(self, name) is not None}
         if len(set(given.values())) > 1:
             raise RequestError(
@@ -132,32 +136,38 @@ class EmbeddingRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
 
 class PoolingRequest(EmbeddingRequest, forbid_unknown_fields=True, kw_only=True):
-    """task: a vector a text (embed) or a token (token_embed), or the classes of either (classify, token_classify); None: the
-    first of these that the model serves. activation: an older name of use_activation."""
+    """Texts to pool.
+
+    task: a vector per text (embed) or per token (token_embed), or the classes of either (classify, token_classify);
+        None: the first of these that the model supports. activation: an older name of use_activation.
+    """
 
     task: PoolingTask | None = None
     activation: bool | None = None
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """As the task says."""
+        """Return the parameters for the task."""
         task = config.tasks[0] if self.task is None and config is not None else self.task
         return msgspec.structs.replace(self.params_of(task), activation=self.activation)
 
 
 class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
-    """input: a text, token ids, or a list of either. use_activation: whether numbers become probabilities; activation: its
-    older name."""
+    """Texts to classify.
+
+    input: a text, token ids, or a list of either. use_activation: whether numbers become probabilities; activation: its
+        older name.
+    """
 
     input: str | list[Any] | None = None
     use_activation: bool | None = None
     activation: bool | None = None
 
     def texts(self) -> list[Text]:
-        """The input as a list."""
+        """Return the input as a list."""
         return texts_of("input", self.input)
 
     def params(self, config: PoolingConfig | None) -> PoolingParams:
-        """The classes of texts."""
+        """Return the parameters for the classes of texts."""
         return PoolingParams(
             task="classify",
             use_activation=self.use_activation,
@@ -167,7 +177,7 @@ class ClassifyRequest(PoolingBody, forbid_unknown_fields=True, kw_only=True):
 
 
 def texts_of(name: str, given: Any) -> list[Text]:
-    """A field that holds a text, token ids, or a list of either, as a list. Raises RequestError."""
+    """Return the value of a field (a text, token ids, or a list of either) as a list. Raises RequestError."""
     if given is None:
         raise RequestError(f"The field '{name}' is missing; the request needs it.", param=name, code="missing_field")
     is_list = isinstance(given, list) and bool(given) and isinstance(given[0], str | list)

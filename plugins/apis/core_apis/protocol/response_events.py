@@ -19,14 +19,14 @@ from core_apis.protocol.response_objects import (
 
 
 class ResponseEvent(msgspec.Struct, kw_only=True):
-    """One event. type: `response.` and what happened. sequence_number: 0 for the first one, and so on."""
+    """One event. type: `response.` and what happened. sequence_number: counts from 0."""
 
     type: str
     sequence_number: int = 0
 
 
 class LifecycleEvent(ResponseEvent, kw_only=True):
-    """The response begins, goes on or ends."""
+    """The response begins, continues or ends."""
 
     response: ResponseObject
 
@@ -39,7 +39,7 @@ class ItemEvent(ResponseEvent, kw_only=True):
 
 
 class OfItem(ResponseEvent, kw_only=True):
-    """Something happens inside of an item."""
+    """An event within an item."""
 
     item_id: str
     output_index: int
@@ -60,7 +60,7 @@ class SummaryPartEvent(OfItem, kw_only=True):
 
 
 class TextDeltaEvent(OfItem, kw_only=True):
-    """More of a message."""
+    """An additional piece of a message."""
 
     content_index: int = 0
     delta: str
@@ -68,7 +68,7 @@ class TextDeltaEvent(OfItem, kw_only=True):
 
 
 class TextDoneEvent(OfItem, kw_only=True):
-    """The text of a message."""
+    """The whole text of a message."""
 
     content_index: int = 0
     text: str
@@ -76,48 +76,48 @@ class TextDoneEvent(OfItem, kw_only=True):
 
 
 class ReasoningDeltaEvent(OfItem, kw_only=True):
-    """More of the reasoning."""
+    """An additional piece of reasoning."""
 
     content_index: int = 0
     delta: str
 
 
 class ReasoningDoneEvent(OfItem, kw_only=True):
-    """The text of the reasoning."""
+    """The whole text of the reasoning."""
 
     content_index: int = 0
     text: str
 
 
 class SummaryDeltaEvent(OfItem, kw_only=True):
-    """More of a summary."""
+    """An additional piece of a summary."""
 
     summary_index: int = 0
     delta: str
 
 
 class SummaryDoneEvent(OfItem, kw_only=True):
-    """The text of a summary."""
+    """The whole text of a summary."""
 
     summary_index: int = 0
     text: str
 
 
 class CallDeltaEvent(OfItem, kw_only=True):
-    """More of a call's arguments or input."""
+    """An additional piece of a call's arguments or input."""
 
     delta: str
 
 
 class FunctionDoneEvent(OfItem, kw_only=True):
-    """The arguments of a function's call."""
+    """The whole arguments of a function call."""
 
     name: str
     arguments: str
 
 
 class CustomDoneEvent(OfItem, kw_only=True):
-    """The input of a custom tool's call."""
+    """The whole input of a custom tool's call."""
 
     input: str
 
@@ -137,4 +137,4 @@ StreamedEvent = (
     | FunctionDoneEvent
     | CustomDoneEvent
 )
-"""All of them."""
+"""The union of all events."""

@@ -1,7 +1,7 @@
 """Answers of /v1/responses: the response, its output items and their parts.
 
-Owns: these Structs, in OpenAI's shapes. Never does: fill them (`core_apis.responses` does).
-Called by: the writer and the store of responses.
+Owns: these Structs, in OpenAI's shapes. Never does: fill them (`core_apis.responses` does). Called by: the writer and
+the store of responses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
-    """Text for the user. logprobs: one entry a token, where the request includes them."""
+    """Text for the user. logprobs: one entry per token, if the request includes them."""
 
     text: str
     annotations: list[Any] = []
@@ -28,13 +28,13 @@ class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
 
 
 class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
-    """Reasoning as the model gave it."""
+    """The model's reasoning."""
 
     text: str
 
 
 class SummaryText(msgspec.Struct, tag_field="type", tag="summary_text"):
-    """Reasoning, where the request wants it as a summary. Nothing is left out of it."""
+    """The model's reasoning, if the request wants it as a summary. Nothing is left out."""
 
     text: str
 
@@ -52,7 +52,7 @@ class MessageItem(msgspec.Struct, tag_field="type", tag="message"):
 class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
     """Reasoning before a message or a call.
 
-    encrypted_content: the same text in a form that clients send back and do not look into.
+    encrypted_content: the same text in an opaque form that clients send back.
     """
 
     id: str
@@ -63,7 +63,7 @@ class ReasoningItem(msgspec.Struct, tag_field="type", tag="reasoning"):
 
 
 class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
-    """A call of a function. call_id: what its output has to name. arguments: JSON, unless the call was cut."""
+    """A function call. call_id: the id that its output has to name. arguments: JSON, unless the call was truncated."""
 
     id: str
     status: ItemStatus
@@ -74,7 +74,7 @@ class FunctionCallItem(msgspec.Struct, tag_field="type", tag="function_call"):
 
 
 class CustomCallItem(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
-    """A call of a tool that takes any text."""
+    """A call of a tool that accepts any text."""
 
     id: str
     status: ItemStatus
@@ -89,33 +89,36 @@ CallItem = FunctionCallItem | CustomCallItem
 
 
 class ResponseFailure(msgspec.Struct):
-    """Why a response failed. code: of OpenAI's list."""
+    """Why a response failed. code: one of OpenAI's."""
 
     code: str
     message: str
 
 
 class IncompleteDetails(msgspec.Struct):
-    """What cut a response."""
+    """Why a response is incomplete."""
 
     reason: str
 
 
 class InputTokensDetails(msgspec.Struct):
-    """cached_tokens: of the prefix cache. cache_write_tokens: those that a provider would charge for keeping."""
+    """The split of the input tokens.
+
+    cached_tokens: from the prefix cache. cache_write_tokens: those that a provider would bill for caching.
+    """
 
     cached_tokens: int
     cache_write_tokens: int = 0
 
 
 class OutputTokensDetails(msgspec.Struct):
-    """reasoning_tokens: among the output's."""
+    """The split of the output tokens. reasoning_tokens: how many are reasoning."""
 
     reasoning_tokens: int
 
 
 class ResponseUsage(msgspec.Struct):
-    """Counts in tokens."""
+    """The usage of one response, in tokens."""
 
     input_tokens: int
     input_tokens_details: InputTokensDetails
@@ -125,9 +128,9 @@ class ResponseUsage(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct, kw_only=True):
-    """A response, whole or under way; what the request set is repeated. Times are seconds since the epoch.
+    """A response, complete or in progress; it repeats the settings of the request. Times are seconds since the epoch.
 
-    explain, timings: once it has ended, where that was asked for.
+    explain, timings: once it has ended, if they were requested.
     """
 
     id: str
@@ -174,7 +177,7 @@ class DeletedResponse(msgspec.Struct):
 
 
 class ItemList(msgspec.Struct):
-    """A page of items. first_id, last_id: of its items; empty without any."""
+    """A page of items. first_id, last_id: ids of its first and last item; empty if it has none."""
 
     data: list[msgspec.Raw]
     first_id: str

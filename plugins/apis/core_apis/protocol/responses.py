@@ -1,6 +1,9 @@
-"""Bodies of /v1/responses. Owns: their Struct and what can be checked without a model. Called by: `Preparation`.
+"""Bodies of /v1/responses.
 
-Clients add fields from week to week: unknown ones are left out and told, those that would change the answer are refused.
+Owns: their Struct and the checks that need no model. Called by: `Preparation`.
+
+Clients add fields from week to week: unknown fields are left out and reported, fields that would change the answer are
+refused.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ REFUSED: Mapping[str, str] = MappingProxyType(
         "moderation": "this server moderates nothing; leave it out",
     }
 )
-"""Fields that would change the answer and are not served, with what to do instead."""
+"""Fields that would change the answer and are not supported, with what to do instead."""
 
 NEUTRAL: Mapping[str, str] = MappingProxyType(
     {
@@ -72,7 +75,7 @@ LOGPROBS = "message.output_text.logprobs"
 INCLUDABLE = (
     ENCRYPTED_REASONING,
     LOGPROBS,
-    # Parts of hosted tools' items and of pictures, which no answer has.
+    # Parts of items of hosted tools and of images, which no answer has.
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",
@@ -84,14 +87,14 @@ INCLUDABLE = (
 MOST_METADATA = 16
 LONGEST_KEY = 64
 LONGEST_VALUE = 512
-"""Entries of metadata, and characters of each, as OpenAI has them."""
+"""Maximum number of metadata entries, and of characters in each, as in OpenAI's API."""
 
 Name = Annotated[str, msgspec.Meta(max_length=LONGEST_KEY)]
 Value = Annotated[str, msgspec.Meta(max_length=LONGEST_VALUE)]
 
 
 class ReasoningOptions(msgspec.Struct):
-    """effort: as the chat template takes it. summary: whether reasoning is told as a summary instead of as what it is.
+    """How the model reasons. effort: as in the chat template. summary: whether reasoning is reported as a summary.
 
     generate_summary: the older name of `summary`.
     """
@@ -102,14 +105,20 @@ class ReasoningOptions(msgspec.Struct):
 
 
 class TextOptions(msgspec.Struct):
-    """format: {type: text, json_object or json_schema, ...}. verbosity: accepted; no template takes it."""
+    """The form of the text.
+
+    format: {type: text, json_object or json_schema, ...}. verbosity: accepted; no template has it.
+    """
 
     format: dict[str, Any] | None = None
     verbosity: str | None = None
 
 
 class ResponsesRequest(msgspec.Struct, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's, then ours (`explain`, `timings`). None always means: not given."""
+    """An input to answer.
+
+    Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `timings`). None always means: not given.
+    """
 
     model: str | None = None
     input: str | list[dict[str, Any]] | None = None
@@ -168,21 +177,21 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
     @property
     def stored(self) -> bool:
-        """Whether the answer can be asked for later."""
+        """Whether the answer can be retrieved later."""
         return self.store is not False
 
     @property
     def tells_summary(self) -> bool:
-        """Whether reasoning is told as a summary."""
+        """Whether reasoning is reported as a summary."""
         options = self.reasoning
         return options is not None and bool(options.summary or options.generate_summary)
 
     def includes(self, name: str) -> bool:
-        """Whether the answer is to have that part."""
+        """Whether the answer includes the part with this name."""
         return name in (self.include or ())
 
     def check(self, limits: ServerLimits) -> None:
-        """Refuse what cannot be served, before anything else is done. Raises RequestError."""
+        """Refuse requests that cannot be served, before anything else is done. Raises RequestError."""
         for name, why in REFUSED.items():
             if getattr(self, name):
                 raise RequestError(f"{name} is not served: {why}.", param=name)
@@ -209,19 +218,19 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
 
 def unknown_fields(names: Iterable[str]) -> list[str]:
-    """Those of a body's names that no request has."""
+    """Return the field names of a body that no request has."""
     return [name for name in names if name not in ResponsesRequest.__struct_fields__]
 
 
 class InputReference(msgspec.Struct):
-    """An item of the input, as far as it may name another one."""
+    """An item of the input, reduced to the fields that may refer to another item."""
 
     type: str | None = None
     id: str | None = None
 
 
 class Reference(msgspec.Struct):
-    """The stored things that a body names, read before it is prepared."""
+    """The references of a body to stored items, read before the body is prepared."""
 
     previous_response_id: str | None = None
     input: str | list[InputReference] | None = None

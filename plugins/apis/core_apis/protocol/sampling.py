@@ -1,7 +1,7 @@
 """The request fields that both completion endpoints share.
 
-Owns: `GenerationRequest` and its translation into `SamplingParams`. Never does: check what needs the model (the engine's
-input processor does). Called by: the completions and chat bodies.
+Owns: `GenerationRequest` and its translation into `SamplingParams`. Never does: run checks that need the model (the
+engine's input processor does). Called by: the completions and chat bodies.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from core_apis.protocol.structured import FORMAT, GUIDED, OPTIONS, structured_ou
 from core_formats.server_limits import ServerLimits
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-# Not followed by a newline: "$" alone also matches before a last one.
+# The pattern excludes a trailing newline, before which "$" also matches.
 RequestId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.:\-]{1,128}$(?!\n)")]
 
 PASSED_ON = field_names(lambda field: field.in_bodies)
 """Fields that are sampling parameters of the same name."""
 
 LISTS = ("stop", "stop_token_ids", "bad_words", "logit_bias", "vllm_xargs")
-"""Lists whose entries each cost work, unlike `allowed_token_ids`, which holds no more than the vocabulary."""
+"""Lists whose entries each cost work, unlike `allowed_token_ids`, which is no longer than the vocabulary."""
 
 NAMES = ("user", "cache_salt")
 
 LENGTHS = ("max_tokens", "max_completion_tokens")
-"""Names that bodies have for the limit of an answer."""
+"""Names of the limit on an answer's tokens."""
 
 NEUTRAL: Mapping[str, str] = MappingProxyType(
     {
@@ -68,14 +68,16 @@ NOT_SERVED: Mapping[str, tuple[tuple[Any, ...], str]] = MappingProxyType(
         "repetition_detection": (({},), "penalties make repetition unlikely"),
     }
 )
-"""Fields that vLLM's clients send, with the values that ask for nothing, and why any other is refused."""
+"""Fields of vLLM's clients that are not supported: the values that are harmless, and why any other is refused."""
 
 CHARACTERS_PER_ENTRY = 16
-"""The texts of a list may be as long on average when it has as many entries as it may; shorter lists have longer ones."""
+"""Limit on the mean length of a list's texts if it has the maximum number of entries; shorter lists may have longer
+texts.
+"""
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
-    """include_usage: a last chunk with the usage. continuous_usage_stats: usage in every chunk.
+    """Options of a stream. include_usage: a last chunk with the usage. continuous_usage_stats: usage in every chunk.
 
     include_obfuscation is accepted and changes nothing: see `NEUTRAL_HERE`.
     """
@@ -86,9 +88,10 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Fields under OpenAI's names, then vLLM's, then ours (`explain`, `timings`). None always means: not given.
+    """The common fields. Fields under OpenAI's names, then vLLM's, then this server's (`explain`, `timings`). None
+    always means: not given.
 
-    The last two groups hold those of `NEUTRAL`, and `user`, and those of `NOT_SERVED`.
+    The last two groups hold the fields of `NEUTRAL` together with `user`, and those of `NOT_SERVED`.
     """
 
     model: str | None = None
@@ -175,12 +178,12 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
     @property
     def form_field(self) -> str:
-        """The field that says what the answer must look like; empty when none does."""
+        """Return the name of the field that prescribes the answer's form; empty if none does."""
         names = (FORMAT, "structured_outputs", *GUIDED)
         return next((name for name in names if getattr(self, name) is not None), "")
 
     def answer_form(self) -> StructuredOutputsParams | None:
-        """What the answer must look like. Raises RequestError."""
+        """Return the prescribed form of the answer. Raises RequestError."""
         guided = {name: value for name in (*GUIDED, *OPTIONS) if (value := getattr(self, name)) is not None}
         return structured_outputs(self.response_format, self.structured_outputs, guided)
 
@@ -194,14 +197,14 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
         return wanted and self.include_usage(forced=forced)
 
     def given_names(self) -> list[str]:
-        """The sampling parameters that the request itself gives."""
+        """Return the names of sampling parameters that the request itself sets."""
         names = [name for name in PASSED_ON if getattr(self, name) is not None]
         if any(getattr(self, name, None) is not None for name in LENGTHS):
             names.append("max_tokens")
         return names
 
     def shared_params(self, defaults: Mapping[str, Any], **own: Any) -> SamplingParams:
-        """Sampling parameters: the checkpoint's `defaults`, then this request's fields, then `own`.
+        """Return sampling parameters: the checkpoint's `defaults`, then this request's fields, then `own`.
 
         Raises RequestError for a value out of range.
         """
@@ -214,7 +217,7 @@ class GenerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 def check_list(name: str, value: Sequence[Any] | Mapping[Any, Any] | None, most: int) -> None:
-    """Raise RequestError when a list has more than `most` entries, or its texts too many characters."""
+    """Raise RequestError if a list has more than `most` entries, or its texts too many characters."""
     entries = [value] if isinstance(value, str) else value or ()
     if len(entries) > most:
         raise RequestError(

@@ -1,7 +1,7 @@
-"""The fields of a body that say what an answer must look like, in all their spellings, as one.
+"""The fields of a body that prescribe the form of an answer, unified from all their spellings.
 
-Owns: `response_format`, vLLM's `structured_outputs`, and the older `guided_...` fields. Never does: compile, or look into a
-schema. Called by: the shared fields of both completion endpoints.
+Owns: `response_format`, vLLM's `structured_outputs`, and the older `guided_...` fields. Never does: compile, or look
+into a schema. Called by: the shared fields of both completion endpoints.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ GUIDED: Mapping[str, str] = MappingProxyType(
         "guided_grammar": "grammar",
     }
 )
-"""By older field: the one of `structured_outputs` that it became. Exactly one of these is given."""
+"""The field of `structured_outputs` that each older field has become. Exactly one of these may be given."""
 OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "guided_decoding_backend": "backend",
         "guided_whitespace_pattern": "whitespace_pattern",
     }
 )
-"""The same for fields that say how."""
+"""The options of `structured_outputs` that older fields have become."""
 WORDS: Mapping[str, Any] = MappingProxyType(
     {
         "name": str,
@@ -39,13 +39,13 @@ WORDS: Mapping[str, Any] = MappingProxyType(
         "json_schema": (dict, bool),
     }
 )
-"""Types of the words of `json_schema`; the last is what some clients call the schema."""
+"""Types of the fields of `json_schema`; the last one is an alias that some clients use for the schema."""
 
 
 def structured_outputs(
     response_format: Mapping[str, Any] | None, given: StructuredOutputsParams | None, guided: Mapping[str, Any]
 ) -> StructuredOutputsParams | None:
-    """What the fields of one request ask for together; None: any text. Raises RequestError.
+    """Combine the fields of one request; None: any text. Raises RequestError.
 
     given:  the field `structured_outputs`.
     guided: the fields of `GUIDED` and `OPTIONS` that are not null, by name.
@@ -65,7 +65,10 @@ def structured_outputs(
 def _by_guided(
     asked: StructuredOutputsParams | None, guided: Mapping[str, Any], said: list[str]
 ) -> StructuredOutputsParams:
-    """The older fields, alone or with `response_format`. asked: by that one. said: all fields that ask, by name."""
+    """Apply the older fields, alone or with `response_format`.
+
+    asked: its form. said: names of all fields that prescribe a form.
+    """
     kinds = [name for name in guided if name in GUIDED]
     if len(kinds) > 1 or (kinds and asked is not None):
         raise RequestError(f"{' and '.join(said)} ask for an answer's form twice; leave one out.", param=kinds[0])
@@ -87,7 +90,7 @@ def _with(asked: StructuredOutputsParams, options: Mapping[str, Any]) -> Structu
 
 
 def from_format(response_format: Mapping[str, Any] | None) -> StructuredOutputsParams | None:
-    """What `response_format` asks for; None: any text. Raises RequestError."""
+    """Return the form that `response_format` prescribes; None: any text. Raises RequestError."""
     if response_format is None:
         return None
     kind = response_format.get("type")
@@ -108,9 +111,9 @@ def _json_object(given: Mapping[str, Any]) -> StructuredOutputsParams:
 
 
 def _json_schema(given: Mapping[str, Any]) -> StructuredOutputsParams:
-    """OpenAI's form: {"json_schema": {"name", "schema", "strict", "description"}}.
+    """Read OpenAI's form: {"json_schema": {"name", "schema", "strict", "description"}}.
 
-    A schema is always kept to the letter, so `strict` changes nothing; `name` and `description` are words for people.
+    A schema is always enforced exactly, so `strict` changes nothing; `name` and `description` are for people.
     """
     named = given.get("json_schema")
     if not isinstance(named, dict):
@@ -123,7 +126,7 @@ def _json_schema(given: Mapping[str, Any]) -> StructuredOutputsParams:
 
 
 def _check_words(named: Mapping[str, Any]) -> None:
-    """Raises RequestError for words of another type, or that nobody knows."""
+    """Raise RequestError for fields of another type, and for unknown ones."""
     for name, value in named.items():
         if name not in WORDS:
             raise _wrong(f"has '{name}' in json_schema, which is unknown.{nearest(name, WORDS)}")
@@ -132,7 +135,7 @@ def _check_words(named: Mapping[str, Any]) -> None:
 
 
 def _structural_tag(given: Mapping[str, Any]) -> StructuredOutputsParams:
-    """xgrammar's form, with `format`, or the older one, with `structures` and `triggers`."""
+    """Read xgrammar's form, with `format`, or the older one, with `structures` and `triggers`."""
     return StructuredOutputsParams(structural_tag=dict(given))
 
 
@@ -152,7 +155,7 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], StructuredOutputsParams | No
         "grammar": _grammar,
     }
 )
-"""By type of `response_format`."""
+"""The reader of each type of `response_format`."""
 
 
 def _wrong(what: str) -> RequestError:

@@ -1,7 +1,7 @@
-"""How long an answer took, under the names that llama.cpp's server has for it.
+"""The timings of an answer, under the names of llama.cpp's server.
 
-Owns: the `Timings` body and its arithmetic. Never does: measure; the times are those of the outputs.
-Called by: `core_apis.extras`.
+Owns: the `Timings` body and its arithmetic. Never does: measure; the times are those of the outputs. Called by:
+`core_apis.extras`.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from core_frontend.api.outputs import RequestOutput
 class Timings(msgspec.Struct):
     """Times of one prompt, in milliseconds; None: not known, or there was nothing to divide by. Counts are in tokens.
 
-    queue_ms:               from arrival until the prompt began to be computed.
+    queue_ms:               from arrival until the computation of the prompt began.
     cache_n:                prompt tokens from the prefix cache.
     prompt_n:               prompt tokens that were computed.
     prompt_ms:              until the first token.
-    prompt_per_token_ms:    the same by computed token.
-    prompt_per_second:      computed prompt tokens a second.
+    prompt_per_token_ms:    the same per computed token.
+    prompt_per_second:      computed prompt tokens per second.
     predicted_n:            generated tokens of all choices.
     predicted_ms:           from the first token to the last one.
-    predicted_per_token_ms: the same by token of a choice behind its first one.
-    predicted_per_second:   tokens a second of all choices, those behind their first ones.
+    predicted_per_token_ms: the same per token of a choice after its first one.
+    predicted_per_second:   tokens per second of all choices, without their first ones.
     """
 
     queue_ms: float | None
@@ -39,7 +39,7 @@ class Timings(msgspec.Struct):
 
 
 def timings_of(output: RequestOutput, num_choices: int) -> Timings:
-    """Those of a prompt whose last output this is.
+    """Return the timings of a prompt from its last output.
 
     num_choices: completions of the prompt; the last output of a stream need not hold them all.
     """
@@ -63,7 +63,7 @@ def timings_of(output: RequestOutput, num_choices: int) -> Timings:
 
 
 def _between(start: float, stop: float) -> float | None:
-    """Milliseconds between two times in seconds; None where either has not come."""
+    """Return the milliseconds between two times in seconds; None if either is unknown."""
     if not start or not stop:
         return None
     return round(max(stop - start, 0.0) * 1000, 3)

@@ -1,4 +1,7 @@
-"""Bodies of /tokenize and /detokenize. Owns: their Structs. Called by: their routes."""
+"""Bodies of /tokenize and /detokenize.
+
+Owns: their Structs. Called by: their routes.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,10 @@ from core_formats.tool_use import ToolUse
 
 
 class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, kw_only=True):
-    """Either a prompt or messages. add_special_tokens: None is true for a prompt and false for messages."""
+    """A text to tokenize: either a prompt or messages.
+
+    add_special_tokens: None is true for a prompt and false for messages.
+    """
 
     messages: list[Message] | None = None
     add_generation_prompt: bool | None = None
@@ -32,14 +38,17 @@ class TokenizeRequest(msgspec.Struct, Conversation, forbid_unknown_fields=True, 
     return_token_strs: bool | None = None
 
     def check(self, limits: ServerLimits) -> ToolUse:
-        """Exactly one of prompt and messages. Returns the tools of the conversation."""
+        """Require exactly one of prompt and messages. Return the tools of the conversation."""
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("Give either prompt or messages, one of them.", param="prompt")
         return ToolUse() if self.messages is None else self.check_conversation(limits)
 
 
 class TokenizeResponse(msgspec.Struct):
-    """count: number of tokens. max_model_len: how many the context holds. token_strs: their texts, when asked for."""
+    """The token ids of a text.
+
+    count: their number. max_model_len: tokens that the context holds. token_strs: their texts, if requested.
+    """
 
     count: int
     max_model_len: int
@@ -55,6 +64,6 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class DetokenizeResponse(msgspec.Struct):
-    """The text."""
+    """The text of the token ids."""
 
     prompt: str

@@ -1,6 +1,6 @@
-"""The answer of /tokenizer_info, under the names of transformers' `tokenizer_config.json`. Owns: its Structs.
+"""The answer of /tokenizer_info, under the names of transformers' `tokenizer_config.json`.
 
-Called by: its route.
+Owns: its Structs. Called by: its route.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import msgspec
 
 
 class AddedToken(msgspec.Struct):
-    """A token beside the vocabulary's own.
+    """A token in addition to the vocabulary's own.
 
-    single_word, lstrip, rstrip, normalized: how its text is found.
-    special: whether it stands for something else than text.
+    single_word, lstrip, rstrip, normalized: how its text is matched.
+    special: whether it is a control token, which does not stand for text.
     """
 
     content: str
@@ -24,9 +24,10 @@ class AddedToken(msgspec.Struct):
 
 
 class TokenizerInfo(msgspec.Struct, kw_only=True):
-    """model_max_length, vocab_size: in tokens. tokenizer_class: the one of transformers that reads every fast tokenizer.
+    """The tokenizer's settings.
 
-    bos_token, eos_token, pad_token, unk_token: their texts; None where there is none.
+    model_max_length, vocab_size: in tokens. tokenizer_class: the class of transformers that reads every fast tokenizer.
+    bos_token, eos_token, pad_token, unk_token: their texts; None if there is none.
     added_tokens_decoder: by id.
     """
 

@@ -1,4 +1,7 @@
-"""Token counts as OpenAI reports them. Owns: the `Usage` body and `UsageCounter`. Called by: the answer writers and routes."""
+"""Token counts in OpenAI's form.
+
+Owns: the `Usage` body and `UsageCounter`. Called by: the answer writers and routes.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from core_frontend.api.outputs import RequestOutput
 
 
 class PromptTokensDetails(msgspec.Struct):
-    """cached_tokens: prompt tokens that came from the prefix cache."""
+    """The split of the prompt tokens. cached_tokens: those from the prefix cache."""
 
     cached_tokens: int
 
 
 class CompletionTokensDetails(msgspec.Struct):
-    """reasoning_tokens: of all choices, those of reasoning."""
+    """The split of the completion tokens. reasoning_tokens: those of reasoning, over all choices."""
 
     reasoning_tokens: int
 
@@ -31,7 +34,7 @@ class Usage(msgspec.Struct, omit_defaults=True):
 
 
 class UsageCounter:
-    """Adds up outputs, whether deltas or final ones.
+    """Counter of the tokens of outputs, whether deltas or final ones.
 
     details: also report cached prompt tokens.
     reasoning_tokens: set by the writer of an answer that may hold some, else None.
@@ -52,7 +55,7 @@ class UsageCounter:
             self.completion_tokens += len(completion.token_ids)
 
     def usage(self) -> Usage:
-        """The counts so far."""
+        """Return the counts so far."""
         prompt = sum(self.prompt_tokens.values())
         usage = Usage(prompt, self.completion_tokens, prompt + self.completion_tokens)
         if self.details:

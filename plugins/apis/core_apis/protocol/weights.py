@@ -10,33 +10,36 @@ from core.api.weights import Version, WeightUpdate
 
 
 class InitRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """init_info: settings of a transfer, of which there are none."""
+    """The start of a transfer. init_info: its settings, of which there are none."""
 
     init_info: dict[str, Any] = {}
 
 
 class UpdateRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """update_info: where the tensors are. mode: what becomes of requests that are there: `keep`, `wait` or `abort`."""
+    """An update of weights.
+
+    update_info: where the tensors are. mode: what happens to current requests: `keep`, `wait` or `abort`.
+    """
 
     update_info: WeightUpdate
     mode: str = "keep"
 
 
 class BeginRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """is_checkpoint_format: must be true."""
+    """The start of a collected update. is_checkpoint_format: must be true."""
 
     is_checkpoint_format: bool = True
 
 
 class FinishRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """weight_version: None: the number of the update. mode: see `UpdateRequest`."""
+    """The end of a collected update. weight_version: None: the number of the update. mode: see `UpdateRequest`."""
 
     weight_version: Version | None = None
     mode: str = "keep"
 
 
 class RpcRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """A call by name, see `core_frontend.library.named_calls`. timeout: seconds; None: any time."""
+    """A call by name, see `core_frontend.library.named_calls`. timeout: seconds; None: no limit."""
 
     method: str
     args: list[Any] = []
@@ -45,19 +48,25 @@ class RpcRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class WeightsAnswer(msgspec.Struct):
-    """message: what was done. weight_version: of the weights in use; empty for those of the start."""
+    """The result of a weight update.
+
+    message: what was done. weight_version: of the current weights; empty for the initial ones.
+    """
 
     message: str
     weight_version: str
 
 
 class RpcAnswer(msgspec.Struct):
-    """results: one, of the only process: the version of the weights where they are replaced, else null."""
+    """The results of a call, one per process.
+
+    There is one process: the version of the weights if they were replaced, else null.
+    """
 
     results: list[str | None]
 
 
 class WorldSize(msgspec.Struct):
-    """world_size: processes that hold a part of the weights."""
+    """The number of processes. world_size: those that hold a part of the weights."""
 
     world_size: int

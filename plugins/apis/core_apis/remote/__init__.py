@@ -1,1 +1,1 @@
-"""A front and an engine that are two commands: `core serve --data-parallel-size-local 0`, and `core serve --headless`."""
+"""A frontend and an engine as two commands: `core serve --data-parallel-size-local 0`, and `core serve --headless`."""

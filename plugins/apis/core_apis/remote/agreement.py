@@ -1,10 +1,11 @@
-"""Whether a front and an engine that comes to it serve the same model, and what the front takes from that engine.
+"""The agreement between a frontend and an engine: whether they serve the same model, and which settings the frontend
+takes over.
 
-Owns: `Agreement`, what an engine says of itself, what must agree, and whose value of each setting counts. Never does: send.
-Called by: both ends.
+Owns: `Agreement`, an engine's description of itself, what must agree, and whose value of each setting counts. Never
+does: send. Called by: both ends.
 
-The engine's configuration is the one that counts. The front keeps what it alone goes by; an argument of an engine that is given
-to the front, too, must be equal.
+The engine's configuration is the one that counts. The frontend keeps the settings that it alone uses; an argument of an
+engine that is also given to the frontend must be equal.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ OWN_OF_SCHEDULER = (
     "max_num_queued_tokens_per_key",
 )
 OWN = ("disable_log_stats", "stall_timeout_s", "structured_outputs", "log_config")
-"""Fields of the configuration that the front goes by as it was given them; all others it takes from the engine."""
+"""Fields of the configuration that the frontend takes from its own arguments; it takes all others from the engine."""
 
 TOLD_TO_CLIENTS = ("sleeps", "weight_transfer", "profiler")
-"""Further fields that decide what the front offers."""
+"""Further fields, which decide what the frontend offers."""
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -64,10 +65,10 @@ TOKENIZER_FILES = (
 
 
 class Agreement:
-    """Which engines a front takes: one that fits its configuration, and later ones that can go on where that one was.
+    """The engines that a frontend accepts: one that fits its configuration, and later ones that can replace it.
 
-    hello: of the first engine that was taken; None: there was none yet.
-    resolution: of the front.
+    hello: of the first accepted engine; None: there was none yet.
+    resolution: of the frontend.
     """
 
     def __init__(self, resolution: Resolution) -> None:
@@ -76,20 +77,20 @@ class Agreement:
         self._tokenizer = tokenizer_digest(resolution.manifest.tokenizer, resolution.engine)
 
     def objection(self, other: Hello) -> str:
-        """Why this engine cannot be taken, as sentences; empty when it can."""
+        """Return why this engine cannot be accepted, as sentences; empty if it can."""
         found = objection(self._resolution, self._tokenizer, other)
         if not found and self.hello is not None:
             found = change(self.hello, other)
         return found
 
     def take(self, other: Hello) -> None:
-        """This engine is the front's from now on."""
+        """Accept this engine; later ones must be able to replace it."""
         if self.hello is None:
             self.hello = other
 
 
 def hello(resolution: Resolution) -> Hello:
-    """What an engine with this configuration says of itself."""
+    """Return the description that an engine with this configuration sends."""
     engine = resolution.engine
     return Hello(
         engine=engine,
@@ -104,9 +105,9 @@ def hello(resolution: Resolution) -> Hello:
 
 
 def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
-    """Why the front with this configuration cannot use that engine, as sentences; empty when it can.
+    """Return why the frontend with this configuration cannot use that engine, as sentences; empty if it can.
 
-    tokenizer: the digest of the front's.
+    tokenizer: digest of the frontend's tokenizer.
     """
     ours, theirs = resolution.engine.model, other.engine.model
     found: list[str] = []
@@ -128,7 +129,7 @@ def objection(resolution: Resolution, tokenizer: str, other: Hello) -> str:
 
 
 def change(before: Hello, other: Hello) -> str:
-    """What keeps an engine from going on where another one was, as a sentence; empty when nothing does."""
+    """Return why an engine cannot replace another one, as a sentence; empty if it can."""
     if other.weights != before.weights:
         return "Its weights are not those of the engine before."
     if other.numerics != before.numerics:
@@ -146,7 +147,7 @@ def change(before: Hello, other: Hello) -> str:
 
 
 def adopted(own: EngineConfig, engine: EngineConfig) -> EngineConfig:
-    """The configuration that a front goes by. own: as it was given it. engine: of its engine."""
+    """Return the configuration that a frontend uses. own: from its arguments. engine: of its engine."""
     return msgspec.structs.replace(
         engine,
         model=_with(engine.model, own.model, OWN_OF_MODEL),
@@ -156,7 +157,7 @@ def adopted(own: EngineConfig, engine: EngineConfig) -> EngineConfig:
 
 
 def explained_for_front(resolution: Resolution, other: Hello) -> dict[str, Any]:
-    """The configuration as plain values: the engine's, with the arguments that are the front's."""
+    """Return the configuration as plain values: the engine's, with the frontend's own arguments."""
     own = explained(resolution)["arguments"]
     arguments = {
         name: row if _counts(name) else own.get(name, row) for name, row in other.explained["arguments"].items()
@@ -165,7 +166,10 @@ def explained_for_front(resolution: Resolution, other: Hello) -> dict[str, Any]:
 
 
 def tokenizer_digest(source: TokenizerSource, engine: EngineConfig) -> str:
-    """Of what decides how a text becomes tokens; files that transformers reads besides are not looked at."""
+    """Return a digest of the files that decide how a text becomes tokens.
+
+    Other files that transformers reads are ignored.
+    """
     digest = hashlib.sha256(repr((engine.model.tokenizer_mode, engine.model.skip_tokenizer)).encode())
     digest.update(msgspec.msgpack.encode(source.vocabulary))
     directory = engine.model.tokenizer or source.directory
@@ -187,5 +191,5 @@ def _with(theirs: Any, ours: Any, names: tuple[str, ...]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """As a message brings it."""
+    """Return a value in the form that a message has it."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(value))

@@ -1,7 +1,7 @@
-"""The engine's end of the way to its front.
+"""The engine's end of the link to its frontend.
 
-Owns: `EngineLink`: one session with a front after another, and the wait for the next one. Never does: start or end the engine.
-Called by: the command `core serve --headless`.
+Owns: `EngineLink`: one session with a frontend after another, and the wait for the next one. Never does: start or end
+the engine. Called by: the command `core serve --headless`.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 LOOK_S = 1.0
 RETRY_S = 0.2
 BUSY_S = 2.0
-"""Until a front that has another engine is asked again."""
+"""Seconds until the next attempt at a frontend that has another engine."""
 MOST_UNHEARD_BYTES = 1 << 28
-"""Of answers, which lie in memory while the network fails. A front that lives says something every second."""
+"""Bytes of answers that may be kept in memory while the network fails. A live frontend sends something every second."""
 
 
 class SessionOver(Exception):
-    """The session with a front has ended; the text says how, as a clause."""
+    """The session with a frontend has ended; the text says how, as a clause."""
 
 
 class EngineLink:
-    """Use it from one event loop.
+    """The link of one engine to its frontends. Use it from one event loop.
 
-    on_explained: called with the number of deaths that the front has found one request to be the cause of.
+    on_explained: called with the number of deaths that the frontend has attributed to one request.
     """
 
     def __init__(self, settings: RemoteSettings, hello: messages.Hello, on_explained: Callable[[int], None]) -> None:
@@ -58,22 +58,23 @@ class EngineLink:
         self._waiting = Waiting("the front", settings.patience_s)
 
     def tell(self, news: News) -> None:
-        """What becomes of the engine; a front that comes later hears of the one that runs."""
+        """Report an engine event. A frontend that connects later receives the current engine's address."""
         self._engine = news.address if isinstance(news, EngineAt) else None
-        if isinstance(news, EngineAt | EngineDied):  # one that is gone for good takes this process with it
+        # Not EngineGone: an engine that is gone for good ends this process, too.
+        if isinstance(news, EngineAt | EngineDied):
             self._say(news)
 
     def renew(self, hello: messages.Hello) -> None:
-        """The engine is configured otherwise than was said: say so, in a session of its own."""
+        """Announce a changed configuration of the engine, in a new session."""
         self._hello = hello
         self._renewed.set()
 
     def say_goodbye(self, sentence: str) -> None:
-        """Tell the front that this process ends. To be called before `run` is cancelled."""
+        """Announce to the frontend that this process ends. To be called before `run` is cancelled."""
         self._say(messages.Bye(sentence))
 
     async def run(self) -> NoReturn:
-        """Serve fronts until this is cancelled. Raises LinkError when one refuses this engine, or none comes in time."""
+        """Serve frontends until cancelled. Raises LinkError if one refuses this engine, or none comes in time."""
         self._waiting.begin()
         while True:
             link = Link(self._settings, listens=False)
@@ -93,7 +94,7 @@ class EngineLink:
                 link.close(linger_ms)
 
     async def _meet(self, link: Link) -> None:
-        """Until a front has welcomed this engine. Raises SessionOver when there is to be another attempt."""
+        """Wait until a frontend has accepted this engine. Raises SessionOver if there has to be another attempt."""
         self._renewed.clear()
         await link.send(HELLO, msgspec.msgpack.encode(self._hello))
         answering = asyncio.ensure_future(self._answer(link))
@@ -119,7 +120,10 @@ class EngineLink:
         logger.info("The front at %s takes this engine.", link.address)
 
     async def _answer(self, link: Link) -> None:
-        """Read the front's answer. Raises LinkError when it is no, SessionOver when it may be yes later."""
+        """Read the frontend's answer.
+
+        Raises LinkError for a final refusal, SessionOver if the frontend may accept later.
+        """
         greeting, payload = await link.receive()
         problem = greeting_problem(greeting, "front")
         if problem:
@@ -137,7 +141,7 @@ class EngineLink:
         raise SessionOver("it is busy")
 
     def _wait(self, link: Link, trouble: str | None) -> None:
-        """Another moment without a front. Raises LinkError when that has been too long."""
+        """Note another moment without a frontend. Raises LinkError once that has been too long."""
         if trouble is not None:
             self._waiting.trouble = trouble
         sentence = self._waiting.look(f"at {link.address} (`core serve MODEL --data-parallel-size-local 0`)")
@@ -145,7 +149,7 @@ class EngineLink:
             raise LinkError(sentence)
 
     async def _serve(self, link: Link) -> None:
-        """Serve the front. Raises SessionOver."""
+        """Serve the frontend. Raises SessionOver."""
         if self._engine is not None:
             self._say(EngineAt(self._engine))
         works = (self._read(link), self._pulse(), _until_lost(link), self._until_renewed(), self._until_broken())
@@ -181,7 +185,7 @@ class EngineLink:
                 self._act(message)
 
     def _act(self, message: Any) -> None:
-        """Do what the front says."""
+        """Act on a message of the frontend."""
         assert self._relay is not None
         match message:
             case messages.Open():

@@ -1,6 +1,7 @@
-"""The start of a front: `core serve MODEL --data-parallel-size-local 0`.
+"""The start of a frontend: `core serve MODEL --data-parallel-size-local 0`.
 
-Owns: an engine for the HTTP server that another command runs. Never does: start or end that engine. Called by: the launcher.
+Owns: the connection of the HTTP server to an engine that another command runs. Never does: start or end that engine.
+Called by: the launcher.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ logger = logging.getLogger(__name__)
 
 
 class RemoteEngineSource(SharedEngineSource):
-    """Connects to whichever engine comes to the link."""
+    """A source of connections to the current engine of the link."""
 
     def __init__(self, link: FrontLink, news: EngineNews) -> None:
         super().__init__(news, link.connection, _ignore, link.explain)
         self._link = link
 
     async def close(self) -> None:
-        """Close the link."""
+        """Close the link; its engine is not ended."""
         await self._link.close()
 
 
 async def start_front(resolution: Resolution) -> tuple[AsyncEngine, dict[str, Any]]:
-    """The engine, once one has come and is up, and its configuration as plain values.
+    """Return the engine, once one has connected and is up, and its configuration as plain values.
 
-    Raises UserError where nobody can listen, LinkError when none comes in time.
+    Raises UserError if the address cannot be listened at, LinkError if no engine comes in time.
     """
     news = EngineNews()
     link = FrontLink(resolution, news)
@@ -68,4 +69,4 @@ async def start_front(resolution: Resolution) -> tuple[AsyncEngine, dict[str, An
 
 
 def _ignore(client: ZmqClient) -> None:
-    """Nobody asks which client is in use."""
+    """Do nothing: a frontend does not report which client is in use."""

@@ -1,9 +1,9 @@
-"""The front's end of the way to its engine.
+"""The frontend's end of the link to its engine.
 
-Owns: `FrontLink`: which engine is the front's, news of it, and its channels. Never does: run requests, or know HTTP.
-Called by: the front's start; `LinkedEngine` sends through it.
+Owns: `FrontLink`: the frontend's current engine, reports about it, and its channels. Never does: run requests, or know
+HTTP. Called by: the frontend's start; `LinkedEngine` sends through it.
 
-There is one engine at a time. Another one that comes meanwhile is told so and asks again, so that it can take over.
+There is one engine at a time. Another one that connects meanwhile is refused as busy and retries, so that it can take over.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ HOW = "`core serve MODEL --headless` with the same --data-parallel-address and -
 
 
 class FrontLink:
-    """Listens from the beginning. Use it from one event loop.
+    """The link of one frontend. It listens as soon as it is made. Use it from one event loop.
 
-    news: is told of engines.
+    news: receives the reports about engines.
 
-    Raises UserError where nobody can listen.
+    Raises UserError if the address cannot be listened at.
     """
 
     def __init__(self, resolution: Resolution, news: EngineNews) -> None:
@@ -67,11 +67,11 @@ class FrontLink:
 
     @property
     def hello(self) -> messages.Hello | None:
-        """Of the first engine that was taken; None: there was none yet."""
+        """Return the description of the first accepted engine; None: there was none yet."""
         return self._agreement.hello
 
     def connection(self, address: str) -> LinkedEngine:
-        """A new channel to the engine at an address that the news told."""
+        """Open a new channel to the engine at an address from a report."""
         self._num_channels += 1
         number = self._num_channels
         engine = LinkedEngine(address, number, self, self._news)
@@ -80,12 +80,12 @@ class FrontLink:
         return engine
 
     def drop(self, channel: int) -> None:
-        """A channel is not used any more."""
+        """Close a channel."""
         if self._channels.pop(channel, None) is not None:
             self.say(messages.Close(channel))
 
     def post(self, channel: int, payload: bytes) -> None:
-        """Send over a channel; nothing happens when the engine is gone."""
+        """Send over a channel; nothing happens if the engine is gone."""
         self._tell(messages.channel_kind(channel), payload)
 
     def say(self, message: msgspec.Struct) -> None:
@@ -93,11 +93,11 @@ class FrontLink:
         self._tell(TALK, msgspec.msgpack.encode(message))
 
     def explain(self, num_deaths: int) -> None:
-        """One request was the cause of so many deaths of engines."""
+        """Report that one request caused `num_deaths` deaths of engines."""
         self.say(Explained(num_deaths))
 
     async def close(self) -> None:
-        """Say goodbye, and listen no more. May be called twice."""
+        """Say goodbye, and stop listening. May be called twice."""
         if not self._tasks:
             return
         tasks, self._tasks = self._tasks, []
@@ -109,7 +109,7 @@ class FrontLink:
         self._link.close(LAST_WORDS_MS)
 
     async def _read(self) -> None:
-        """Everything that comes, from whomever."""
+        """Read all messages, from any sender."""
         turns = Turns()
         while True:
             await turns.give_way()
@@ -135,7 +135,7 @@ class FrontLink:
         self._act(message)
 
     def _act(self, message: Any) -> None:
-        """Do what the engine's command says."""
+        """Act on a message of the engine's command."""
         match message:
             case EngineAt():
                 self._num_lives += 1
@@ -145,14 +145,15 @@ class FrontLink:
             case messages.Opened():
                 engine = self._channels.get(message.channel)
                 if engine is not None:
-                    # the answer was written between our two times, so it is off by half of what lies between them at most
+                    # The engine answered at some time between our two times; their middle is wrong by at most half the
+                    # distance between them.
                     between = (message.asked + time.monotonic()) / 2
                     engine.opened(message.now - between)
             case EngineGone() | messages.Bye():
                 self._lose(message.sentence.rstrip("."))
 
     def _meet(self, identity: bytes, greeting: bytes, payload: bytes) -> None:
-        """Somebody introduces itself."""
+        """Answer a process that introduces itself as an engine."""
         problem = greeting_problem(greeting, "engine")
         if problem:
             logger.error("An engine was turned away. %s", problem)
@@ -164,7 +165,7 @@ class FrontLink:
             self._refuse(identity, f"What it says of itself cannot be read: {error}.")
             return
         if self._peer is not None:
-            self.say(Alive())  # which tells whether it is still there, until the other one asks again
+            self.say(Alive())  # shows whether that engine is still there, before the new one asks again
             self._answer(identity, messages.Refused(f"The front has an engine, {self._who}.", is_busy=True))
             return
         wrong = self._agreement.objection(hello)
@@ -190,7 +191,7 @@ class FrontLink:
         self._send(identity, HELLO, msgspec.msgpack.encode(answer))
 
     def _lose(self, how: str) -> None:
-        """The engine's command is gone, or not to be trusted. how: a clause."""
+        """Give up the engine's command, which is gone or sent something invalid. how: a clause."""
         if self._peer is None:
             return
         self._peer = None
@@ -200,16 +201,16 @@ class FrontLink:
         self._news.tell(EngineDied(sentence, "exit", ()))
 
     async def _watch(self) -> None:
-        """What the library tells of connections."""
+        """Watch the connection events of the library."""
         while True:
             trouble = await self._link.trouble()
             if trouble is not None:
                 self._waiting.trouble = trouble
             else:
-                self.say(Alive())  # which fails when it was the engine's
+                self.say(Alive())  # fails if the lost connection was the engine's
 
     async def _look(self) -> None:
-        """Signs of life, and the wait for an engine, until it has been too long."""
+        """Send and check signs of life, and end the wait for an engine once it has been too long."""
         while True:
             await asyncio.sleep(messages.PULSE_S)
             self.say(Alive())
@@ -221,7 +222,7 @@ class FrontLink:
                 return
 
     def _tell(self, kind: bytes, payload: bytes) -> None:
-        """To our engine, if there is one."""
+        """Send to the current engine, if there is one."""
         if self._peer is not None:
             self._send(self._peer, kind, payload)
 
@@ -229,7 +230,7 @@ class FrontLink:
         self._link.send(kind, payload, identity).add_done_callback(partial(self._sent, identity))
 
     def _sent(self, identity: bytes, sending: asyncio.Future[Any]) -> None:
-        """A stranger may have gone before its answer; our engine must not."""
+        """Check a send: an unknown peer may have gone before its answer, but the current engine must not."""
         if sending.cancelled():
             return
         error = sending.exception()
@@ -239,7 +240,7 @@ class FrontLink:
         self._lose("the connection was lost" if is_gone else f"nothing can be sent to it ({error})")
 
     def _on_end(self, task: asyncio.Future[None]) -> None:
-        """One of our tasks has ended, which is a defect unless the wait is over."""
+        """Note the end of one of our tasks, which is a bug unless the wait is over."""
         if task.cancelled() or task.exception() is None:
             return
         logger.error("The way to the engine is broken.", exc_info=task.exception())

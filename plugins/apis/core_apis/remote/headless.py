@@ -1,4 +1,4 @@
-"""An engine without a server: `core serve MODEL --headless`.
+"""An engine without an HTTP server: `core serve MODEL --headless`.
 
 Owns: the order of its start and end, and the exit code. Never does: answer HTTP requests. Called by: `core serve`.
 """
@@ -30,9 +30,9 @@ DRAIN_POLL_S = 0.05
 
 
 def serve_headless(resolution: Resolution, process: EngineProcess, signals: StopSignals) -> int:
-    """Run the engine until a signal (0), or until it dies for good or has no front (1).
+    """Run the engine until a signal (exit code 0), or until it dies for good or has no frontend (1).
 
-    process: of the engine, spawned already. Raises UserError and PluginError as the start of an engine does.
+    process: of the engine, already spawned. Raises UserError and PluginError as the start of an engine does.
     """
     setup_logging(process="headless", config=resolution.server.log_config)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -44,7 +44,7 @@ def serve_headless(resolution: Resolution, process: EngineProcess, signals: Stop
             print(f"core serve: {subject}{error}", file=sys.stderr, flush=True)
             return 1
         finally:
-            runner.close()  # the loop gives signals back
+            runner.close()  # the loop restores signal handlers when it closes
             signals.ignore()
 
 
@@ -54,7 +54,7 @@ async def _run(resolution: Resolution, process: EngineProcess, signals: StopSign
 
 
 class Headless:
-    """An engine and its way to a front. resolution: of the engine. settings: where the front is."""
+    """An engine and its link to a frontend. resolution: of the engine. settings: the frontend's address."""
 
     def __init__(self, resolution: Resolution, settings: RemoteSettings) -> None:
         self._resolution = resolution
@@ -64,7 +64,7 @@ class Headless:
         self._link = EngineLink(settings, hello(resolution), self._engine.forgive)
 
     async def run(self, process: EngineProcess, signals: StopSignals) -> None:
-        """Until a signal. Raises what ends it otherwise."""
+        """Run until a signal. Any other end raises its error."""
         first, second = listen(signals)
         stopping = asyncio.ensure_future(first.wait())
         linking = asyncio.ensure_future(self._link.run())
@@ -88,7 +88,7 @@ class Headless:
             await close_engine(self._engine, second)
 
     async def _start_and_fail(self, process: EngineProcess) -> None:
-        """Start the engine. Raises what it ends with some day."""
+        """Start the engine, and wait for its end, which is raised as an error."""
         begin = time.perf_counter()
         started = await self._engine.start(self._resolution, process)
         if started is not self._resolution:
@@ -98,7 +98,7 @@ class Headless:
         await self._failed
 
     async def _drain(self, hurry: asyncio.Event) -> None:
-        """Let requests that run end, for as long as a server would."""
+        """Let running requests end, for as long as a server would."""
         end = time.monotonic() + self._resolution.server.shutdown_timeout
         while self._engine.num_requests and time.monotonic() < end and not hurry.is_set():
             await asyncio.sleep(DRAIN_POLL_S)
@@ -113,6 +113,6 @@ class Headless:
         self._link.tell(news)
 
     def _fail(self, error: CoreError) -> None:
-        """There will be no engine any more."""
+        """Note that there will be no engine any more, and end with `error`."""
         if not self._failed.done():
             self._failed.set_exception(error)

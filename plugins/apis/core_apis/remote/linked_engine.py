@@ -1,6 +1,7 @@
-"""A connection to an engine behind the link of its front.
+"""A connection to an engine through the link of its frontend.
 
-Owns: `LinkedEngine`: one channel as a client of the engine sees it. Never does: know the socket. Called by: `ZmqClient`.
+Owns: `LinkedEngine`: one channel, with the interface of a client's connection. Never does: know the socket. Called by:
+`ZmqClient`.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ from core_apis.remote.sockets import MOST_BYTES
 
 
 class Carrier(Protocol):
-    """What carries the messages of channels."""
+    """The carrier of the messages of channels."""
 
     def post(self, channel: int, payload: bytes) -> None:
-        """Send one."""
+        """Send a message over a channel."""
         ...
 
     def drop(self, channel: int) -> None:
-        """A channel is not used any more."""
+        """Close a channel."""
         ...
 
 
 class LinkedEngine(EngineConnection):
-    """One channel.
+    """One channel to the engine.
 
-    address: that the news told of the engine.
+    address: of the engine, from its report.
     channel: its number.
     """
 
@@ -48,33 +49,33 @@ class LinkedEngine(EngineConnection):
         self._sent.set_result(None)
 
     def opened(self, clock_offset_s: float) -> None:
-        """The engine knows of this channel. clock_offset_s: what its monotonic clock is ahead of ours."""
+        """Note that the engine has opened this channel. clock_offset_s: the engine's monotonic clock minus ours."""
         if not self._opened.done():
             self._opened.set_result(clock_offset_s)
 
     def take(self, payload: bytes) -> None:
-        """A message of the engine has come."""
+        """Queue a message of the engine."""
         self._inbox.put_nowait(payload)
 
     def post(self, payload: bytes) -> Awaitable[object]:
-        """As above; nothing happens when the engine is gone, which `until_ended` tells."""
+        """Send a message, as in `EngineConnection`; nothing happens if the engine is gone, which `until_ended` reports."""
         self._carrier.post(self._channel, payload)
         return self._sent
 
     async def until_ended(self, voice: Voice) -> EngineDeadError:
-        """As above, with the cause that the engine's command tells."""
+        """Wait for the end as in `EngineConnection`, and return the cause that the engine's command reports."""
         error = await self._news.obituary(self.address, None)
         return error or EngineDeadError("The engine has ended.", cause="exit")
 
     async def leave(self, grace_s: float) -> None:
-        """Closing the channel says it, at the other end."""
+        """Do nothing: closing the channel announces it at the other end."""
 
     def close(self) -> None:
-        """As above."""
+        """Close the channel, as in `EngineConnection`."""
         self._carrier.drop(self._channel)
 
     async def _greeted(self, parts: list[bytes]) -> bytes:
-        (greeting,) = parts  # its owner is elsewhere
+        (greeting,) = parts  # the owner of the engine is another process
         self.clock_offset_s = await self._opened
         await self.post(greeting)
         return await self._payload()

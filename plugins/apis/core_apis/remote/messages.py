@@ -1,13 +1,13 @@
-"""What a front and its engine's command say to each other, besides what clients and engines say anyway.
+"""The messages between a frontend and its engine's command, besides those of any client and engine.
 
 Owns: these messages and the frames that carry them. Never does: act on them, or use pickle. Called by: both ends.
 
-The engine's command connects and says `Hello`; the front answers `Welcome`, or `Refused` and no more. From then on one says
-what becomes of its engine, the other `Open`s channels to it. A channel carries the messages of one client of the engine
-(`core.api.messages`) as they are. Both say `Alive` all the time, and `Bye` when they end.
+The engine's command connects and sends `Hello`; the frontend answers `Welcome`, or `Refused` and nothing more. From
+then on the command sends engine events, and the frontend `Open`s channels to the engine. A channel carries the messages
+of one client of the engine (`core.api.messages`) unchanged. Both send `Alive` all the time, and `Bye` when they end.
 
-A message has a kind and a payload. The kind is `HELLO` with the version of the protocol for the first one each way, `TALK` for
-one of these Structs, or the number of a channel.
+A message has a kind and a payload. The kind is `HELLO` with the version of the protocol for the first one each way,
+`TALK` for one of these Structs, or the number of a channel.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ TALK = b"talk"
 _CHANNEL = b"channel "
 
 PULSE_S = 1.0
-"""From one `Alive` to the next."""
+"""Seconds from one `Alive` to the next."""
 SILENCE_S = 60.0
-"""Without a word, after which the other end counts as lost."""
+"""Seconds of silence after which the other end counts as lost."""
 SILENCE = f"it has said nothing for {SILENCE_S:g} s"
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """An engine's command introduces itself.
+    """The introduction of an engine's command.
 
-    engine:      how its engine is configured.
-    arguments:   values of the arguments that an engine goes by.
+    engine:      the configuration of its engine.
+    arguments:   values of the arguments that affect an engine.
     tokenizer:   digest of its tokenizer's files.
     weights:     digest of its weights' files.
-    numerics:    names what else results depend on; None: that is known when it runs.
+    numerics:    digest of everything else that results depend on; None: known only once the engine runs.
     byteorder:   of its machine, as `sys.byteorder`.
     who:         the process, for people.
     explained:   its configuration as plain values.
@@ -55,25 +55,25 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Welcome(msgspec.Struct, tag="welcome"):
-    """The engine is the front's."""
+    """The frontend accepts the engine."""
 
 
 class Refused(msgspec.Struct, tag="refused"):
-    """It is not. is_busy: it may be later, when the front needs another one."""
+    """The frontend refuses the engine. is_busy: it may accept later, when it needs another one."""
 
     sentence: str
     is_busy: bool
 
 
 class Open(msgspec.Struct, tag="open"):
-    """A client of the engine begins. now: the front's monotonic seconds."""
+    """A client of the engine begins. now: the frontend's monotonic seconds."""
 
     channel: int
     now: float
 
 
 class Opened(msgspec.Struct, tag="opened"):
-    """The answer. asked: the same seconds. now: those of the engine."""
+    """The answer to `Open`. asked: the `now` of `Open`. now: the engine's monotonic seconds."""
 
     channel: int
     asked: float
@@ -81,7 +81,7 @@ class Opened(msgspec.Struct, tag="opened"):
 
 
 class Close(msgspec.Struct, tag="close"):
-    """That client has left."""
+    """The client of a channel has left."""
 
     channel: int
 
@@ -98,12 +98,12 @@ ToEngine = Open | Close | Explained | Alive | Bye
 
 
 def channel_kind(channel: int) -> bytes:
-    """The kind of a channel's messages."""
+    """Return the kind of a channel's messages."""
     return _CHANNEL + b"%d" % channel
 
 
 def channel_of(kind: bytes) -> int | None:
-    """The number in such a kind; None when it is none."""
+    """Return the channel number in such a kind; None if it is another kind."""
     digits = kind.removeprefix(_CHANNEL)
     if digits == kind or not digits.isdigit() or len(digits) > 18:
         return None

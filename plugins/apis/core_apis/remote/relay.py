@@ -1,7 +1,7 @@
-"""The channels of a front: each is a client of the engine beside us.
+"""The channels of a frontend: each is a client of the local engine.
 
-Owns: `Relay`, which carries messages both ways as they are. Never does: read them, but for an output that is too large to be
-sent. Called by: the engine's end of the link.
+Owns: `Relay`, which carries messages both ways unchanged. Never does: read them, except for an output that is too large
+to be sent. Called by: the engine's end of the link.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 LINGER_MS = 200
 LEAVE_S = 0.1
-"""For the engine to hear that a client leaves."""
+"""Seconds for the engine to receive that a client leaves."""
 
 Send = Callable[[int, bytes], Awaitable[object]]
 
@@ -29,10 +29,10 @@ Send = Callable[[int, bytes], Awaitable[object]]
 class Relay:
     """The channels to one engine. Use it from one event loop.
 
-    broken: done when messages could not be carried on.
+    broken: done once messages could not be carried.
 
-    send: sends a payload to the front, for a channel.
-    most: bytes of a payload.
+    send: sends a payload to the frontend, for a channel.
+    most: maximum size of a payload in bytes.
     """
 
     def __init__(self, send: Send, most: int) -> None:
@@ -45,7 +45,7 @@ class Relay:
         self._left: list[zmq.asyncio.Socket] = []
 
     def open(self, channel: int, address: str) -> None:
-        """Connect a channel to the engine at `address`. A channel of that number is closed before."""
+        """Connect a channel to the engine at `address`. An open channel of that number is closed before."""
         self.close(channel)
         self._close_left()
         socket: zmq.asyncio.Socket = self._context.socket(zmq.DEALER)
@@ -55,22 +55,23 @@ class Relay:
         self._tasks[channel] = asyncio.create_task(self._carry(channel, socket))
 
     async def pass_on(self, channel: int, payload: bytes) -> None:
-        """To the engine, unless the channel is closed."""
+        """Send a payload to the engine, unless the channel is closed."""
         socket = self._sockets.get(channel)
         if socket is not None:
             await socket.send(payload)
 
     def close(self, channel: int) -> None:
-        """The client leaves the engine, which ends its requests. Harmless for a channel that is not open."""
+        """Detach the client from the engine, which ends its requests. Harmless for a channel that is not open."""
         socket = self._sockets.pop(channel, None)
         if socket is None:
             return
         self._tasks.pop(channel).cancel()
         socket.send(wire.encode(Leave()))
-        self._left.append(socket)  # open for a while: an engine that finds nobody there calls it gone without a word
+        # Kept open for a while: an engine that cannot reach the client logs it as gone without a word.
+        self._left.append(socket)
 
     async def end(self) -> None:
-        """Close all channels, and give everything back."""
+        """Close all channels, and release everything."""
         for channel in list(self._sockets):
             self.close(channel)
         if self._left:
@@ -84,7 +85,7 @@ class Relay:
         self._left.clear()
 
     async def _carry(self, channel: int, socket: zmq.asyncio.Socket) -> None:
-        """From the engine to the front, until the channel is closed."""
+        """Carry messages from the engine to the frontend until the channel is closed."""
         try:
             while True:
                 payload = await socket.recv()
@@ -99,9 +100,9 @@ class Relay:
 
 
 def smaller(payload: bytes) -> tuple[bytes, AbortChoices]:
-    """A message of outputs that is too large to be sent, with an error in place of each of its larger half.
+    """Shrink a message of outputs that is too large to be sent: each output in its larger half becomes an error.
 
-    Returns it, and what the engine is to be told to forget. Raises what reading it raises.
+    Return it, and the choices that the engine must abort. Raises the errors of decoding.
     """
     message = msgspec.msgpack.decode(payload, type=EngineOutputs)
     sizes = sorted(len(wire.encode(output)) for output in message.outputs)

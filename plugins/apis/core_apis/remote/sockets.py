@@ -1,12 +1,13 @@
-"""The sockets between a front and its engine's command: TCP, encrypted where there is a secret.
+"""The sockets between a frontend and its engine's command: TCP, encrypted if there is a secret.
 
-Owns: how they are made, their limits, what the library tells about connections. Never does: know messages.
-Called by: both ends.
+Owns: how they are made, their limits, and the library's reports about connections. Never does: know messages. Called
+by: both ends.
 
-Both ends derive the same key pair from the secret: each proves to the other that it has it. The front asks its authenticator
-about every connection, before it reads a message of it.
+Both ends derive the same key pair from the secret, so each proves to the other that it has it. The frontend asks its
+authenticator about every connection before it reads a message of it.
 
-A payload travels as frames of at most `PIECE_BYTES`: the library keeps no more than one of whoever has proved nothing yet.
+A payload travels as frames of at most `PIECE_BYTES`: the library buffers no more than one frame of a peer that has not
+proved anything yet.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from core_config.remote import read_secret
 from core_config.server_config import RemoteSettings
 
 MOST_BYTES: Final = 1 << 30
-"""Of a message."""
+"""Maximum size of a message in bytes."""
 PIECE_BYTES: Final = 1 << 16
 SEAL_BYTES: Final = 1 << 10
-"""More than encryption and handshake add to a frame."""
+"""Upper bound on the bytes that encryption and handshake add to a frame."""
 HANDSHAKE_MS: Final = 10_000
-"""Within which the other end proves that it has the secret."""
+"""Milliseconds within which the other end must prove that it has the secret."""
 RETRY_MS: Final = 100
 RETRY_MOST_MS: Final = 2000
 HEARTBEAT_MS: Final = 5000
 HEARTBEAT_TIMEOUT_MS: Final = 30_000
-"""After which a machine that does not answer counts as gone."""
+"""Milliseconds after which a machine that does not answer counts as gone."""
 LAST_WORDS_MS: Final = 500
 LAST_WORDS_S: Final = 0.05
 
@@ -70,12 +71,14 @@ class Link:
             raise
 
     async def trouble(self) -> str | None:
-        """The next thing that happens to a connection: None: one was lost; else why one did not come about, a clause.
+        """Wait for the next connection event, and return what it means.
 
-        What the other end said last can be read before its loss is told.
+        None: a connection was lost; else a clause that says why one was not made.
+
+        The last messages of the other end can be read before its loss is reported.
         """
         events = [await self._event()]
-        # all at once: a crowd of strangers is one trouble, and reports that nobody reads stop the library
+        # Read all events at once: a crowd of unknown peers is one trouble, and unread reports block the library.
         while await self._monitor.poll(0):
             events.append(await self._event())
         if _LOST in events:
@@ -84,27 +87,30 @@ class Link:
         return _FAILURES[events[-1]]
 
     def send(self, kind: bytes, payload: bytes, to: bytes | None = None) -> asyncio.Future[object]:
-        """Send a message. Messages leave in the order of the calls; awaiting one is optional. to: of those who connect."""
+        """Send a message.
+
+        Messages leave in the order of the calls; awaiting one is optional. to: the receiver, if this end listens.
+        """
         pieces = [payload[start : start + PIECE_BYTES] for start in range(0, len(payload), PIECE_BYTES)]
         whom = [] if to is None else [to]
         return cast("asyncio.Future[object]", self.socket.send_multipart([*whom, kind, *(pieces or [b""])]))
 
     async def receive(self) -> tuple[bytes, bytes]:
-        """The next message where this end connects: its kind and its payload."""
+        """Return kind and payload of the next message, if this end connects."""
         kind, *pieces = await self.socket.recv_multipart()
         return kind, _joined(pieces)
 
     async def receive_from(self) -> tuple[bytes, bytes, bytes]:
-        """The next message where this end listens: who sent it, its kind and its payload."""
+        """Return sender, kind and payload of the next message, if this end listens."""
         while True:
             identity, *frames = await self.socket.recv_multipart()
             if frames:
                 return identity, frames[0], _joined(frames[1:])
 
     def close(self, linger_ms: int = 0) -> None:
-        """Give everything back; tasks that wait here must have been cancelled.
+        """Release everything; tasks that wait on this link must have been cancelled.
 
-        linger_ms: how long what was sent last has for leaving; this waits for it.
+        linger_ms: milliseconds that the last messages have to be sent, for which this call waits.
         """
         self.socket.disable_monitor()
         self._monitor.close(linger=0)
@@ -162,13 +168,13 @@ class Link:
 
 
 class _OneKey:
-    """For the authenticator: who may connect."""
+    """A credentials provider for the authenticator: the one key that may connect."""
 
     def __init__(self, public: bytes) -> None:
         self._public = public
 
     def callback(self, domain: str, key: bytes) -> bool:
-        """Whether the one with this key may."""
+        """Whether a peer with this key may connect."""
         return key == self._public
 
 
@@ -177,7 +183,7 @@ def _joined(pieces: list[bytes]) -> bytes:
 
 
 def _numeric(address: str) -> str:
-    """A name as the number that can be listened at. Raises OSError."""
+    """Resolve a name to the numeric address to listen at. Raises OSError."""
     found: Any = system.getaddrinfo(address, None, type=system.SOCK_STREAM)[0][4]
     return str(found[0])
 

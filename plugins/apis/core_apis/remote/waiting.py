@@ -1,6 +1,6 @@
-"""One end waits for the other.
+"""The wait of one end of the link for the other.
 
-Owns: `Waiting`: since when, when to say so, and when it has been too long. Never does: log too often, or connect.
+Owns: `Waiting`: since when, when to log it, and when it has been too long. Never does: log too often, or connect.
 Called by: both ends.
 """
 
@@ -17,9 +17,9 @@ NEXT_LINE_S = 30.0
 
 
 class Waiting:
-    """whom: that is waited for. patience_s: how long. clock: seconds.
+    """The wait for the other end. whom: its name. patience_s: time limit. clock: seconds.
 
-    trouble: what stood in the way last, a clause; empty: nothing is known.
+    trouble: the latest obstacle, a clause; empty: nothing is known.
     """
 
     def __init__(self, whom: str, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,19 +31,19 @@ class Waiting:
         self._next_line = 0.0
 
     def begin(self) -> None:
-        """Nobody is there from now on."""
+        """Start the wait: the other end is gone from now on."""
         self._since = self._clock()
         self._next_line = self._since + FIRST_LINE_S
         self.trouble = ""
 
     def end(self) -> None:
-        """Somebody is."""
+        """End the wait: the other end is there."""
         self._since = None
 
     def look(self, where: str) -> str | None:
-        """Log a line when one is due. Returns the last word, a sentence, when it has been too long.
+        """Log a line if one is due. Return the final sentence once the wait has been too long.
 
-        where: the other end is to come from.
+        where: the address at which the other end is expected.
         """
         if self._since is None:
             return None

@@ -1,1 +1,3 @@
-"""The Responses API: its bodies become chat requests, the events of an answer become items, and items are kept for a while."""
+"""The Responses API: its bodies become chat requests, the events of an answer become items, and items are stored for a
+while.
+"""

@@ -1,7 +1,7 @@
-"""The body of /v1/responses, with the kept items that it needs.
+"""The body of /v1/responses, with the stored items that it needs.
 
-Owns: its row and its steps, of which most are those of the chat request that means the same. Never does: keep items.
-Called by: `core_apis.apis`.
+Owns: its row and its steps, most of which are those of the equivalent chat request. Never does: store items. Called by:
+`core_apis.apis`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _body = json_of(ResponsesRequest)
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded body. kept: the items that the store knows of it. given: its fields as they came."""
+    """A decoded body. kept: the store's items for it. given: its fields as they came."""
 
     kept: KeptItems
     given: dict[str, msgspec.Raw]
@@ -37,13 +37,13 @@ class Decoded:
 
 
 def decoded(data: Buffer) -> Decoded:
-    """A body behind the items that are kept for it (see `kept_items`). Raises RequestError."""
+    """Decode a body that is preceded by its stored items (see `kept_items`). Raises RequestError."""
     kept, own = unpacked(data)
     return Decoded(kept, _fields(own), _body(own))
 
 
 def prepare_response(preparation: Preparation, asked: Decoded) -> PreparedResponse:
-    """A body of /v1/responses, ready for the engine. Raises RequestError."""
+    """Prepare a body of /v1/responses for the engine. Raises RequestError."""
     kept, body = asked.kept, asked.body
     body.check(preparation.settings.limits)
     check_history(body, kept)

@@ -1,9 +1,9 @@
-"""Items of the Responses API as messages of a conversation.
+"""Conversion of items of the Responses API into the messages of a conversation.
 
-Owns: what each kind of item means, and the refusal of kinds that no model here reads. Never does: know templates, tools or the
-store. Called by: `core_apis.responses.translation`.
+Owns: the meaning of each kind of item, and the refusal of kinds that no model here reads. Never does: know templates,
+tools or the store. Called by: `core_apis.responses.translation`.
 
-An answer's items (reasoning, a message, calls) are one message of the assistant, as chat templates want it.
+An answer's items (reasoning, a message, calls) become one message of the assistant, as chat templates expect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 
 INSTRUCTING = ("system", "developer")
 JOINT = "\n"
-"""Between the parts of a text that has to be one."""
+"""The separator between the parts of a text that has to be one."""
 
 ROLES = ("user", "assistant", *INSTRUCTING)
 TEXTS: Mapping[str, str] = MappingProxyType(
@@ -34,11 +34,11 @@ TEXTS: Mapping[str, str] = MappingProxyType(
         "text": "text",
     }
 )
-"""Kinds of parts that are text, and where it is."""
+"""Kinds of text parts, and the field that holds the text of each."""
 
 
 def messages_of(instructions: str | None, items: Iterable[Item]) -> list[Message]:
-    """The conversation. Raises RequestError, which names the item."""
+    """Return the messages of a conversation. Raises RequestError, which names the item."""
     reader = _Reader()
     for index, item in enumerate(items):
         reader.read(item, f"input[{index}]")
@@ -46,13 +46,15 @@ def messages_of(instructions: str | None, items: Iterable[Item]) -> list[Message
 
 
 def item_kind(item: Item) -> object:
-    """The type of an item; a message may leave it out."""
+    """Return the type of an item; a message may leave it out."""
     kind = item.get("type")
     return "message" if kind is None and "role" in item else kind
 
 
 def _with_one_beginning(instructions: str | None, messages: list[Message]) -> list[Message]:
-    """All that instructs before the conversation begins as one message: many templates take one, and only there."""
+    """Merge all instructions at the start of a conversation into one message: many templates allow only one, at the
+    start.
+    """
     texts = [instructions] if instructions else []
     role = INSTRUCTING[0]
     count = 0
@@ -70,7 +72,7 @@ def _with_one_beginning(instructions: str | None, messages: list[Message]) -> li
 
 
 class _Reader:
-    """The messages so far. answer: the last one while items may still join it."""
+    """The reader of items, with the messages so far. answer: the last message while items may still join it."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -142,7 +144,7 @@ class _Reader:
         answer.setdefault("tool_calls", []).append(call)
 
     def _joinable(self, *closed_by: str) -> Message:
-        """The answer that an item joins: a new one when the last has one of these parts already."""
+        """Return the answer that an item joins: a new one if the last one already has one of the parts `closed_by`."""
         answer = self.answer
         if answer is None or any(part in answer for part in closed_by):
             answer = {"role": "assistant"}
@@ -164,7 +166,7 @@ def _required(item: Item, name: str, place: str) -> str:
 
 
 def _reasoning_text(item: Item, place: str) -> str:
-    """What was thought, from the best that the item has: the text itself, the same sealed, or a summary."""
+    """Return the reasoning text from the best source of the item: the text itself, the sealed text, or a summary."""
     text = _text(item.get("content") or "", f"{place}.content")
     summary = _text(item.get("summary") or "", f"{place}.summary")
     hidden = item.get("encrypted_content")
@@ -179,12 +181,12 @@ def _reasoning_text(item: Item, place: str) -> str:
 
 
 def _text(content: object, place: str) -> str:
-    """The text of a content."""
+    """Return the text of a content."""
     return JOINT.join(_texts(content, place))
 
 
 def _texts(content: object, place: str) -> list[str]:
-    """The texts of a content, which is a text or a list of parts."""
+    """Return the texts of a content, which is a text or a list of parts."""
     if isinstance(content, str):
         return [content]
     if not isinstance(content, list):

@@ -1,4 +1,4 @@
-"""The events of a streamed response, kept for those who ask later or again.
+"""The events of a streamed response, stored for clients that read later or again.
 
 Owns: `EventLog`. Never does: make events. Called by: `core_apis.responses.run` (appends), the route (follows).
 """
@@ -10,7 +10,10 @@ from collections.abc import AsyncGenerator, Sequence
 
 
 class EventLog:
-    """events: as they were sent; the place of each is its sequence number. num_bytes: of all of them."""
+    """The events of one stream.
+
+    events: as they were sent; the index of each is its sequence number. num_bytes: of all of them.
+    """
 
     def __init__(self) -> None:
         self.events: list[bytes] = []
@@ -19,18 +22,18 @@ class EventLog:
         self._wake: asyncio.Event | None = None
 
     def append(self, events: Sequence[bytes]) -> None:
-        """More events."""
+        """Append events, and wake the readers."""
         self.events += events
         self.num_bytes += sum(map(len, events))
         self._notify()
 
     def close(self) -> None:
-        """There will be no more."""
+        """Close the log: there will be no more events."""
         self.closed = True
         self._notify()
 
     async def follow(self, start: int) -> AsyncGenerator[bytes, None]:
-        """The events from the number `start` on, until the last one."""
+        """Yield the events from number `start` to the last one, and wait for those that are still to come."""
         while True:
             news = self.events[start:]
             start += len(news)

@@ -1,6 +1,6 @@
-"""A response before anything of its answer is there: what the request set, and what it did not.
+"""A response before its answer begins: the values that the request set, and the defaults.
 
-Owns: that. Never does: change it later (the writer does). Called by: the route.
+Owns: that head. Never does: change it later (the writer does). Called by: the route.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from core_apis.protocol.response_objects import ResponseObject
 
 
 def response_head(prepared: PreparedResponse, response_id: str, created: int) -> ResponseObject:
-    """The response of a request. created: seconds since the epoch."""
+    """Return the initial response object of a request. created: seconds since the epoch."""
     body = prepared.body
     params = prepared.chat.params
     background = bool(body.background)

@@ -1,6 +1,6 @@
-"""Items of an input as they are kept: complete, each with an id of its own.
+"""The stored form of an input's items: complete, each with an id of its own.
 
-Owns: that form. Never does: keep them (the store does), or read them for the model. Called by: the translation.
+Owns: that form. Never does: store them (the store does), or read them for the model. Called by: the translation.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ READ = frozenset({
     "type", "id", "status", "role", "content", "summary", "encrypted_content", "arguments", "call_id", "name", "namespace",
     "input", "output",
 })  # fmt: skip
-"""Fields of items that are read or answered with."""
+"""Fields of items that are read, or used in answers."""
 PART_READ = frozenset({"type", "text", "refusal", "annotations", "logprobs"})
 MOST_UNREAD = 16_384
-"""Bytes of JSON that fields of an item may take which are only kept and given back."""
+"""Limit in bytes of JSON on an item's fields that are only stored and returned."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class KeptItem(msgspec.Struct, array_like=True, frozen=True):
-    """An item as it is kept. data: the whole item as JSON, which is never decoded here again."""
+    """An item in its stored form. data: the whole item as JSON, which is never decoded here again."""
 
     id: str
     data: bytes
 
 
 def new_id(kind: str) -> str:
-    """An id for an item of this kind."""
+    """Return a new id for an item of this kind."""
     return f"{PREFIXES[kind]}_{uuid4().hex}"
 
 
 def output_id(kind: str, response_id: str, index: int) -> str:
-    """The id of an item of an output: the same whenever that response is written again."""
+    """Return the id of an item of an output: the same whenever that response is written again."""
     return f"{PREFIXES[kind]}_{uuid5(NAMESPACE_OID, f'{response_id} {index}').hex}"
 
 
 def given_items(given: str | list[Item] | None, known: Mapping[str, Item]) -> list[Item]:
-    """The items of an input. known: kept items by id, which references stand for. Raises RequestError."""
+    """Return the items of an input. known: stored items by id, which replace references. Raises RequestError."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     items: list[Item] = []
@@ -64,9 +64,9 @@ def given_items(given: str | list[Item] | None, known: Mapping[str, Item]) -> li
 
 
 def complete(items: list[Item]) -> list[KeptItem]:
-    """The items with all that an answer about them needs. They have been read before.
+    """Complete the items with everything that an answer about them needs. They have been checked before.
 
-    Raises RequestError for one with too much in fields that nobody reads.
+    Raises RequestError for an item with too much data in unread fields.
     """
     found: list[KeptItem] = []
     for index, item in enumerate(items):
@@ -77,7 +77,7 @@ def complete(items: list[Item]) -> list[KeptItem]:
 
 
 def _check_unread(item: Item, index: int) -> None:
-    """Raise RequestError when fields that are only kept take too much."""
+    """Raise RequestError if the fields that are only stored take too much."""
     unread: dict[str, Any] = {name: value for name, value in item.items() if name not in READ}
     for key in ("content", "summary", "output"):
         parts = item.get(key)
@@ -122,7 +122,7 @@ def _completed(item: Item) -> Item:
 
 
 def _parts(item: Item) -> list[Any]:
-    """The content of a message as a list of parts."""
+    """Return the content of a message as a list of parts."""
     content = item["content"]
     is_answer = item["role"] == "assistant"
     parts: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else list(content)

@@ -1,9 +1,9 @@
-"""A body of /v1/responses with the kept items that it needs, as one piece of bytes.
+"""A body of /v1/responses with the stored items that it needs, as one piece of bytes.
 
-Owns: that form, and what a body says of kept things. Never does: keep them. Called by: the route, which knows the store, and
-`core_apis.preparation`, which may run in another process.
+Owns: that form, and which stored items a body refers to. Never does: store them. Called by: the route, which knows the
+store, and `core_apis.preparation`, which may run in another process.
 
-The form is the length of the kept items (uint32, little-endian), these as JSON, and the body as it came.
+The form is the length of the stored items (uint32, little-endian), these as JSON, and the body as it came.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ Buffer = bytes | bytearray | memoryview
 
 LENGTH_BYTES = 4
 MARKS = (b"previous_response_id", REFERENCE.encode())
-"""A body without these names nothing that is kept. They are looked for first: bodies are long, and few name anything."""
+"""Names that a body must contain to refer to stored items.
+
+They are searched first: bodies are long, and few refer to any.
+"""
 
 _decode_reference = msgspec.json.Decoder(Reference).decode
 
 
 class KeptItems(msgspec.Struct):
-    """What the store knows for one body.
+    """The store's content for one body.
 
-    history: items of the earlier responses, in their order; None: the body names none.
-    known: items by their ids, as far as the body refers to them.
+    history: items of the earlier responses, in order; None: the body names none.
+    known: items by id, as far as the body refers to them.
     """
 
     history: list[Item] | None = None
@@ -41,7 +44,7 @@ _decode_kept = msgspec.json.Decoder(KeptItems).decode
 
 
 def reference_of(body: Buffer) -> Reference:
-    """The kept things that a body names; none when it cannot be read, which its preparation will say."""
+    """Return the body's references to stored items; none if it cannot be decoded, which its preparation will report."""
     if not any(mark in body for mark in MARKS):
         return Reference()
     try:
@@ -51,20 +54,20 @@ def reference_of(body: Buffer) -> Reference:
 
 
 def referred(reference: Reference) -> list[str]:
-    """The ids of the items that a body refers to."""
+    """Return the ids of the items that a body refers to."""
     items = reference.input if isinstance(reference.input, list) else []
     return [item.id for item in items if item.type == REFERENCE and item.id]
 
 
 def packed(history: bytes | None, known: Mapping[str, KeptItem], body: Buffer) -> bytes:
-    """One piece. history: a list in JSON."""
+    """Pack items and body into one piece. history: a list in JSON."""
     items = {name: msgspec.Raw(item.data) for name, item in known.items()}
     kept = b'{"history":' + (history or b"null") + b',"known":' + msgspec.json.encode(items) + b"}"
     return b"".join((len(kept).to_bytes(LENGTH_BYTES, "little"), kept, body))
 
 
 def unpacked(data: Buffer) -> tuple[KeptItems, memoryview]:
-    """The items and the body."""
+    """Return the items and the body."""
     whole = memoryview(data)
     start = LENGTH_BYTES + int.from_bytes(whole[:LENGTH_BYTES], "little")
     return _decode_kept(whole[LENGTH_BYTES:start]), whole[start:]

@@ -1,7 +1,7 @@
-"""A run for a prepared response.
+"""Construction of the run for a prepared response.
 
-Owns: how its parts fit together. Never does: start it. Called by: the route, and `core_apis.durable`, which
-takes up the runs of earlier servers.
+Owns: how its parts fit together. Never does: start it. Called by: the route, and `core_apis.durable`, which continues
+the runs of earlier servers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def response_run(
     *,
     created: int,
 ) -> ResponseRun:
-    """The run of a response. outputs: those of `run`, unless it cannot go on. created: seconds since the epoch."""
+    """Return the run of a response.
+
+    outputs: those of `run`, unless it cannot continue. created: seconds since the epoch.
+    """
     body = prepared.body
     head = response_head(prepared, response_id, created)
     logprobs: MessageLogprobs | None = None

@@ -1,8 +1,8 @@
-"""Log-probabilities of the tokens of messages, told apart from those of reasoning, calls and markers.
+"""Log probabilities of the tokens of messages, separated from those of reasoning, calls and markers.
 
 Owns: that distinction. Never does: format them (`LogprobsFormatter` does). Called by: the writer and `OutputItems`.
 
-Tokens come before the events that they complete, so they are kept until it is known what they were.
+Tokens arrive before the events that they complete, so they are kept until their kind is known.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_frontend.api.outputs import CompletionOutput
 
 
 class MessageLogprobs:
-    """top: alternatives to show at each position."""
+    """The log probabilities of one response's messages. top: alternatives to show at each position."""
 
     def __init__(self, formatter: LogprobsFormatter, top: int) -> None:
         self._formatter = formatter
@@ -22,26 +22,29 @@ class MessageLogprobs:
         self._num_latest = 0
 
     def take(self, completion: CompletionOutput) -> None:
-        """Keep those of an output, whose events come next."""
+        """Hold the log probabilities of an output whose events come next."""
         if completion.logprobs:
             news = self._formatter.chat(completion.token_ids, completion.logprobs, self._top).content
             self._waiting += news
             self._num_latest = len(news)
 
     def drop(self) -> None:
-        """What waits was no text; of the latest output, text may follow yet."""
+        """Drop the waiting entries, which were no text, except those of the latest output, whose text may still follow."""
         del self._waiting[: len(self._waiting) - self._num_latest]
 
     def of(self, text: str, *, begins: bool) -> list[TokenLogprob]:
-        """Those of a message's next text. Where the message begins they are the last ones that make it up: before them are
-        the markers of whatever came before."""
+        """Return the entries of a message's next text.
+
+        When a message begins, they are the last ones that add up to the text: the entries before them are markers of
+        the preceding part.
+        """
         taken = _last(self._waiting, len(text.encode())) if begins else self._waiting
         self._waiting = []
         return taken
 
 
 def _last(entries: list[TokenLogprob], num_bytes: int) -> list[TokenLogprob]:
-    """The last entries that have so many bytes together."""
+    """Return the last entries that have `num_bytes` bytes together."""
     taken: list[TokenLogprob] = []
     for entry in reversed(entries):
         if num_bytes <= 0:

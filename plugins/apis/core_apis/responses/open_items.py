@@ -1,7 +1,7 @@
 """The output item that is being written, from its first event to its last.
 
-Owns: the events of each kind of item, in OpenAI's order, and the whole item at the end. Never does: number events, or decide
-which item comes. Called by: `core_apis.responses.writer`.
+Owns: the events of each kind of item, in OpenAI's order, and the whole item at the end. Never does: number events, or
+decide which item comes. Called by: `core_apis.responses.writer`.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _encode = msgspec.json.Encoder().encode
 
 
 class OpenItem(Protocol):
-    """An item under way. Its text is given to `add` piece by piece; `end` leaves the whole one in `item`."""
+    """An item that is being written. Its text goes to `add` piece by piece; `end` leaves the whole text in `item`."""
 
     @property
     def item(self) -> OutputItem:
-        """As it is now."""
+        """Return the item in its current state."""
         ...
 
     def begin(self) -> list[ResponseEvent]:
-        """The events before any text."""
+        """Return the events that precede any text."""
         ...
 
     def end(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The events behind all text."""
+        """Return the events that follow all text."""
         ...
 
 
 class OpenMessage:
-    """A message. index: of the item in the output."""
+    """A message item. index: of the item in the output."""
 
     def __init__(self, response_id: str, index: int) -> None:
         self.index = index
@@ -79,14 +79,14 @@ class OpenMessage:
         self._logprobs: list[bytes] = []
 
     def begin(self) -> list[ResponseEvent]:
-        """An empty message, and an empty text in it."""
+        """Return the events of an empty message with an empty text in it."""
         return [
             ItemEvent(type=ITEM_ADDED, output_index=self.index, item=self.item),
             PartEvent(type=PART_ADDED, item_id=self.id, output_index=self.index, part=OutputText("")),
         ]
 
     def add(self, text: str, logprobs: list[TokenLogprob]) -> list[ResponseEvent]:
-        """More text, and what is known of its tokens."""
+        """Return the events of more text, with the log probabilities of its tokens."""
         self._texts.append(text)
         if logprobs:
             self._logprobs.append(_encode(logprobs)[1:-1])
@@ -100,9 +100,9 @@ class OpenMessage:
         return [delta]
 
     def end(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The whole text, the whole part, the whole message."""
+        """Return the events of the whole text, the whole part and the whole message."""
         text = "".join(self._texts)
-        # The last four events hold them all: they are written once.
+        # All of the last four events contain the log probabilities, so they are serialized once.
         logprobs: Any = msgspec.Raw(b"[%b]" % b",".join(self._logprobs)) if self._logprobs else []
         part = OutputText(text, logprobs=logprobs)
         self.item = MessageItem(self.id, status, [part])
@@ -121,7 +121,7 @@ class OpenMessage:
 
 
 class OpenReasoning:
-    """Reasoning as content, as the model gave it. seals: also in the form that clients send back."""
+    """A reasoning item whose content is the model's reasoning. seals: also in the form that clients send back."""
 
     def __init__(self, response_id: str, index: int, *, seals: bool) -> None:
         self.index = index
@@ -131,14 +131,14 @@ class OpenReasoning:
         self._texts: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
-        """An empty item, and an empty text in it."""
+        """Return the events of an empty item with an empty text in it."""
         return [
             ItemEvent(type=ITEM_ADDED, output_index=self.index, item=self.item),
             PartEvent(type=PART_ADDED, item_id=self.id, output_index=self.index, part=ReasoningText("")),
         ]
 
     def add(self, text: str) -> list[ResponseEvent]:
-        """More of it."""
+        """Return the events of more reasoning text."""
         self._texts.append(text)
         delta = ReasoningDeltaEvent(
             type="response.reasoning_text.delta", item_id=self.id, output_index=self.index, delta=text
@@ -146,7 +146,7 @@ class OpenReasoning:
         return [delta]
 
     def end(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The whole text, the whole part, the whole item."""
+        """Return the events of the whole text, the whole part and the whole item."""
         text = "".join(self._texts)
         part = ReasoningText(text)
         self.item = ReasoningItem(self.id, status, [], content=[part])
@@ -162,7 +162,7 @@ class OpenReasoning:
 
 
 class OpenSummary:
-    """Reasoning as a summary: for clients that show nothing else. It is not shortened."""
+    """A reasoning item with a summary: for clients that show nothing else. The text is not shortened."""
 
     def __init__(self, response_id: str, index: int, *, seals: bool) -> None:
         self.index = index
@@ -172,7 +172,7 @@ class OpenSummary:
         self._texts: list[str] = []
 
     def begin(self) -> list[ResponseEvent]:
-        """An empty item, and an empty summary in it."""
+        """Return the events of an empty item with an empty summary in it."""
         part = SummaryPartEvent(
             type="response.reasoning_summary_part.added",
             item_id=self.id,
@@ -182,7 +182,7 @@ class OpenSummary:
         return [ItemEvent(type=ITEM_ADDED, output_index=self.index, item=self.item), part]
 
     def add(self, text: str) -> list[ResponseEvent]:
-        """More of it."""
+        """Return the events of more summary text."""
         self._texts.append(text)
         delta = SummaryDeltaEvent(
             type="response.reasoning_summary_text.delta", item_id=self.id, output_index=self.index, delta=text
@@ -190,7 +190,7 @@ class OpenSummary:
         return [delta]
 
     def end(self, status: ItemStatus) -> list[ResponseEvent]:
-        """The whole text, the whole part, the whole item."""
+        """Return the events of the whole text, the whole part and the whole item."""
         text = "".join(self._texts)
         part = SummaryText(text)
         self.item = ReasoningItem(self.id, status, [part])
@@ -205,7 +205,7 @@ class OpenSummary:
 
 
 class OpenCall:
-    """A call. tool: as the client knows it. call_id: what its output has to name."""
+    """A call item. tool: as the client knows it. call_id: the id that the call's output has to name."""
 
     def __init__(self, response_id: str, index: int, tool: OfferedTool, call_id: str) -> None:
         self.index = index
@@ -217,18 +217,18 @@ class OpenCall:
         self.item: CallItem = self._item("in_progress", "")
 
     def begin(self) -> list[ResponseEvent]:
-        """A call without arguments."""
+        """Return the events of a call without arguments."""
         return [ItemEvent(type=ITEM_ADDED, output_index=self.index, item=self.item)]
 
     def add(self, text: str) -> list[ResponseEvent]:
-        """More of its arguments or input."""
+        """Return the events of more arguments or input."""
         self._texts.append(text)
         custom = self.tool.kind == "custom"
         kind = "response.custom_tool_call_input.delta" if custom else "response.function_call_arguments.delta"
         return [CallDeltaEvent(type=kind, item_id=self.id, output_index=self.index, delta=text)]
 
     def end(self, status: ItemStatus) -> list[ResponseEvent]:
-        """All arguments, the whole call."""
+        """Return the events of all arguments and the whole call."""
         text = "".join(self._texts)
         self.item = self._item(status, text)
         return [self._done(text), ItemEvent(type=ITEM_DONE, output_index=self.index, item=self.item)]

@@ -1,6 +1,6 @@
-"""From the events of an answer to the items of a response, one after the other.
+"""Conversion of the events of an answer into the items of a response, one after the other.
 
-Owns: where an item begins and ends, which white space belongs to none. Never does: number or write events.
+Owns: where an item begins and ends, and which white space belongs to no item. Never does: number or write events.
 Called by: `core_apis.responses.writer`.
 """
 
@@ -17,7 +17,8 @@ from core_formats.answer_events import AnswerEvent, ArgumentsDelta, CallStart, R
 class OutputItems:
     """The items of one response. whole: those that have ended.
 
-    summarized: reasoning is told as a summary. sealed: it comes in the form that clients send back, too.
+    summarized: whether reasoning is reported as a summary. sealed: whether it also comes in the form that clients send
+        back.
     """
 
     def __init__(
@@ -39,10 +40,10 @@ class OutputItems:
         self._space = ""
 
     def add(self, event: AnswerEvent) -> list[ResponseEvent]:
-        """What an event of the answer adds."""
+        """Return the events that an event of the answer adds."""
         if isinstance(event, TextDelta):
             return self._text(event.text)
-        self._space = ""  # between items it is nobody's
+        self._space = ""  # between items it belongs to no item
         if self._logprobs is not None:
             self._logprobs.drop()
         if isinstance(event, ReasoningDelta):
@@ -58,14 +59,14 @@ class OutputItems:
         return self.end(complete=event.complete)
 
     def finish(self, *, complete: bool) -> list[ResponseEvent]:
-        """The end of the answer. complete: it was not cut."""
+        """Return the events at the end of the answer. complete: whether it was not truncated."""
         if complete and self._open is None and not self.whole:
             message = OpenMessage(self._response_id, 0)
             return [*self._begin(message), *self._say(message, self._space, begins=True), *self.end(complete=True)]
         return self.end(complete=complete)
 
     def end(self, *, complete: bool) -> list[ResponseEvent]:
-        """The item under way ends, if there is one."""
+        """End the current item, if there is one, and return its events."""
         item = self._open
         if item is None:
             return []
@@ -83,7 +84,7 @@ class OutputItems:
             return self._say(self._open, text, begins=False)
         text = self._space + text
         if not text.strip():
-            self._space = text  # a message only if text follows
+            self._space = text  # a message begins only if text follows
             return []
         self._space = ""
         events = self.end(complete=True)

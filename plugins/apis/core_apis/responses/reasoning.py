@@ -1,4 +1,4 @@
-"""Reasoning in a form that clients send back without looking into it.
+"""Reasoning in an opaque form that clients send back.
 
 Owns: `sealed` and `unsealed`. Never does: encrypt: the server has no secret, and the text is the client's own answer.
 Called by: the writer and the translation of items.
@@ -12,17 +12,17 @@ import binascii
 from core.api.errors import RequestError
 
 PREFIX = "core1:"
-"""Tells our own from other servers', and this form from later ones."""
+"""The prefix that distinguishes our own content from other servers', and this form from later ones."""
 
 
 def sealed(text: str) -> str:
-    """`text` as `encrypted_content`."""
+    """Return `text` as `encrypted_content`."""
     data = text.encode()
     return PREFIX + base64.b64encode(data).decode("ascii")
 
 
 def unsealed(content: str, place: str) -> str:
-    """The text again. place: of the item, for RequestError when another server made it."""
+    """Return the text again. place: of the item, for the RequestError if another server made it."""
     try:
         if not content.startswith(PREFIX):
             raise ValueError("no prefix of ours")

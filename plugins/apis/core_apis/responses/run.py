@@ -1,7 +1,7 @@
-"""A response while it is made: for a client that waits for it, for one that reads along, or for nobody yet.
+"""A response while it is generated: for a client that waits for it, for one that reads along, or in the background.
 
-Owns: what happens to a response when the engine fails or the client goes, and when it is kept. Never does: write events (the
-writer does), or run the engine itself. Called by: the route.
+Owns: what happens to a response when the engine fails or the client disconnects, and when it is stored. Never does:
+write events (the writer does), or run the engine itself. Called by: the route.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ logger = logging.getLogger("core_apis")
 
 
 class Trail(Protocol):
-    """What a response leaves behind for the next server while it runs."""
+    """The records of a running response for the next server."""
 
     async def written(self) -> None:
-        """Until what the response has got is written."""
+        """Wait until the outputs of the response so far are written."""
         ...
 
     def noted(self, events: list[bytes]) -> list[bytes]:
-        """Events that are about to be shown, with their ids."""
+        """Record events that are about to be shown; return them with their ids."""
         ...
 
 
 class ResponseRun:
-    """One for each response.
+    """The run of one response.
 
     outputs: of the engine; closed with the run, which aborts what still runs.
-    entry: what will be kept; None: nothing.
-    trail: lets it outlive the server; None: it ends with it.
-    num_written: tokens and log-probabilities in it so far.
+    entry: the store's entry; None: the response is not stored.
+    trail: lets the response outlive the server; None: it ends with the server.
+    num_written: tokens and log probabilities in it so far.
     """
 
     def __init__(
@@ -64,11 +64,11 @@ class ResponseRun:
 
     @property
     def is_kept_apart(self) -> bool:
-        """Whether it goes on without its connection, since a later server could, too."""
+        """Whether it runs independently of its connection, because a later server could continue it."""
         return self._trail is not None
 
     async def whole(self) -> ResponseObject:
-        """The response when it has ended. What fails is raised, and nothing is kept of it."""
+        """Return the response once it has ended. A failure is raised, and nothing is stored."""
         async with aclosing(self.outputs) as outputs:
             async for _, output in outputs:
                 await self._pushed(output)
@@ -76,9 +76,9 @@ class ResponseRun:
         return self.writer.response
 
     async def events(self, first: RequestOutput | None = None) -> AsyncGenerator[bytes, None]:
-        """The events, told as they come. What fails is an event too.
+        """Yield the events as they come. A failure is an event too.
 
-        first: an output that was waited for already.
+        first: an output that was already awaited.
         """
         try:
             async with aclosing(self.outputs) as outputs:
@@ -87,6 +87,7 @@ class ResponseRun:
                     events += await self._pushed(first)
                 while True:
                     if events:
+                        # A client must not see an event that a later server could contradict.
                         if self._trail is not None:
                             await self._trail.written()
                         yield self._noted(events)
@@ -105,7 +106,7 @@ class ResponseRun:
             self._cancel()
 
     async def _pushed(self, output: RequestOutput) -> list[bytes]:
-        """The events of an output. The last ones hold the whole response."""
+        """Return the events of an output. The last ones contain the whole response."""
         num_new = num_entries(output)
         self.num_written += num_new
         return await written(output, partial(self._push, output), self.num_written if output.finished else num_new)
@@ -117,7 +118,7 @@ class ResponseRun:
         return events
 
     def start(self, first: RequestOutput | None = None) -> None:
-        """Go on without a client. The entry is kept from now on. first: see `events`."""
+        """Run without a client. The entry is stored from now on. first: see `events`."""
         entry = self.entry
         assert entry is not None, "a response in the background is kept"
         entry.task = asyncio.ensure_future(self._pump(first))
@@ -130,7 +131,10 @@ class ResponseRun:
                 pass
 
     def _suspend(self, error: EngineDeadError) -> None:
-        """The next server goes on. Its events will have the next numbers, so the one that tells readers why has none."""
+        """Stop for the next server, which continues.
+
+        Its events take the next numbers, so the event that reports the reason has none.
+        """
         entry = self.entry
         assert entry is not None, "what outlives the server is kept"
         entry.is_suspended = True
@@ -138,7 +142,10 @@ class ResponseRun:
             entry.log.append([error_event(error)])
 
     def _cancel(self) -> None:
-        """The end, unless there has been one. A task that is cancelled before its first step has no last one either."""
+        """End the response, unless it has ended.
+
+        A task that is cancelled before its first step has not run its own cleanup.
+        """
         entry = self.entry
         if entry is not None and entry.is_suspended:
             if entry.log is not None:
@@ -147,7 +154,10 @@ class ResponseRun:
             self._noted(self.writer.end("cancelled"))
 
     def _noted(self, events: list[bytes]) -> bytes:
-        """The events as one piece. They are kept before anybody sees them: the next request may be about them."""
+        """Return the events as one piece.
+
+        They are stored before a client sees them: its next request may be about them.
+        """
         entry = self.entry
         if self._trail is not None:
             events = self._trail.noted(events)
@@ -158,7 +168,7 @@ class ResponseRun:
         return b"".join(events)
 
     def _keep(self) -> None:
-        """Keep the response, which has ended."""
+        """Store the response, which has ended."""
         entry = self.entry
         if entry is None:
             return

@@ -1,4 +1,4 @@
-"""The kept responses of one tenant, ordered by their last use.
+"""The stored responses of one tenant, ordered by their last use.
 
 Owns: the entries, their items by id, their bytes. Never does: know other tenants, or limits. Called by: the store.
 """
@@ -14,7 +14,7 @@ from core_apis.responses.stored_response import StoredResponse
 
 
 class Shelf:
-    """num_bytes: of all entries, as they were measured last."""
+    """The shelf of one tenant. num_bytes: of all entries, as last measured."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
@@ -25,19 +25,19 @@ class Shelf:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[StoredResponse]:
-        """The entries, the longest unused first."""
+        """Yield the entries, least recently used first."""
         return iter(self._entries.values())
 
     def find(self, response_id: str) -> StoredResponse | None:
-        """An entry by its id."""
+        """Return an entry by its id."""
         return self._entries.get(response_id)
 
     def item(self, name: str) -> tuple[StoredResponse, KeptItem] | None:
-        """An item by its id, and the entry that keeps it."""
+        """Return an item by its id, and the entry that stores it."""
         return self._items.get(name)
 
     def put(self, entry: StoredResponse) -> None:
-        """Add an entry, or take note of its new size and items."""
+        """Add an entry, or update its size and items."""
         self._entries[entry.id] = entry
         size = entry.measure()
         self.num_bytes += size - entry.num_bytes
@@ -46,12 +46,12 @@ class Shelf:
             self._items[item.id] = entry, item
 
     def touch(self, entry: StoredResponse, now: float) -> None:
-        """An entry is used. now: seconds of the store's clock."""
+        """Mark an entry as used. now: seconds of the store's clock."""
         entry.used = now
         self._entries.move_to_end(entry.id)
 
     def remove(self, entry: StoredResponse) -> bool:
-        """Take an entry away. Returns whether it was there."""
+        """Remove an entry. Return whether it was there."""
         if self._entries.get(entry.id) is not entry:
             return False
         del self._entries[entry.id]

@@ -1,9 +1,10 @@
-"""Responses that are kept for a while, in memory.
+"""Responses that are stored for a while, in memory.
 
-Owns: the limits of their number, bytes and time, whose they are, and the conversations that they make up. Never does: run or
+Owns: the limits of their number, bytes and time, their owners, and the conversations that they form. Never does: run or
 write one. Called by: the runs (which add), the routes (which look up).
 
-A response belongs to the key that asked for it; for any other key there is none, and none of another's places is taken.
+A response belongs to the key that requested it; for any other key it does not exist, and takes none of that key's
+places.
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from core_formats.server_limits import ServerLimits
 
 
 class Keeper(Protocol):
-    """Whatever lets responses outlive the server."""
+    """Storage in which responses outlive the server."""
 
     def keep(self, entry: StoredResponse) -> None:
-        """A response that is kept has ended."""
+        """Store a response that has ended."""
         ...
 
     def forget(self, entry: StoredResponse) -> None:
-        """A response is not kept any more."""
+        """Forget a response that is no longer stored."""
         ...
 
 
 class ResponseStore:
-    """The responses of one server. Each tenant has a share of the places and bytes of its own, and never another's.
+    """The stored responses of one server. Each tenant has a fixed share of the places and bytes, and never uses
+    another's.
 
-    keeper: None: nothing outlives the server. clock: seconds. num_tenants: among whom places and bytes are divided.
+    keeper: None: nothing outlives the server. clock: seconds. num_tenants: number of tenants that share places and
+        bytes.
     """
 
     def __init__(
@@ -59,16 +62,16 @@ class ResponseStore:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that all responses take."""
+        """Return the bytes that all responses take."""
         return sum(shelf.num_bytes for shelf in self._shelves.values())
 
     @property
     def keeps(self) -> bool:
-        """Whether anything is kept at all."""
+        """Whether anything is stored at all."""
         return self.limits.max_stored_responses > 0
 
     def check_background(self, tenant: Tenant) -> None:
-        """Raise RequestError (429) when no response more of this tenant may run in the background."""
+        """Raise RequestError (429) if no further response of this tenant may run in the background."""
         count = sum(1 for entry in self._shelves[tenant] if entry.task is not None)
         if count >= self.share:
             raise RequestError(
@@ -80,16 +83,16 @@ class ResponseStore:
             )
 
     def add(self, entry: StoredResponse) -> None:
-        """Keep a response."""
+        """Store a response, and drop older ones that exceed the limits."""
         self._put(entry)
 
     def update(self, entry: StoredResponse) -> None:
-        """Take note of an entry's new size and items, and drop what there is no room for."""
+        """Update an entry's size and items, and drop entries that exceed the limits."""
         if self._shelves[entry.tenant].find(entry.id) is entry:
             self._put(entry)
 
     def get(self, tenant: Tenant, response_id: str) -> StoredResponse:
-        """A response of this tenant. Raises RequestError (404)."""
+        """Return a response of this tenant. Raises RequestError (404)."""
         self._make_room()
         shelf = self._shelves[tenant]
         entry = shelf.find(response_id)
@@ -99,14 +102,14 @@ class ResponseStore:
         return entry
 
     def remove(self, entry: StoredResponse) -> bool:
-        """Forget a response. Returns whether it was still kept."""
+        """Remove a response. Return whether it was still stored."""
         was_kept = self._shelves[entry.tenant].remove(entry)
         if was_kept and self.keeper is not None:
             self.keeper.forget(entry)
         return was_kept
 
     def history(self, tenant: Tenant, response_id: str) -> bytes:
-        """All items up to the end of a response, from the first response on, as a list in JSON.
+        """Return all items up to the end of a response, from the first response on, as a list in JSON.
 
         Raises RequestError: 404, or 409 while one runs.
         """
@@ -114,12 +117,12 @@ class ResponseStore:
         return b"[" + b",".join(item.data for item in items) + b"]"
 
     def input_of(self, entry: StoredResponse) -> list[KeptItem]:
-        """All items that a response was made from. Raises RequestError (404)."""
+        """Return all items that a response was made from. Raises RequestError (404)."""
         earlier = [] if entry.previous is None else self._history(entry.tenant, entry.previous)
         return [*earlier, *entry.items]
 
     def items(self, tenant: Tenant, names: Iterable[str]) -> dict[str, KeptItem]:
-        """Kept items by their ids; those that are not kept are left out."""
+        """Return stored items by id, without those that are not stored."""
         shelf = self._shelves[tenant]
         now = self._clock()
         found: dict[str, KeptItem] = {}
@@ -131,12 +134,12 @@ class ResponseStore:
         return found
 
     async def until_idle(self) -> None:
-        """Until nothing runs in the background."""
+        """Wait until nothing runs in the background."""
         while tasks := self._running():
             await asyncio.wait(tasks)
 
     async def suspend(self) -> None:
-        """Stop those that a later server goes on with."""
+        """Stop the responses that a later server will continue."""
         tasks: list[asyncio.Task[None]] = []
         for entry in self._all():
             if entry.task is not None and entry.journaled is not None:
@@ -146,7 +149,7 @@ class ResponseStore:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """End what runs in the background."""
+        """End everything that runs in the background."""
         tasks = self._running()
         for task in tasks:
             task.cancel()
@@ -162,11 +165,11 @@ class ResponseStore:
         return [entry for shelf in self._shelves.values() for entry in shelf]
 
     def _running(self) -> list[asyncio.Task[None]]:
-        """The tasks of all responses that run in the background."""
+        """Return the tasks of all responses that run in the background."""
         return [entry.task for entry in self._all() if entry.task is not None]
 
     def _history(self, tenant: Tenant, response_id: str) -> list[KeptItem]:
-        """All items up to the end of a response. Raises RequestError."""
+        """Return all items up to the end of a response. Raises RequestError."""
         entries: list[StoredResponse] = []
         name: str | None = response_id
         while name is not None:
@@ -201,14 +204,17 @@ class ResponseStore:
         return entry
 
     def _make_room(self) -> None:
-        """Drop the responses that were not used for longest, of each tenant those beyond its share."""
+        """Drop the least recently used responses of each tenant that exceed its share."""
         oldest = self._clock() - self.limits.stored_response_lifetime
         for shelf in self._shelves.values():
             for entry in self._surplus(shelf, oldest):
                 self.remove(entry)
 
     def _surplus(self, shelf: Shelf, oldest: float) -> list[StoredResponse]:
-        """The entries to drop. Those that run in the background stay. oldest: last use of those that are too old."""
+        """Return the entries to drop; those that run in the background stay.
+
+        oldest: entries last used before this time have expired.
+        """
         count, num_bytes = len(shelf), shelf.num_bytes
         found: list[StoredResponse] = []
         for entry in shelf:
@@ -223,7 +229,7 @@ class ResponseStore:
 
 
 def not_found(response_id: str) -> RequestError:
-    """The error for a response that is not kept, or is another tenant's."""
+    """Return the error for a response that is not stored, or is another tenant's."""
     return RequestError(
         f"There is no response '{response_id}': it was never stored, was deleted, or is older than what is kept "
         "(--max-stored-responses, --max-stored-response-bytes, --stored-response-lifetime).",

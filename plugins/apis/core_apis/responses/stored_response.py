@@ -1,7 +1,7 @@
-"""One response that is kept, with the items of its input.
+"""One stored response, with the items of its input.
 
-Owns: what is kept of it while it runs, and what once it has ended. Never does: know others, or limits. Called by: the store,
-which keeps it, and the run, which makes it.
+Owns: what is stored of it while it runs, and once it has ended. Never does: know others, or limits. Called by: the
+store, which keeps it, and the run, which makes it.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from core_apis.tenant import Tenant
 
 ENTRY_BYTES = 2000
 ITEM_BYTES = 400
-"""About as much as a response, and an item, take besides their texts."""
+"""Approximate overhead in bytes of a response, and of an item, besides their texts."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(slots=True, eq=False)
 class StoredResponse:
-    """One of them.
+    """A response in the store.
 
-    response: as it is now, until it has ended.
+    response: in its current state, until it has ended.
     previous: the id of the response that it builds on.
-    items:    those of its own input; those of earlier responses are theirs.
+    items:    those of its own input; those of earlier responses are stored there.
     background: whether it can be cancelled.
-    log:      of a stream.
+    log:      the events of a streamed response.
     task:     runs it in the background, for as long as it runs.
-    journaled: its records, where it outlives the server.
+    journaled: its records in the journal, if it outlives the server.
     sure:     which events of earlier servers are the same now.
-    is_suspended: it has not ended, but a later server goes on with it.
+    is_suspended: whether it has not ended, but a later server continues it.
     final:    the response as JSON, once it has ended. output: its items.
-    num_bytes, used: what the store knows of it: bytes that are counted, and when it was last used.
+    num_bytes, used: the store's data: counted bytes, and time of the last use.
     """
 
     id: str
@@ -64,35 +64,35 @@ class StoredResponse:
     def of(
         cls, tenant: Tenant, response: ResponseObject, items: Iterable[KeptItem], log: EventLog | None
     ) -> StoredResponse:
-        """A response with the items of its input."""
+        """Return the entry of a response, with the items of its input."""
         previous = response.previous_response_id
         return cls(response.id, tenant, response, previous, tuple(items), response.background, log)
 
     def finish(self) -> None:
-        """Keep the response as it is now: it has ended."""
+        """Replace the response by its final form: it has ended."""
         if not self.final:
             self.write()
         self.response = self.task = None
         self.sure.settle()
 
     def write(self) -> None:
-        """Write what `finish` will keep: a long response in a thread."""
+        """Serialize the final form for `finish`; a long response in a thread."""
         response = self.response
         assert response is not None, "a response ends once"
         self.output = tuple(KeptItem(item.id, _encode(item)) for item in response.output)
         self.final = _encode(response)
 
     def cancel(self) -> None:
-        """End what runs of it, if anything does."""
+        """Cancel its run, if there is one."""
         if self.task is not None:
             self.task.cancel()
 
     def body(self) -> bytes:
-        """The response as JSON, as it is now."""
+        """Return the response as JSON, in its current state."""
         return self.final if self.response is None else _encode(self.response)
 
     def measure(self) -> int:
-        """Bytes that it takes."""
+        """Return the bytes that it takes."""
         texts = len(self.final) + sum(len(item.data) for item in chain(self.items, self.output))
         log = 0 if self.log is None else self.log.num_bytes
         return ENTRY_BYTES + ITEM_BYTES * (len(self.items) + len(self.output)) + texts + log

@@ -1,7 +1,7 @@
-"""Tools of /v1/responses in the form of chat requests, and the way back from a called name.
+"""Translation of tools of /v1/responses into the form of chat requests, and back from a called name.
 
-Owns: this translation, the refusal of tools that a provider runs. Never does: read a tool's schema (the chat request's checks
-do). Called by: `core_apis.responses.translation`, the writer.
+Owns: this translation, and the refusal of tools that a provider runs. Never does: read a tool's schema (the chat
+request's checks do). Called by: `core_apis.responses.translation`, the writer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ToolKind = Literal["function", "custom"]
 Tool = dict[str, Any]
 
 SEPARATOR = "__"
-"""Between the name of a namespace and that of its tool, in the one name that models see."""
+"""The separator between the name of a namespace and that of its tool, in the single name that models see."""
 
 HOSTED: Mapping[str, str] = MappingProxyType(
     {
@@ -37,7 +37,7 @@ HOSTED: Mapping[str, str] = MappingProxyType(
         "web_search_preview": "leave it out",
     }
 )
-"""Kinds of tools that need a provider, or a model that knows them, with what to do instead."""
+"""Kinds of tools that need a provider, or a model that knows them, each with an alternative."""
 
 CHAT_FIELDS = ("name", "description", "parameters", "strict")
 
@@ -51,11 +51,11 @@ class OfferedTool(msgspec.Struct, array_like=True):
 
 
 ToolTable = dict[str, OfferedTool]
-"""By the name that the model sees."""
+"""Tools by the name that the model sees."""
 
 
 class ChatTools(msgspec.Struct):
-    """tools, choice: fields of a chat request. table: the way back."""
+    """The tools of a chat request. tools, choice: its fields. table: for the translation back."""
 
     tools: list[Tool]
     choice: str | Tool | None
@@ -63,7 +63,7 @@ class ChatTools(msgspec.Struct):
 
 
 def chat_tools(tools: Sequence[Tool] | None, choice: str | Tool | None) -> ChatTools:
-    """The tools and the choice of a request. Raises RequestError."""
+    """Translate the tools and the choice of a request. Raises RequestError."""
     made = ChatTools([], None, {})
     for index, tool in enumerate(tools or ()):
         place = f"tools[{index}]"
@@ -76,7 +76,7 @@ def chat_tools(tools: Sequence[Tool] | None, choice: str | Tool | None) -> ChatT
 
 
 def seen_name(name: str, namespace: str | None) -> str:
-    """The name that the model sees."""
+    """Return the name that the model sees."""
     return f"{namespace}{SEPARATOR}{name}" if namespace else name
 
 
@@ -125,7 +125,7 @@ def _unserved(kind: object, place: str) -> RequestError:
 
 
 def _chat_format(given: object, place: str) -> Tool:
-    """A custom tool's format: chat requests have one level more."""
+    """Translate a custom tool's format: chat requests nest it one level deeper."""
     if not isinstance(given, dict):
         raise RequestError(f"{place}.format is no object; expected a type and a grammar.", param="tools")
     if given.get("type") != "grammar":
@@ -135,7 +135,7 @@ def _chat_format(given: object, place: str) -> Tool:
 
 
 def _chat_choice(table: ToolTable, choice: str | Tool | None) -> str | Tool | None:
-    """The choice of a chat request."""
+    """Translate the tool choice for a chat request."""
     if choice is None or isinstance(choice, str):
         return choice
     kind = choice.get("type")
@@ -155,7 +155,7 @@ def _chat_choice(table: ToolTable, choice: str | Tool | None) -> str | Tool | No
 
 
 def _named(table: ToolTable, choice: Tool) -> Tool:
-    """The tool that a choice names, as chat requests name it."""
+    """Return the tool that a choice names, in the form of chat requests."""
     name = choice.get("name")
     namespace = choice.get("namespace")
     seen = seen_name(name, namespace) if isinstance(name, str) else ""

@@ -1,6 +1,6 @@
-"""A body of /v1/responses as a chat request.
+"""Translation of a body of /v1/responses into a chat request.
 
-Owns: that translation, and the names of fields in errors. Never does: render, tokenize or keep anything: it is plain
+Owns: that translation, and the names of fields in errors. Never does: render, tokenize or store anything: it is plain
 computation. Called by: `core_apis.preparation`.
 """
 
@@ -30,11 +30,11 @@ FIELD_NAMES: Mapping[str, str] = MappingProxyType(
         "tools[].function": "tools[]",
     }
 )
-"""Where a chat request's field comes from here."""
+"""The field of this body that each field of the chat request comes from, for error messages."""
 
 
 def check_history(body: ResponsesRequest, kept: KeptItems) -> None:
-    """Raise RequestError (404) when the body builds on a response that was not looked up for it."""
+    """Raise RequestError (404) if the body builds on a response that was not looked up for it."""
     if body.previous_response_id is not None and kept.history is None:
         raise RequestError(
             f"The response '{body.previous_response_id}' is not kept; send the whole conversation in input.",
@@ -45,7 +45,7 @@ def check_history(body: ResponsesRequest, kept: KeptItems) -> None:
 
 
 def chat_request(body: ResponsesRequest, items: list[Item], tools: ChatTools) -> ChatRequest:
-    """The chat request for a checked body. items: history and input. Raises RequestError."""
+    """Return the chat request for a checked body. items: history and input. Raises RequestError."""
     fields: dict[str, Any] = {}
     for name in PASSED_ON:
         fields[name] = getattr(body, name)
@@ -63,13 +63,13 @@ def chat_request(body: ResponsesRequest, items: list[Item], tools: ChatTools) ->
         logprobs=wants_logprobs or None,
         top_logprobs=(body.top_logprobs or 0) if wants_logprobs else None,
         response_format=_response_format(body),
-        # Deltas also where nobody looks on: they tell which token belongs to which item.
+        # Deltas even if no client streams: they show which token belongs to which item.
         stream=bool(body.stream or body.background or wants_logprobs),
     )
 
 
 def _response_format(body: ResponsesRequest) -> dict[str, Any] | None:
-    """The text's format: chat requests have a schema one level deeper."""
+    """Translate the text's format: chat requests nest a schema one level deeper."""
     given = None if body.text is None else body.text.format
     if given is None or given.get("type") != "json_schema":
         return given

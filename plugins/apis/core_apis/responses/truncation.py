@@ -1,6 +1,6 @@
-"""A conversation that is too long for the context, without its beginning: `truncation: auto`.
+"""Truncation of a conversation that is too long for the context, at its start: `truncation: auto`.
 
-Owns: what is left out. Never does: count tokens (the attempts do). Called by: `core_apis.preparation`.
+Owns: which items are dropped. Never does: count tokens (the attempts do). Called by: `core_apis.preparation`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TOO_LONG = "context_length_exceeded"
 
 
 def shortened(items: list[Item], attempt: Callable[[list[Item]], T]) -> T:
-    """The result of `attempt` with as many of the last items as fit, and with all that instructs before the first of them.
+    """Return the result of `attempt` with the instructions at the start and as many of the last items as fit.
 
-    What is kept begins with a message of the user: an answer or a tool's output without what it answers means nothing.
-    Raises RequestError, that of all items when no part of them fits.
+    The kept part begins with a message of the user: an answer or a tool's output means nothing without its question or
+    call. Raises RequestError: the one for all items if no part of them fits.
     """
     try:
         return attempt(items)

@@ -1,9 +1,9 @@
-"""From the outputs of an answer to the events of its response, and the response itself.
+"""Conversion of the outputs of an answer into the events of its response, and the response itself.
 
-Owns: the first and the last events, the numbers of events, the status of the response, its usage. Never does: parse text
-(`AnswerParser` does), send, or keep. Called by: `core_apis.responses.run`, for streams and whole answers alike.
+Owns: the first and the last events, the numbers of events, the status of the response, its usage. Never does: parse
+text (`AnswerParser` does), send, or store. Called by: `core_apis.responses.run`, for streams and whole answers alike.
 
-A whole answer is what its events add up to: there is no other way to it.
+A whole answer is assembled from its events; there is no second code path.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from core_apis.responses.output_items import OutputItems
 from core_frontend.api.outputs import RequestOutput
 
 ENDINGS: Mapping[str, Status] = MappingProxyType({"length": "incomplete"})
-"""The status after a finish reason; after any other one, besides `abort`, the response is complete."""
+"""The status by finish reason; after any other reason except `abort`, the response is complete."""
 
 FAILURES: Mapping[int, str] = MappingProxyType({400: "invalid_prompt", 429: "rate_limit_exceeded"})
-"""OpenAI's codes by the status that a failure would have had; any other one is the server's."""
+"""OpenAI's codes by the HTTP status that a failure would have had; any other one is a server error."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class ResponseWriter:
-    """One for each response.
+    """The writer of one response.
 
-    response: as it is now, without the item under way.
-    logprobs: of messages, where they are wanted.
-    times:    whether the response tells how long it took.
+    response: in its current state, without the item that is being written.
+    logprobs: of messages, if they are wanted.
+    times:    whether the response reports how long it took.
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class ResponseWriter:
 
     @property
     def ended(self) -> bool:
-        """Whether the last events have been given."""
+        """Whether the last events have been returned."""
         return self.response.status not in ("queued", "in_progress")
 
     def begin(self) -> list[bytes]:
-        """The events before any output."""
+        """Return the events that precede any output."""
         events = self._written([self._lifecycle("created")])
         if self.response.status == "queued":
             events += self._written([self._lifecycle("queued")])
@@ -82,7 +82,7 @@ class ResponseWriter:
         return events + self._written([self._lifecycle("in_progress")])
 
     def push(self, output: RequestOutput) -> list[bytes]:
-        """The events of the next output; the last ones when it is the last output."""
+        """Return the events of the next output, including the last events if it is the last output."""
         self._usage.add(0, output)
         if output.explain is not None:
             self.response.explain = output.explain
@@ -94,14 +94,14 @@ class ResponseWriter:
                 self._logprobs.take(completion)
             for event in self._parser.push(completion):
                 events += self._written(self._items.add(event))
-            if completion.finish_reason == "abort":  # nobody has cancelled it: the server was paused, or sleeps
+            if completion.finish_reason == "abort":  # no client has cancelled it: the server was paused, or sleeps
                 events += self.fail(ended_early())
             elif completion.finish_reason is not None:
                 events += self.end(ENDINGS.get(completion.finish_reason, "completed"))
         return events
 
     def fail(self, error: Exception) -> list[bytes]:
-        """The last events of a response that failed."""
+        """Return the last events of a response that failed."""
         _, told = describe(error)
         code = "server_error"
         if isinstance(error, RequestError):
@@ -110,7 +110,7 @@ class ResponseWriter:
         return self.end("failed")
 
     def end(self, status: Status) -> list[bytes]:
-        """The last events: the item under way ends, then the response."""
+        """Return the last events: the end of the current item, then the end of the response."""
         events = self._written(self._items.finish(complete=status == "completed"))
         self.response.status = status
         self.response.usage = self._usage_so_far()
@@ -119,7 +119,7 @@ class ResponseWriter:
         if status == "incomplete":
             self.response.incomplete_details = IncompleteDetails("max_output_tokens")
         if status == "cancelled":
-            return events  # by a client, who has no event for it: the stream just ends
+            return events  # by a client; no event exists for that, so the stream just ends
         return events + self._written([self._lifecycle(status)])
 
     def _lifecycle(self, what: str) -> LifecycleEvent:

@@ -1,1 +1,1 @@
-"""The routes of the server, one noun a file; each module has a `router` that `core_apis.app` mounts."""
+"""The routes of the server, one module per noun; each module has a `router` that `core_apis.app` mounts."""

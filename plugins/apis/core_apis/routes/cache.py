@@ -15,9 +15,10 @@ router = APIRouter(tags=["operation"])
 
 @router.post("/reset_prefix_cache")
 async def reset_prefix_cache(request: Request, reset_running_requests: str = "false") -> Response:
-    """Forget all cached prefixes, in host memory and on disk too. 409, and no change, while requests run.
+    """Drop all cached prefixes, also from host memory and disk. 409, and no change, while requests run.
 
-    reset_running_requests: whether those that run start over first, with the tokens that they have; then it is no 409.
+    reset_running_requests: whether running requests are restarted first, with the tokens that they have; then there is
+        no 409.
     """
     restart = flag_of("reset_running_requests", reset_running_requests)
     if not await context_of(request).engine.reset_prefix_cache(restart=restart):

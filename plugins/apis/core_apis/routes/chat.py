@@ -1,4 +1,7 @@
-"""/v1/chat/completions: answer a conversation, read a stream again. Owns: the row and its paths."""
+"""/v1/chat/completions: answer a conversation, read a stream again.
+
+Owns: the row and its paths.
+"""
 
 from __future__ import annotations
 
@@ -26,5 +29,5 @@ async def create_chat_completion(request: Request) -> Response:
 
 @router.get(PATH + "/{answer_id}")
 async def read_chat_completion(request: Request, answer_id: str) -> Response:
-    """The events of a kept stream."""
+    """Read the events of a kept stream again."""
     return await read_again(request, CHAT.kind, answer_id)

@@ -1,6 +1,7 @@
-"""GET /openapi.json, /docs and /redoc: every route, its fields and its answers. Owns: the routes.
+"""GET /openapi.json, /docs and /redoc: every route, its fields and its answers.
 
-The page is ours and needs no network: FastAPI's own fetches its script from elsewhere, and stays blank without it.
+Owns: the routes. The page is ours and needs no network: FastAPI's own page fetches its script from elsewhere, and stays
+blank without it.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ FILES: Final = {
     "elements.js": "text/javascript",
     "reference.js": "text/javascript",
 }
-"""The files beside `reference.html`, and their types."""
+"""The files that `reference.html` loads, and their types."""
 
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    """The OpenAPI document. It is made beside the event loop, since that takes 40 ms of processor time the first time."""
+    """Return the OpenAPI document. It is made in a thread, since that takes 40 ms of CPU time the first time."""
     return await asyncio.to_thread(_document, request)
 
 
 @router.get("/docs")
 @router.get("/redoc")
 async def docs(request: Request) -> Response:
-    """The page."""
+    """Return the reference page."""
     return page_answer(request, "reference.html", "text/html")
 
 
 @router.get("/docs/{name}")
 async def docs_file(request: Request, name: str) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     kind = FILES.get(name)
     if kind is None:
         return Response(status_code=404, headers=HEADERS)
@@ -46,7 +47,10 @@ async def docs_file(request: Request, name: str) -> Response:
 
 
 def _document(request: Request) -> Response:
-    """The document as this client reaches the server. A proxy's prefix (`--root-path`) is where its paths begin."""
+    """Return the document for the address at which this client reaches the server.
+
+    Its paths begin at a proxy's prefix (`--root-path`).
+    """
     document = request.app.openapi()
     root_path = request.scope.get("root_path", "").rstrip("/")
     if root_path:

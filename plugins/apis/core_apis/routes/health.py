@@ -17,11 +17,14 @@ router = APIRouter(tags=["operation"])
 @router.get("/ping")
 @router.post("/ping")
 async def health(request: Request) -> Response:
-    """200 while the engine runs and moves, or is being started again after its death; else 503: it is gone, since when it has
-    been silent, or that the server is shutting down. Never takes long.
+    """Report 200 while the engine makes progress, or is being restarted after its death; else 503.
 
-    An engine that is paused, sleeps or takes new weights is well: 200, so that nobody ends it. The body says so, with who holds
-    requests, since when, and what ends that; also when the journal cannot be written.
+    A 503 says that the engine is gone, since when it has been silent, or that the server is shutting down. Never takes
+    long.
+
+    An engine that is paused, sleeps or takes new weights is healthy: 200, so that no supervisor ends it. The body says
+    so, with the holder of requests, since when, and what ends the hold. It also reports when the journal cannot be
+    written.
     """
     context = context_of(request)
     await context.engine.check_health()
@@ -41,5 +44,5 @@ async def health(request: Request) -> Response:
 
 @router.get("/version")
 async def version(request: Request) -> Response:
-    """The version of the engine, and of its weights once they were replaced."""
+    """Return the version of the engine, and of its weights once they were replaced."""
     return json_response(VersionAnswer(__version__, context_of(request).weight_version))

@@ -13,5 +13,5 @@ router = APIRouter(tags=["operation"])
 
 @router.get("/load")
 async def load(request: Request) -> Response:
-    """How much this process has to do, for whoever spreads requests over servers."""
+    """Return the load of this process, for a balancer that spreads requests over servers."""
     return json_response(LoadAnswer(context_of(request).engine.num_live))

@@ -1,4 +1,7 @@
-"""POST /v1/messages and /v1/messages/count_tokens. Owns: their rows and paths. Never does: write events (the writer does)."""
+"""POST /v1/messages and /v1/messages/count_tokens.
+
+Owns: their rows and paths. Never does: write events (the writer does).
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,7 @@ async def create_message(request: Request) -> Response:
 
 @router.post("/v1/messages/count_tokens")
 async def count_tokens(request: Request) -> Response:
-    """The tokens that the prompt of the same request would have."""
+    """Count the tokens that the prompt of the same request would have."""
     context = context_of(request)
     prepare = partial(context.preparer.prepare, "count_tokens")
     async with intake(context, request, tenant_of(request), prepare) as (counted, _):

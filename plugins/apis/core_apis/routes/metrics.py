@@ -12,6 +12,6 @@ router = APIRouter(tags=["operation"])
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """All metrics of this server and its engine."""
+    """Return all metrics of this server and its engine."""
     page = await context_of(request).metrics.render()
     return Response(page, media_type=CONTENT_TYPE_LATEST)

@@ -13,7 +13,7 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models")
 async def list_models(request: Request) -> Response:
-    """All names that this server answers to."""
+    """List all model names that this server answers to."""
     context = context_of(request)
     cards = [_card(context, name) for name in context.names.now()]
     return json_response(ModelList(cards))
@@ -21,13 +21,14 @@ async def list_models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}")
 async def retrieve_model(request: Request, name: str) -> Response:
-    """One of them."""
+    """Return one model by its name."""
     context = context_of(request)
     return json_response(_card(context, context.preparer.here.check_model(name)))
 
 
 def _card(context: ServingContext, name: str) -> ModelCard:
-    card = ModelCard(name, context.created, name, context.model.max_model_len)  # the model's path is the host's own
+    # The model's path is private to the host.
+    card = ModelCard(name, context.created, name, context.model.max_model_len)
     served = context.preparer.here.settings.format
     if served is not None:
         card.response_format = f"{served.row.name} ({served.reason})"

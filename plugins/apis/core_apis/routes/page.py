@@ -1,7 +1,8 @@
-"""GET /: the page for people, its files and its data. Owns: the routes, and what the page may do. Never does: write metrics
-(the page reads /metrics).
+"""GET /: the web page for people, its files and its data.
 
-The files are the same for everybody and need no key. What they show does: the page asks for a key and sends it.
+Owns: the routes, and what the page may do. Never does: write metrics (the page reads /metrics).
+
+The files are the same for everybody and need no key. Their data does need one: the page asks for a key and sends it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FILES: Final = {
     "configuration.js": "text/javascript",
     "elements.js": "text/javascript",
 }
-"""The files beside `index.html`, and their types."""
+"""The files that `index.html` loads, and their types."""
 
 HEADERS: Final = {
     "content-security-policy": (
@@ -49,18 +50,18 @@ HEADERS: Final = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""Nothing runs but these files, whatever a model writes, and nothing is sent anywhere but here."""
+"""The content security policy: only these files run, whatever a model writes, and requests go only to this server."""
 
 
 @router.get("/")
 async def index(request: Request) -> Response:
-    """The page."""
+    """Return the page, which is the same for everybody and needs no key."""
     return page_answer(request, "index.html", "text/html")
 
 
 @router.get("/page/{name}")
 async def page_file(request: Request, name: str) -> Response:
-    """A file of the page."""
+    """Return a file of the page."""
     kind = FILES.get(name)
     if kind is None:
         return Response(status_code=404, headers=HEADERS)
@@ -69,7 +70,7 @@ async def page_file(request: Request, name: str) -> Response:
 
 @router.get("/live/requests")
 async def live_requests(request: Request) -> Response:
-    """The requests of this API key that ran last, without their texts."""
+    """Return the requests of this API key that ran last, without their texts."""
     context = context_of(request)
     entries = context.recent.of(tenant_of(request))
     return json_response({"version": __version__, "now": time.time(), "requests": msgspec.to_builtins(entries)})
@@ -77,13 +78,13 @@ async def live_requests(request: Request) -> Response:
 
 @router.get("/live/configuration")
 async def live_configuration(request: Request) -> Response:
-    """Every value with its origin and reason, as `core config explain` tells them."""
+    """Return every value with its origin and reason, as `core config explain` does."""
     explain = context_of(request).explain
     return json_response({} if explain is None else explain())
 
 
 def page_answer(request: Request, name: str, kind: str) -> Response:
-    """A file of `core_apis.page`. kind: its media type."""
+    """Return a file of `core_apis.page`. kind: its media type."""
     body, tag = _read(name)
     headers = {**HEADERS, "etag": tag}
     if request.headers.get("if-none-match") == tag:
@@ -92,7 +93,7 @@ def page_answer(request: Request, name: str, kind: str) -> Response:
 
 
 def _read(name: str) -> tuple[bytes, str]:
-    """A file, and its tag."""
+    """Return the content of a file, and its ETag."""
     body = files("core_apis.page").joinpath(name).read_bytes()
     digest = hashlib.sha256(body).hexdigest()[:16]
     return body, f'"{digest}"'

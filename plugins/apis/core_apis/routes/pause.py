@@ -18,9 +18,9 @@ router = APIRouter(tags=["operation"])
 async def pause(
     request: Request, mode: str = "abort", clear_cache: str = "true", wait_for_inflight_requests: str = "false"
 ) -> Response:
-    """Compute nothing until /resume; requests that come wait. mode: what becomes of those that are there, see /sleep.
+    """Pause the engine until /resume; new requests wait. mode: what happens to current requests, see /sleep.
 
-    Whoever hangs up while it waits for them takes the pause back.
+    If the client disconnects while the call waits for them, the pause is undone.
     """
     check_names(request, "mode", "clear_cache", "wait_for_inflight_requests")
     waits = flag_of("wait_for_inflight_requests", wait_for_inflight_requests)
@@ -33,7 +33,7 @@ async def pause(
 
 @router.post("/resume")
 async def resume(request: Request) -> Response:
-    """End a pause."""
+    """End a pause; waiting requests run."""
     check_names(request)
     await context_of(request).engine.control.resume()
     return json_response(StatusAnswer("resumed"))
@@ -41,7 +41,7 @@ async def resume(request: Request) -> Response:
 
 @router.get("/is_paused")
 async def is_paused(request: Request) -> Response:
-    """Whether a pause was asked for that has not ended; who holds requests, since when, and what ends that."""
+    """Return whether a pause was requested that has not ended; who holds requests, since when, and what ends that."""
     engine = context_of(request).engine
     is_paused = await engine.control.is_paused()
     return json_response(PausedAnswer(is_paused, state_of(engine), holders_of(engine)))

@@ -41,55 +41,55 @@ RERANK_2: Final = _row("rerank", "rerank", rerank_answer, api_version="2")
 
 @router.post("/v1/embeddings")
 async def create_embedding(request: Request) -> Response:
-    """One vector a text."""
+    """Embed texts: one vector per text."""
     return await answered(request, EMBEDDING)
 
 
 @router.post("/v2/embed")
 async def embed(request: Request) -> Response:
-    """The same in the shape of Cohere's API."""
+    """Embed texts in the shape of Cohere's API."""
     return await answered(request, EMBED_2)
 
 
 @router.post("/v1/embed")
 async def embed_v1(request: Request) -> Response:
-    """The same under the path of the first version of Cohere's API."""
+    """Embed texts under the path of the first version of Cohere's API."""
     return await answered(request, EMBED_1)
 
 
 @router.post("/pooling")
 async def pool(request: Request) -> Response:
-    """One vector a text, or one a token; the classes of either."""
+    """Pool texts: one vector per text, or one per token; or the classes of either."""
     return await answered(request, POOLING)
 
 
 @router.post("/classify")
 @router.post("/v1/classify")
 async def classify(request: Request) -> Response:
-    """The classes of texts."""
+    """Classify texts."""
     return await answered(request, CLASSIFY)
 
 
 @router.post("/score")
 @router.post("/v1/score")
 async def score(request: Request) -> Response:
-    """How well the texts of each pair match."""
+    """Score how well the texts of each pair match."""
     return await answered(request, SCORE)
 
 
 @router.post("/rerank")
 async def rerank(request: Request) -> Response:
-    """Documents by how well they match a query."""
+    """Rank documents by how well they match a query."""
     return await answered(request, RERANK)
 
 
 @router.post("/v1/rerank")
 async def rerank_v1(request: Request) -> Response:
-    """The same under the path of Jina's API, and of the first version of Cohere's."""
+    """Rank documents under the path of Jina's API, and of the first version of Cohere's."""
     return await answered(request, RERANK_1)
 
 
 @router.post("/v2/rerank")
 async def rerank_v2(request: Request) -> Response:
-    """The same under the path of the second version of Cohere's API."""
+    """Rank documents under the path of the second version of Cohere's API."""
     return await answered(request, RERANK_2)

@@ -1,4 +1,4 @@
-"""POST /start_profile and /stop_profile, where a profiler is configured. Owns: their answers."""
+"""POST /start_profile and /stop_profile, if a profiler is configured. Owns: their answers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ router = APIRouter(tags=["operation"])
 
 @router.post("/start_profile")
 async def start_profile(request: Request) -> Response:
-    """Record the engine's steps from now on. 409 when they are recorded already."""
+    """Record the engine's steps from now on. 409 if they are being recorded already."""
     directory = await context_of(request).engine.profile("start_profile")
     return json_response(ProfileAnswer(directory))
 
 
 @router.post("/stop_profile")
 async def stop_profile(request: Request) -> Response:
-    """Write the trace; answers when it is written. 409 when nothing is recorded."""
+    """Write the trace; the answer comes once it is written. 409 if nothing is being recorded."""
     path = await context_of(request).engine.profile("stop_profile")
     return json_response(ProfileAnswer(path))

@@ -1,6 +1,6 @@
 """/v1/responses: make a response, look it up, read its stream again, cancel it, delete it.
 
-Owns: the order of these steps. Never does: write items or events, or keep anything (`core_apis.responses` does).
+Owns: the order of these steps. Never does: write items or events, or store anything (`core_apis.responses` does).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ router = APIRouter(tags=["generation"])
 PATH = "/v1/responses"
 DEFAULT_ITEMS = 20
 MOST_ITEMS = 100
-"""Items of a page."""
+"""Maximum number of items on a page."""
 
 
 @router.post(PATH)
@@ -73,7 +73,7 @@ async def create_response(request: Request) -> Response:
 
 @router.get(PATH + "/{response_id}")
 async def retrieve_response(request: Request, response_id: str) -> Response:
-    """A kept response, or its events from a number on."""
+    """Return a stored response, or its events from a number on."""
     entry = _kept(request, response_id)
     if not _flag(request, "stream"):
         return written_response(entry.body())
@@ -87,17 +87,17 @@ async def retrieve_response(request: Request, response_id: str) -> Response:
 
 @router.delete(PATH + "/{response_id}")
 async def delete_response(request: Request, response_id: str) -> Response:
-    """Forget a response; what still runs of it is ended."""
+    """Delete a response; its run is ended."""
     entry = _kept(request, response_id)
     await _end(entry)
-    if not context_of(request).responses.remove(entry):  # another DELETE was there first
+    if not context_of(request).responses.remove(entry):  # another DELETE came first
         raise not_found(response_id)
     return json_response(DeletedResponse(response_id))
 
 
 @router.post(PATH + "/{response_id}/cancel")
 async def cancel_response(request: Request, response_id: str) -> Response:
-    """End a response in the background. One that has ended stays as it is."""
+    """Cancel a response in the background. One that has ended is left as it is."""
     entry = _kept(request, response_id)
     if entry.task is None and not entry.background:
         raise RequestError(
@@ -110,7 +110,7 @@ async def cancel_response(request: Request, response_id: str) -> Response:
 
 @router.get(PATH + "/{response_id}/input_items")
 async def list_input_items(request: Request, response_id: str) -> Response:
-    """A page of the items that a response was made from, the last one first unless asked otherwise."""
+    """List a page of the items that a response was made from, last one first unless the query says otherwise."""
     entry = _kept(request, response_id)
     items = list(context_of(request).responses.input_of(entry))
     order = request.query_params.get("order", "desc")
@@ -133,7 +133,7 @@ async def list_input_items(request: Request, response_id: str) -> Response:
 
 
 async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> PreparedResponse:
-    """The prepared body, with the kept items that it names."""
+    """Return the prepared body, with the stored items that it names."""
     reference = reference_of(data)
     previous = reference.previous_response_id
     history = None if previous is None else context.responses.history(tenant, previous)
@@ -152,7 +152,7 @@ async def _prepare(context: ServingContext, tenant: Tenant, data: bytearray) -> 
 
 
 def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedResponse) -> None:
-    """Raise RequestError for an answer that is to be kept, but cannot."""
+    """Raise RequestError for an answer that is to be stored, but cannot be."""
     body = prepared.body
     if not context.responses.keeps:
         if body.store or body.background:
@@ -168,7 +168,7 @@ def _check_storing(context: ServingContext, tenant: Tenant, prepared: PreparedRe
 
 
 async def _answer(request: Request, run: PromptRun, response: ResponseRun, *, streams: bool) -> Response:
-    """An answer that ends with its connection."""
+    """Return an answer that ends with its connection."""
     if not streams:
         body = await until_disconnect(request.receive, response.whole())
         return await in_thread_if(response.num_written > LIGHT, partial(json_response, body))
@@ -177,7 +177,7 @@ async def _answer(request: Request, run: PromptRun, response: ResponseRun, *, st
 
 
 async def _start(request: Request, entry: StoredResponse) -> int:
-    """The number of the first event that a client wants. Raises RequestError."""
+    """Return the number of the first event that a client wants. Raises RequestError."""
     streams = context_of(request).durable
     last = None if streams is None else last_event_id(request)
     if streams is None or last is None or "starting_after" in request.query_params:

@@ -15,7 +15,7 @@ router = APIRouter(tags=["operation"])
 
 @router.get("/server_info")
 async def server_info(request: Request) -> Response:
-    """The version, the names and the configuration with the origin of every value; secrets are left out."""
+    """Return the version, the names and the configuration with the origin of every value; secrets are left out."""
     context = context_of(request)
     form = request.query_params.get("config_format", "json")
     if form != "json":

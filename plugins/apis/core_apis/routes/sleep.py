@@ -1,4 +1,4 @@
-"""POST /sleep and /wake_up, GET /is_sleeping, where the engine may sleep. Owns: their answers."""
+"""POST /sleep and /wake_up, GET /is_sleeping, if the engine may sleep. Owns: their answers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ router = APIRouter(tags=["operation"])
 
 @router.post("/sleep")
 async def sleep(request: Request, level: str = "1", mode: str = "abort") -> Response:
-    """Give the memory of weights and cache back until /wake_up; requests that come wait.
+    """Release the memory of weights and cache until /wake_up; new requests wait.
 
-    level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
-    mode: of requests that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
+    level: 1 stores the prepared weights in a file, 2 reads them from the checkpoint again.
+    mode: for current requests: `abort` ends them, `wait` lets them end first, `keep` continues them later.
     """
     check_names(request, "level", "mode")
     wanted = mode_of(mode)
@@ -32,7 +32,7 @@ async def sleep(request: Request, level: str = "1", mode: str = "abort") -> Resp
 
 @router.post("/wake_up")
 async def wake_up(request: Request, tags: Annotated[list[str] | None, Query()] = None) -> Response:
-    """Bring memory back: all of it, or that which `tags` name, `weights` or `kv_cache`."""
+    """Restore memory: all of it, or only the part that `tags` name, `weights` or `kv_cache`."""
     check_names(request, often="tags")
     control = context_of(request).engine.control
     await control.wake_up(tags or None)
@@ -41,7 +41,7 @@ async def wake_up(request: Request, tags: Annotated[list[str] | None, Query()] =
 
 @router.get("/is_sleeping")
 async def is_sleeping(request: Request) -> Response:
-    """Whether some of the memory is not there; who holds requests, since when, and what ends that."""
+    """Return whether some of the memory is released; who holds requests, since when, and what ends that."""
     engine = context_of(request).engine
     is_sleeping = await engine.control.is_sleeping()
     return json_response(SleepingAnswer(is_sleeping, state_of(engine), holders_of(engine)))

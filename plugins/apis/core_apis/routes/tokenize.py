@@ -15,18 +15,18 @@ router = APIRouter(tags=["tokens"])
 
 @router.post("/tokenize")
 async def tokenize(request: Request) -> Response:
-    """Token ids of a prompt or of a rendered conversation."""
+    """Return the token ids of a prompt or of a rendered conversation."""
     return await _written(request, "tokenize")
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request) -> Response:
-    """Text of token ids, special tokens included."""
+    """Return the text of token ids, special tokens included."""
     return await _written(request, "detokenize")
 
 
 async def _written(request: Request, kind: str) -> Response:
-    """An answer that needs no engine: its preparation wrote it."""
+    """Return an answer that needs no engine, serialized by its preparation."""
     context = context_of(request)
     async with intake(context, request, tenant_of(request), partial(context.preparer.prepare, kind)) as (answer, _):
         return written_response(answer.body)

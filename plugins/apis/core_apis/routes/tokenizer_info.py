@@ -1,4 +1,7 @@
-"""GET /tokenizer_info. Owns: the route and what it tells. Never does: encode."""
+"""GET /tokenizer_info.
+
+Owns: the route and its content. Never does: encode.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ router = APIRouter(tags=["tokens"])
 
 @router.get("/tokenizer_info")
 async def tokenizer_info(request: Request) -> Response:
-    """What a client needs in order to render and count as this server does: special tokens and the chat template."""
+    """Return what a client needs to render and count as this server does: special tokens and the chat template."""
     context = context_of(request)
     tokenizer = context.engine.tokenizer
     if tokenizer.refusal:
@@ -25,7 +28,7 @@ async def tokenizer_info(request: Request) -> Response:
 
 
 def info_of(tokenizer: Tokenizer, max_model_len: int, chat_template: str | None) -> TokenizerInfo:
-    """All of it. chat_template: the one that this server renders with."""
+    """Return the answer. chat_template: the template that this server renders with."""
     added: dict[str, AddedToken] = {}
     for index, token in tokenizer.backend.get_added_tokens_decoder().items():
         added[str(index)] = AddedToken(

@@ -1,4 +1,4 @@
-"""New weights while the server runs, where that is allowed: POST /update_weights and its like.
+"""Replacement of weights while the server runs, if that is allowed: POST /update_weights and related paths.
 
 Owns: which sources are allowed, and the answers. Never does: read a weight.
 """
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 @router.post("/init_weight_transfer_engine")
 async def init_weight_transfer_engine(request: Request) -> Response:
-    """Nothing is to be prepared: checkpoints and shared memory are there or not."""
+    """Do nothing: checkpoints and shared memory need no preparation."""
     body = await _body(request, InitRequest)
     if body.init_info:
         raise RequestError(
@@ -63,7 +63,7 @@ async def update_weights(request: Request) -> Response:
 
 @router.post("/start_weight_update")
 async def start_weight_update(request: Request) -> Response:
-    """Gather updates until /finish_weight_update."""
+    """Collect updates until /finish_weight_update."""
     body = await _body(request, BeginRequest)
     if not body.is_checkpoint_format:
         raise RequestError(
@@ -76,7 +76,7 @@ async def start_weight_update(request: Request) -> Response:
 
 @router.post("/finish_weight_update")
 async def finish_weight_update(request: Request) -> Response:
-    """Apply what was gathered, all of it or nothing."""
+    """Apply the collected updates, all or none."""
     body = await _body(request, FinishRequest)
     control = context_of(request).engine.control
     mode = mode_of(body.mode)
@@ -86,7 +86,7 @@ async def finish_weight_update(request: Request) -> Response:
 
 @router.post("/collective_rpc")
 async def collective_rpc(request: Request) -> Response:
-    """Call a method by name: `reload_weights`, `sleep`, `wake_up`, `update_weights` and its like."""
+    """Call a method by name: `reload_weights`, `sleep`, `wake_up`, `update_weights` and related ones."""
     body = await _body(request, RpcRequest)
     call = named_call(body.method, body.args, body.kwargs)
     engine = context_of(request).engine
@@ -107,7 +107,7 @@ async def collective_rpc(request: Request) -> Response:
 
 @router.get("/get_world_size")
 async def get_world_size(request: Request) -> Response:
-    """How many processes hold a part of the weights."""
+    """Return how many processes hold a part of the weights."""
     return json_response(WorldSize(1))
 
 
@@ -116,7 +116,7 @@ def _answer(request: Request, message: str) -> Response:
 
 
 async def _body(request: Request, kind: type[T]) -> T:
-    """The body, which may be empty. Raises RequestError."""
+    """Decode the body, which may be empty. Raises RequestError."""
     with context_of(request).bodies.body() as body:
         data = await read_body(request, body)
         try:
@@ -126,7 +126,7 @@ async def _body(request: Request, kind: type[T]) -> T:
 
 
 def _checked(update: WeightUpdate, allowed: WeightTransferConfig) -> WeightUpdate:
-    """An update from where the operator allows it. Raises RequestError (403)."""
+    """Check that an update comes from a source that the operator allows. Raises RequestError (403)."""
     source = "file" if update.path is not None else "shared_memory"
     if allowed.backend not in ("any", source):
         raise RequestError(

@@ -1,1 +1,1 @@
-"""What users of the `LLM` class and the servers get back, and the parameters of pooling."""
+"""The result types of the `LLM` class and the servers, and the parameters of pooling."""

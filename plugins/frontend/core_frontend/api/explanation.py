@@ -1,7 +1,7 @@
-"""How an answer came about, as users read it.
+"""The explanation of how an answer came about, as users read it.
 
-Owns: `Explanation` with its parts. Never does: measure or judge. Called by: the output processor (makes explanations from
-the engine's records, `core.api.sequence_record`), the answer writers.
+Owns: `Explanation` with its parts. Never does: measure or judge. Called by: the output processor (makes explanations
+from the engine's records, `core.api.sequence_record`), the answer writers.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Literal
 import msgspec
 
 Source = Literal["request", "generation_config", "server", "default", "context", "drawn"]
-"""Where a sampling value comes from: the request, the generation configuration, the server's override of that, the default,
-the room that the prompt leaves in the context, or chance (a seed)."""
+"""The source of a sampling value: the request, the generation configuration, the server's override of that, the
+default, the room that the prompt leaves in the context, or chance (a seed).
+"""
 
 
 class Times(msgspec.Struct):
-    """Seconds of one clock. None: that phase was not reached, or is not known.
+    """Durations in seconds, measured with one clock. None: that phase was not reached, or is not known.
 
     preparation: from arrival until the engine had the request: template, tokens, checks, grammar.
     queue:       until its first choice started.
@@ -54,14 +55,14 @@ class Miss(msgspec.Struct):
 
 
 class CacheUse(msgspec.Struct):
-    """Where the prompt tokens of the first choice came from.
+    """The sources of the prompt tokens of the first choice.
 
-    prompt_tokens: all of them.
+    prompt_tokens: number of all prompt tokens.
     cached_tokens: from the prefix cache.
-    from_memory:   those of them that came back from host memory.
-    from_disk:     those that came back from disk.
-    block_size:    tokens that are cached together; None when the engine told nothing.
-    first_miss:    None when the engine did not start the request.
+    from_memory:   of those, the ones loaded back from host memory.
+    from_disk:     of those, the ones loaded back from disk.
+    block_size:    tokens that are cached together; None if the engine did not report it.
+    first_miss:    None if the engine did not start the request.
     """
 
     prompt_tokens: int
@@ -73,10 +74,10 @@ class CacheUse(msgspec.Struct):
 
 
 class SamplingValue(msgspec.Struct):
-    """A value as it was used.
+    """The effective value of a sampling parameter.
 
-    value:  of a list the number of its entries.
-    source: who said so.
+    value:  for a list, the number of its entries.
+    source: where the value comes from.
     """
 
     value: bool | int | float | None
@@ -84,10 +85,10 @@ class SamplingValue(msgspec.Struct):
 
 
 class Limit(msgspec.Struct):
-    """Something that was cut.
+    """A limit that cut something.
 
-    name:   the field or argument that did it, or `kv_cache`: the cache was full.
-    value:  its number; tokens, or seconds for a timeout. None where there is none.
+    name:   the field or argument that set it, or `kv_cache`: the cache was full.
+    value:  its number; tokens, or seconds for a timeout. None if there is none.
     effect: what it did, as a sentence.
     """
 
@@ -97,11 +98,11 @@ class Limit(msgspec.Struct):
 
 
 class Drafts(msgspec.Struct):
-    """Speculative decoding.
+    """The drafts of speculative decoding.
 
-    proposed: tokens that were verified.
-    accepted: those that were right.
-    off: why there were none at the end of the request, as a sentence; None when there might be some.
+    proposed: number of draft tokens that were verified.
+    accepted: number of those that were accepted.
+    off: why there were none at the end of the request, as a sentence; None if there might be some.
     """
 
     proposed: int
@@ -113,7 +114,7 @@ class ControlText(msgspec.Struct):
     """A control token spelled out in the contents of messages.
 
     text:  its spelling.
-    count: how often it is there.
+    count: number of its occurrences.
     kept_as: `text`, or `control` with --allow-control-tokens-in-content.
     """
 
@@ -123,18 +124,18 @@ class ControlText(msgspec.Struct):
 
 
 class Explanation(msgspec.Struct):
-    """How one request was answered. Counts are those of all its choices.
+    """The explanation of one request. Counts include all its choices.
 
     times:       its phases.
-    cache:       where its prompt came from.
+    cache:       the sources of its prompt tokens.
     sampling:    values by the names of `SamplingParams`.
-    limits:      all that cut something.
+    limits:      all limits that cut something.
     preemptions: how often a choice lost its blocks to other requests.
     recomputed_tokens: tokens that were computed again.
     drafts:      tokens of speculative decoding.
-    steps:       steps of the engine in which a choice had a part.
-    restarts:    how often another engine went on with it because the one before had died.
-    tools:       how the model learned of the tools, where its chat template shows none; else None.
+    steps:       engine steps that computed one of its choices.
+    restarts:    how often another engine continued it after the previous one had died.
+    tools:       how the model learned of the tools, if its chat template renders none; else None.
     control_text: control tokens spelled out in contents, at most 16 of them.
     """
 

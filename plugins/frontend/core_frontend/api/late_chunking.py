@@ -1,7 +1,7 @@
-"""Which part of a text each vector of late chunking is of.
+"""The part of a text that each vector of late chunking belongs to.
 
-Owns: these objects, without numpy, which processes that only read requests do without. Never does: pool.
-Called by: `core_frontend.late_chunks`, and whatever passes them on.
+Owns: these objects, without numpy, which processes that only read requests do not load. Never does: pool. Called by:
+`core_frontend.late_chunks`, and the code that passes them on.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 class LateChunk:
     """One part of a text.
 
-    token_range: its first token, and the one behind its last.
-    char_range: the same of characters; None: it has none but special tokens, or the text is not known.
+    token_range: index of its first token, and of the one after its last.
+    char_range: the same in characters; None: it has only special tokens, or the text is not known.
     """
 
     token_range: tuple[int, int]
@@ -23,7 +23,7 @@ class LateChunk:
 
 @dataclass(slots=True)
 class LateChunkingMetadata:
-    """The parts of a text in order, the most tokens of each, and the tokens of all."""
+    """The parts of a text in order, with the maximum tokens per part and the total number of tokens."""
 
     chunk_size: int
     input_tokens: int

@@ -1,4 +1,4 @@
-"""What users get back: vLLM's result objects under vLLM's names.
+"""Results for users: vLLM's result objects under vLLM's names.
 
 Owns: `RequestOutput`, `CompletionOutput`, `Logprob`, `RequestMetrics`. Never does: build them
 (`core_frontend.output_processor` does). Called by: the `LLM` class and the server.
@@ -16,8 +16,11 @@ from core_frontend.api.explanation import Explanation
 
 class Logprob(
     msgspec.Struct, gc=False
-):  # a long answer has a million of them: a collection that visits each takes 0.3 s
-    """logprob: natural logarithm. rank: 1 is the most likely token. decoded_token: its text, or None."""
+):  # a long answer has a million of them; a garbage collection that visits each takes 0.3 s
+    """One token with its log probability.
+
+    logprob: natural logarithm. rank: 1 is the most likely token. decoded_token: its text, or None.
+    """
 
     logprob: float
     rank: int | None = None
@@ -30,13 +33,13 @@ PositionLogprobs = dict[int, Logprob]
 
 @dataclass(slots=True)
 class CalledTool:
-    """One call of a tool, as OpenAI's clients know them.
+    """One tool call, in the form that OpenAI's clients know.
 
     id:        the model's own id, or a new one.
     name:      of the tool.
     arguments: one JSON object as text, or the text of a custom tool's input.
     kind:      `function` or `custom`.
-    complete:  False when the answer was cut inside of the call: its arguments may be no JSON.
+    complete:  False if the answer was truncated inside the call, so that its arguments may not be JSON.
     """
 
     id: str
@@ -48,11 +51,11 @@ class CalledTool:
 
 @dataclass(slots=True)
 class AnswerParts:
-    """An answer taken apart.
+    """The parsed parts of an answer.
 
     content:    its text.
-    reasoning:  the text of what the model thought before.
-    tool_calls: in their order.
+    reasoning:  the reasoning text before it.
+    tool_calls: in order.
     """
 
     content: str = ""
@@ -62,13 +65,15 @@ class AnswerParts:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One completion. With delta outputs `text`, `token_ids` and `logprobs` hold only what is new.
+    """One completion. With delta outputs `text`, `token_ids` and `logprobs` hold only the new part.
 
     finish_reason: `stop`, `length`, `abort`, `error`, or None while it runs.
     stop_reason:   the stop string or stop token id that ended it, or None (end of sequence).
-    specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked for them.
-    token_ends:    for each token the characters of `text` until its end; likewise. The last tokens may be no text.
-    parts:         the answer taken apart, where `LLM.chat` was given tools; else None.
+    specials:      start and end, in characters of `text`, of the special tokens in it; empty unless the request asked
+                   for them.
+    token_ends:    for each token the number of characters of `text` up to its end; empty likewise. The last tokens may
+                   have no text yet.
+    parts:         the parsed answer, if `LLM.chat` was given tools; else None.
     """
 
     index: int
@@ -91,7 +96,7 @@ class CompletionOutput:
 class RequestMetrics:
     """Times in seconds since the epoch, 0.0 when not yet known.
 
-    first_scheduled_time: when the prompt began to be computed.
+    first_scheduled_time: when the computation of the prompt began.
     queued_ts, scheduled_ts, first_token_ts, last_token_ts: the same under vLLM's newer names.
     """
 
@@ -103,27 +108,27 @@ class RequestMetrics:
 
     @property
     def queued_ts(self) -> float:
-        """When the request came."""
+        """Return the time of the request's arrival."""
         return self.arrival_time
 
     @property
     def scheduled_ts(self) -> float:
-        """When its prompt began to be computed."""
+        """Return the time at which the computation of its prompt began."""
         return self.first_scheduled_time
 
     @property
     def first_token_ts(self) -> float:
-        """When it had its first token."""
+        """Return the time of its first token."""
         return self.first_token_time
 
     @property
     def last_token_ts(self) -> float:
-        """When it had its newest token."""
+        """Return the time of its newest token."""
         return self.last_token_time
 
     @property
     def first_token_latency(self) -> float:
-        """Seconds from its arrival to its first token; 0.0 when it has none."""
+        """Return the seconds from its arrival to its first token; 0.0 if it has none."""
         if not self.first_token_time:
             return 0.0
         return max(self.first_token_time - self.arrival_time, 0.0)
@@ -133,9 +138,9 @@ class RequestMetrics:
 class RequestOutput:
     """The state of one request.
 
-    prompt_logprobs: one entry for each prompt token, the first one None; or None when not asked for.
+    prompt_logprobs: one entry for each prompt token, the first one None; or None if not requested.
     num_cached_tokens: prompt tokens that came from the prefix cache.
-    explain: how the answer came about, with its last output; None unless that was asked for.
+    explain: how the answer came about, with its last output; None unless requested.
     """
 
     request_id: str

@@ -1,4 +1,4 @@
-"""What users of pooling get back: vLLM's result objects under vLLM's names.
+"""Results of pooling for users: vLLM's result objects under vLLM's names.
 
 Owns: these objects. Never does: pool. Called by: the output processor, `LLM` and the server.
 """
@@ -20,7 +20,7 @@ Said = TypeVar("Said")
 
 
 def cosine(left: Float32, right: Float32) -> float:
-    """Of the angle between two vectors, from -1 to 1; 0 where one of them has no direction."""
+    """Return the cosine of the angle between two vectors, from -1 to 1; 0 if one of them is zero."""
     a = left.astype(np.float64)
     b = right.astype(np.float64)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
@@ -31,7 +31,10 @@ def cosine(left: Float32, right: Float32) -> float:
 
 @dataclass(slots=True)
 class PoolingOutput(Generic[Numbers]):
-    """data: float32 [H], or [T, H] with a vector for each token; an array, or what `LLM.encode` makes of it."""
+    """The pooled numbers of one text.
+
+    data: float32 [H], or [T, H] with a vector for each token; an array, or the tensor that `LLM.encode` makes of it.
+    """
 
     data: Numbers
 
@@ -40,12 +43,12 @@ class PoolingOutput(Generic[Numbers]):
 class PoolingRequestOutput(Generic[Said]):
     """The answer to one text.
 
-    request_id:        of the engine.
-    outputs:           the pooled hidden states, or what a method makes of them.
+    request_id:        the engine's id.
+    outputs:           the pooled hidden states, or the object that a method makes of them.
     prompt_token_ids:  of the text, as far as it was read.
-    num_cached_tokens: of these, which came from the prefix cache.
+    num_cached_tokens: how many of these came from the prefix cache.
     finished:          always true.
-    late_chunking:     which part of the text each vector is of, where that was asked for.
+    late_chunking:     which part of the text each vector belongs to, if that was requested.
     """
 
     request_id: str
@@ -57,7 +60,7 @@ class PoolingRequestOutput(Generic[Said]):
 
     @classmethod
     def from_base(cls, whole: WholeOutput) -> Self:
-        """The same answer as this kind has it."""
+        """Convert an answer into this class."""
         return cls(
             whole.request_id,
             cls.said(whole.outputs.data),
@@ -68,23 +71,23 @@ class PoolingRequestOutput(Generic[Said]):
 
     @staticmethod
     def said(numbers: Float32) -> Any:
-        """What an answer of this kind holds."""
+        """Convert pooled numbers into the output of this class."""
         return PoolingOutput(numbers)
 
 
 WholeOutput = PoolingRequestOutput[PoolingOutput[Float32]]
-"""The answer to one text inside of the engine's clients."""
+"""The answer to one text within the engine's clients."""
 
 
 @dataclass(slots=True)
 class EmbeddingOutput:
-    """embedding: as plain numbers."""
+    """A vector. embedding: plain numbers."""
 
     embedding: list[float]
 
     @property
     def hidden_size(self) -> int:
-        """How many numbers."""
+        """Return the size of the vector."""
         return len(self.embedding)
 
 
@@ -95,19 +98,19 @@ class EmbeddingRequestOutput(PoolingRequestOutput[EmbeddingOutput]):
 
     @staticmethod
     def said(numbers: Float32) -> EmbeddingOutput:
-        """A vector as plain numbers."""
+        """Convert a vector into plain numbers."""
         return EmbeddingOutput(numbers.tolist())
 
 
 @dataclass(slots=True)
 class ClassificationOutput:
-    """probs: a number for each class."""
+    """The numbers of the classes. probs: one for each class."""
 
     probs: list[float]
 
     @property
     def num_classes(self) -> int:
-        """How many."""
+        """Return the number of classes."""
         return len(self.probs)
 
 
@@ -118,13 +121,13 @@ class ClassificationRequestOutput(PoolingRequestOutput[ClassificationOutput]):
 
     @staticmethod
     def said(numbers: Float32) -> ClassificationOutput:
-        """The numbers of classes as plain ones."""
+        """Convert the numbers of classes into plain ones."""
         return ClassificationOutput(numbers.tolist())
 
 
 @dataclass(slots=True)
 class ScoringOutput:
-    """score: of a pair of texts: what a model says that reads both, or the cosine of their vectors."""
+    """The score of a pair of texts: that of a model that reads both, or the cosine of their vectors."""
 
     score: float
 
@@ -136,17 +139,17 @@ class ScoringRequestOutput(PoolingRequestOutput[ScoringOutput]):
 
     @staticmethod
     def said(numbers: Float32) -> ScoringOutput:
-        """Of a pair that the model read together: what it says."""
+        """Convert the output for a pair that the model read together into its score."""
         return ScoringOutput(float(numbers[0]))
 
 
 @dataclass(slots=True)
 class PooledOutput(RequestOutput):
-    """The last output of a request for pooling, inside of the engine's clients.
+    """The last output of a pooling request, within the engine's clients.
 
-    pooled: float32 [H] or [T, H] in the machine's byte order; empty when the request failed.
-    num_rows: vectors in it; 0: it is one, and no list of them.
-    chunk: tokens of each of them; 0: one.
+    pooled: float32 [H] or [T, H] in the machine's byte order; empty if the request failed.
+    num_rows: number of vectors in it; 0: a single vector, not a list.
+    chunk: number of tokens per vector; 0: one.
     """
 
     pooled: bytes = b""
@@ -154,7 +157,7 @@ class PooledOutput(RequestOutput):
     chunk: int = 0
 
     def whole(self) -> WholeOutput:
-        """The answer, for users."""
+        """Return the answer for users."""
         numbers: Float32 = np.frombuffer(self.pooled, np.float32)
         if self.num_rows:
             numbers = numbers.reshape(self.num_rows, -1)

@@ -1,7 +1,7 @@
-"""What a request asks of pooling, under vLLM's names.
+"""Parameters of a pooling request, under vLLM's names.
 
-Owns: `PoolingParams` and its validation. Never does: know a model. Called by: users (`from core import PoolingParams`), the
-server (from request bodies), the input processor, which resolves them to a `Pooling`.
+Owns: `PoolingParams` and its validation. Never does: know a model. Called by: users (`from core import PoolingParams`),
+the server (from request bodies), the input processor, which resolves them to a `Pooling`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ ELSEWHERE: Mapping[str, str] = {
     "requires_token_ids": "Outputs always have the prompt's token ids.",
     "extra_kwargs": "There are no plugins that take further arguments of pooling.",
 }
-"""What to do in place of vLLM's other parameters."""
+"""The replacement of each of vLLM's other parameters."""
 MOST = (1 << 31) - 1
 ACTIVATION_NAMES = ("use_activation", "normalize", "activation")
 
 
 class LateChunkingParams(msgspec.Struct, frozen=True):
-    """A text is read whole, and its tokens' vectors are averaged in parts.
+    """The parameters of late chunking: a text is read whole, and its tokens' vectors are averaged in parts.
 
-    chunk_size: tokens of a part, special ones counted.
+    chunk_size: tokens of a part, including special tokens.
     """
 
     chunk_size: int
@@ -46,13 +46,15 @@ class PoolingParams(
 ):
     """How the hidden states of a text become an answer.
 
-    task: `embed` (one vector a text) or `token_embed` (one a token), `classify` or `token_classify` (the classes of either);
-        None: what the method or route is for.
-    dimensions: numbers of a vector, the first ones of it; None: all.
-    use_activation: whether vectors get the length 1, and classes become probabilities; None: as the model's files say.
+    task: `embed` (one vector per text) or `token_embed` (one per token), `classify` or `token_classify` (the classes of
+        either); None: the task of the method or route.
+    dimensions: numbers of a vector to keep, from its start; None: all.
+    use_activation: whether vectors are normalized to length 1, and classes become probabilities; None: as the model's
+        files say.
     normalize, activation: older names of the same.
-    late_chunking_params: of `token_embed`, a vector for so many tokens in place of each one's.
-    truncate_prompt_tokens: of a longer text, this many first tokens count; -1: as many as the model takes; None: it is refused.
+    late_chunking_params: for `token_embed`, one vector for several tokens instead of one per token.
+    truncate_prompt_tokens: number of tokens at the start of a longer text that count; -1: as many as the model accepts;
+        None: a longer text is refused.
     """
 
     task: PoolingTask | None = None
@@ -66,7 +68,7 @@ class PoolingParams(
     elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
 
     def verify(self) -> None:
-        """Raises RequestError for values that no model can serve."""
+        """Raise RequestError for values that no model can serve."""
         if self.task is not None and self.task not in TASKS:
             raise RequestError(
                 f"task is {self.task!r}; expected one of {', '.join(TASKS)}.{nearest(str(self.task), TASKS)}",
@@ -112,7 +114,7 @@ class PoolingParams(
 
     @property
     def activates(self) -> bool | None:
-        """`use_activation` under any of its names."""
+        """Return `use_activation` under any of its names."""
         for name in ACTIVATION_NAMES:
             value: bool | None = getattr(self, name)
             if value is not None:

@@ -1,1 +1,1 @@
-"""The engine as a Python library, under the names that vLLM's users know: arguments, engines, beam search, metrics."""
+"""The engine as a Python library, under vLLM's names: arguments, engines, beam search, metrics."""

@@ -1,7 +1,7 @@
 """Methods of vLLM's classes that have no counterpart here.
 
-Owns: their names with the reason of each. Never does: know what an engine can. Called by: `LLM`, `LLMEngine` and `AsyncLLM`,
-for names that they do not have.
+Owns: their names with the reason of each. Never does: know what an engine can do. Called by: `LLM`, `LLMEngine` and
+`AsyncLLM`, for names that they do not have.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ ABSENT: Final[Mapping[str, str]] = {
     "get_decoding_config": "read `vllm_config`",
     "get_input_preprocessor": "prompts need no processing before `generate`",
 }
-"""Why there is no such method or attribute, or what to write."""
+"""Why there is no such method or attribute, or its replacement."""
 
 
 class AbsentNames:
-    """Says why a name of vLLM's is not there, and which name is near to any other."""
+    """A mixin whose AttributeError says why a name of vLLM's is missing, or which name is similar."""
 
-    if not TYPE_CHECKING:  # for which every name would be there
+    if not TYPE_CHECKING:  # a type checker would otherwise accept every name
 
         def __getattr__(self, name: str) -> Any:
             kind = type(self).__name__

@@ -1,7 +1,7 @@
 """The engine in a process of its own, for asyncio programs: `async for output in engine.generate(...)`.
 
-Owns: `AsyncLLM`: vLLM's names over `AsyncEngine`, and a start that nobody has to wait for. Never does: schedule, serve HTTP,
-or the work of the engine's client. Called by: users.
+Owns: `AsyncLLM`: vLLM's names over `AsyncEngine`, and an implicit start. Never does: schedule, serve HTTP, or the work
+of the engine's client. Called by: users.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ logger = logging.getLogger(__name__)
 class AsyncLLM(AbsentNames):
     """A model in a process of its own. Use it from one event loop.
 
-    model: path or hub name; None is the embedded default. Every keyword is an engine argument.
-    Raises ConfigError with all problems together.
+    model: path or hub name; None is the embedded default. Every keyword is an engine argument. Raises ConfigError with
+        all problems together.
 
     The process is started by the first call that needs it, or by `start`. `shutdown` ends it, and so does the end of an
     `async with` block or of the program.
@@ -63,11 +63,11 @@ class AsyncLLM(AbsentNames):
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, usage_context: object = None, **options: Any) -> Self:
-        """One with these arguments.
+        """Make an engine with these arguments.
 
         engine_args: `AsyncEngineArgs` or `EngineArgs`.
-        usage_context: no effect: nothing is reported to anybody.
-        options: what vLLM takes besides; what asks for something is refused by name.
+        usage_context: no effect: no usage is reported.
+        options: vLLM's other keywords; unsupported ones are refused by name unless they have no effect.
         """
         refuse_keywords(options, cls.from_engine_args)
         return cls(**keywords_of(engine_args))
@@ -75,7 +75,7 @@ class AsyncLLM(AbsentNames):
     async def start(self) -> None:
         """Start the engine, if it is not running.
 
-        Raises UserError, PluginError or EngineDeadError when it does not come up.
+        Raises UserError, PluginError or EngineDeadError if it does not come up.
         """
         await self._running()
 
@@ -88,13 +88,14 @@ class AsyncLLM(AbsentNames):
         priority: int = 0,
         **options: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Run a request; yields its outputs as `sampling_params.output_kind` says, the last one with `finished`.
+        """Run a request; yield its outputs as `sampling_params.output_kind` says, the last one with `finished`.
 
         prompt: text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
-        request_id: of no unfinished request.
+        request_id: must differ from those of unfinished requests.
         priority: lower runs first under the priority policy.
-        options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
-        Leaving the iterator early aborts the request. Raises RequestError at the first item when the request is wrong,
+        options: vLLM's other keywords (`lora_request`, ...); anything but None is refused by name.
+
+        Leaving the iterator early aborts the request. Raises RequestError at the first item if the request is wrong,
         EngineDeadError when the engine dies.
         """
         refuse_keywords(options, self.generate)
@@ -111,9 +112,9 @@ class AsyncLLM(AbsentNames):
     async def encode(
         self, prompt: PromptInput, pooling_params: PoolingParams, request_id: str, *, priority: int = 0, **options: Any
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput[Tensor]], None]:
-        """Pool a text with a model that was started with `runner="pooling"`; yields its one output.
+        """Pool a text with a model that was started with `runner="pooling"`; yield its one output.
 
-        pooling_params: `task` says what of; for the rest see `generate`.
+        pooling_params: `task` selects the kind of output; for the rest see `generate`.
         """
         refuse_keywords(options, self.encode)
         one_id(request_id)
@@ -136,75 +137,75 @@ class AsyncLLM(AbsentNames):
             await self._engine.abort(one)
 
     async def get_tokenizer(self) -> ScriptTokenizer:
-        """The tokenizer, with the methods and defaults of transformers'."""
+        """Return the tokenizer, with the methods and defaults of transformers'."""
         engine = await self._running()
         return ScriptTokenizer(engine.tokenizer)
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
-        """Forget all cached prefixes; False when running requests still hold blocks. For arguments see `LLM`."""
+        """Drop all cached prefixes; return False if running requests still hold blocks. For arguments see `LLM`."""
         refuse_keywords(options, self.reset_prefix_cache)
         engine = await self._running()
         return await engine.reset_prefix_cache(restart=reset_running_requests)
 
     async def start_profile(self) -> str:
-        """Record the engine's steps; returns the directory of traces. See `LLM.start_profile`. Raises RequestError."""
+        """Record the engine's steps; return the directory of traces. See `LLM.start_profile`. Raises RequestError."""
         return await (await self._running()).profile("start_profile")
 
     async def stop_profile(self) -> str:
-        """Record no more; returns the path of the trace, which is written. Raises RequestError."""
+        """Stop recording; return the path of the written trace. Raises RequestError."""
         return await (await self._running()).profile("stop_profile")
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """See `LLMEngine.get_supported_tasks`."""
+        """Return the model's tasks; see `LLMEngine.get_supported_tasks`."""
         pooling = self._resolution.engine.model.pooling
         return ("generate",) if pooling is None else pooling.tasks
 
     async def is_tracing_enabled(self) -> bool:
-        """Whether requests are traced: they are where a server takes them."""
+        """Whether requests are traced. They are not: only a server traces its requests."""
         return False
 
     @property
     def vllm_config(self) -> VllmConfig:
-        """The usual settings under vLLM's names; `core config explain` tells all."""
+        """Return the usual settings under vLLM's names; `core config explain` shows all."""
         return VllmConfig(self._resolution.engine)
 
     @property
     def model_config(self) -> Section:
-        """Those of the model."""
+        """Return the settings of the model."""
         found: Section = self.vllm_config.model_config
         return found
 
     async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Give the memory of weights and cache back until `wake_up`; requests that come wait. Needs `enable_sleep_mode=True`.
+        """Release the memory of weights and cache until `wake_up`; new requests wait. Needs `enable_sleep_mode=True`.
 
-        level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
-        mode: of requests that are there: `abort` ends them, `wait` lets them end first, `keep` has them go on later.
-        Raises RequestError when the engine refuses, as all that follow here do.
+        level: 1 stores the prepared weights in a file, 2 reads them from the checkpoint again.
+        mode: for current requests: `abort` ends them, `wait` lets them end first, `keep` continues them later.
+        Raises RequestError if the engine refuses, as do all methods below.
         """
         await (await self._running()).control.sleep(level, mode)
 
     async def wake_up(self, tags: str | Sequence[str] | None = None) -> None:
-        """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it."""
+        """Restore memory. tags: which part, `weights` or `kv_cache`; None: all of it."""
         await (await self._running()).control.wake_up(tags_of(tags))
 
     async def is_sleeping(self) -> bool:
-        """Whether some of the memory is not there."""
+        """Whether some of the memory is released."""
         return await (await self._running()).control.is_sleeping()
 
     async def pause_generation(
         self, *, mode: PauseMode = "abort", wait_for_inflight_requests: bool | None = None, clear_cache: bool = True
     ) -> None:
-        """Compute nothing until `resume_generation`; requests that come wait.
+        """Pause the engine until `resume_generation`; new requests wait.
 
         mode: see `sleep`.
-        wait_for_inflight_requests: the older way to say `wait`.
-        clear_cache: whether cached prefixes are forgotten.
+        wait_for_inflight_requests: the older spelling of mode `wait`.
+        clear_cache: whether cached prefixes are dropped.
         """
         control = (await self._running()).control
         await control.pause("wait" if wait_for_inflight_requests else mode, clear_cache=clear_cache)
 
     async def resume_generation(self) -> None:
-        """End a pause."""
+        """End a pause; waiting requests run."""
         await (await self._running()).control.resume()
 
     async def is_paused(self) -> bool:
@@ -213,29 +214,29 @@ class AsyncLLM(AbsentNames):
 
     @property
     def weight_version(self) -> str:
-        """Of the weights in use, as far as is known here; empty for those of the checkpoint."""
+        """Return the version of the current weights, as last reported; empty for those of the checkpoint."""
         return self.stats().weight_version
 
     async def init_weight_transfer_engine(self, request: Any = None) -> None:
-        """Nothing is to be prepared; see `LLM.init_weight_transfer_engine`."""
+        """Do nothing: a transfer needs no preparation; see `LLM.init_weight_transfer_engine`."""
         check_init(request)
 
     async def update_weights(self, request: Any = None, *, mode: PauseMode = "keep", **fields: Any) -> str:
-        """Replace some or all weights; returns the version of those in use. See `LLM.update_weights`. mode: see `sleep`."""
+        """Replace some or all weights; return the new version. See `LLM.update_weights`. mode: see `sleep`."""
         update = as_update(request, fields)
         return await (await self._running()).control.update_weights(update, mode)
 
     async def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Gather updates until `finish_weight_update`."""
+        """Collect updates until `finish_weight_update`."""
         check_format(is_checkpoint_format)
         await (await self._running()).control.start_weight_update()
 
     async def finish_weight_update(self, weight_version: str | None = None, *, mode: PauseMode = "keep") -> str:
-        """Apply what was gathered; returns the version of the weights in use."""
+        """Apply the collected updates; return the version of the weights."""
         return await (await self._running()).control.finish_weight_update(weight_version, mode)
 
     async def reload_weights(self) -> str:
-        """Read the weights again, as their files are now; returns their version."""
+        """Read the weights again from their files; return their version."""
         return await (await self._running()).control.reload_weights()
 
     async def collective_rpc(
@@ -245,10 +246,11 @@ class AsyncLLM(AbsentNames):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call something by name where the model is; its answer in a list of one.
+        """Call a method by name in the engine; return its answer in a list of one.
 
-        method: of `core_frontend.library.named_calls`; the engine is another process, so nothing else is called there.
-        timeout: seconds; None: any time.
+        method: one of `core_frontend.library.named_calls`; the engine is another process, so nothing else is called
+            there.
+        timeout: seconds; None: no limit.
         Raises RequestError for another name or for arguments that it does not take, TimeoutError.
         """
         call = named_call(method, args, kwargs or {})
@@ -256,17 +258,17 @@ class AsyncLLM(AbsentNames):
         return [await asyncio.wait_for(call.on(control), timeout)]
 
     async def check_health(self) -> None:
-        """Raises EngineDeadError when the engine is gone, EngineStalledError when it has been silent for too long."""
+        """Raise EngineDeadError if the engine is gone, EngineStalledError if it has been silent for too long."""
         engine = await self._running()
         await engine.check_health()
 
     def stats(self) -> SchedulerStats:
-        """State of the engine after its latest step."""
+        """Return the state of the engine after its latest step."""
         return SchedulerStats() if self._engine is None else self._engine.stats
 
     @property
     def is_running(self) -> bool:
-        """Whether requests are taken; the process may not be started yet."""
+        """Whether requests are accepted; the process may not be started yet."""
         return not self._stopped and not self.errored
 
     @property
@@ -281,14 +283,14 @@ class AsyncLLM(AbsentNames):
 
     @property
     def dead_error(self) -> EngineDeadError:
-        """Why the engine is gone."""
+        """Return why the engine is gone."""
         known = None if self._engine is None else self._engine.dead_error
         return known or EngineDeadError("The engine was shut down." if self._stopped else "The engine is not dead.")
 
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine process at once; requests that still run end with EngineDeadError. May be called twice.
 
-        timeout: no effect: nothing is waited for. `close` lets the engine end by itself.
+        timeout: no effect: there is no wait. `close` lets the engine end by itself.
         """
         self._stopped = True
         if self._engine is not None:
@@ -301,7 +303,7 @@ class AsyncLLM(AbsentNames):
             await self._engine.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_engine", None) is not None:  # there is none when the configuration was refused
+        if getattr(self, "_engine", None) is not None:  # there is none if the configuration was refused
             self.shutdown()
 
     async def __aenter__(self) -> Self:
@@ -323,4 +325,4 @@ class AsyncLLM(AbsentNames):
 
 
 AsyncLLMEngine = AsyncLLM
-"""Its older name."""
+"""The older name of `AsyncLLM`."""

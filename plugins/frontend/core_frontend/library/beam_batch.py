@@ -1,7 +1,7 @@
-"""Beam searches of several prompts, side by side: each step is a batch of one token a beam.
+"""Beam searches of several prompts at the same time: each step is a batch of one token per beam.
 
-Owns: how searches begin, what a step asks of the engine, and who gets what it found. Never does: run the engine, or decide
-which beams survive (`BeamSearch` does). Called by: `LLM.beam_search`.
+Owns: how searches begin, the requests of a step, and the distribution of its outputs. Never does: run the engine, or
+decide which beams survive (`BeamSearch` does). Called by: `LLM.beam_search`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from core_frontend.prompt_parser import PromptInput
 
 
 def begin_search(request: EngineRequest, params: BeamSearchParams, model: ModelConfig) -> BeamSearch:
-    """The search of a prompt. request: a checked one with this prompt. Raises RequestError."""
+    """Begin the search of a prompt. request: a checked one with this prompt. Raises RequestError."""
     if request.prompt_embeds:
         raise RequestError("Beam search needs a prompt of text or token ids; leave prompt_embeds out.", param="prompts")
     if shows_logits(model.logprobs_mode):
@@ -41,7 +41,7 @@ def begin_search(request: EngineRequest, params: BeamSearchParams, model: ModelC
 
 
 def next_step(searches: Sequence[BeamSearch]) -> tuple[list[PromptInput], list[SamplingParams]]:
-    """Prompts and parameters that give all their beams one token more."""
+    """Return the prompts and parameters that extend all beams by one token."""
     prompts: list[PromptInput] = []
     params: list[SamplingParams] = []
     for search in searches:
@@ -55,7 +55,7 @@ def next_step(searches: Sequence[BeamSearch]) -> tuple[list[PromptInput], list[S
 
 
 def advance_all(searches: Sequence[BeamSearch], outputs: Sequence[RequestOutput]) -> None:
-    """Go on by what the step found. outputs: of the prompts of `next_step`, in their order. Raises RequestError."""
+    """Advance all searches by one step. outputs: of the prompts of `next_step`, in order. Raises RequestError."""
     remaining = iter(outputs)
     for search in searches:
         found = []

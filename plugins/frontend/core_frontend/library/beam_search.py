@@ -1,7 +1,7 @@
 """Beam search over an engine that continues sequences by one token.
 
-Owns: the parameters, the beams of one prompt and what of them survives a step, as transformers decides it. Never does: run the
-engine, or tokenize. Called by: `LLM.beam_search`.
+Owns: the parameters, the beams of one prompt and which of them survive a step, by the rules of transformers. Never
+does: run the engine, or tokenize. Called by: `LLM.beam_search`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ MAX_WIDTH = 128
 class BeamSearchParams(msgspec.Struct, metaclass=HintedMeta, kw_only=True, forbid_unknown_fields=True):
     """Parameters of a beam search.
 
-    beam_width: how many beams live, and are returned.
-    max_tokens: most tokens behind the prompt.
-    ignore_eos: go on after the end-of-sequence token.
+    beam_width: number of live beams, and of returned ones.
+    max_tokens: maximum number of tokens after the prompt.
+    ignore_eos: continue after the end-of-sequence token.
     temperature: no effect: beams are compared by the model's own probabilities.
-    length_penalty: a beam's score is its log-probability, divided by the number of its tokens behind the prompt to this power.
-    include_stop_str_in_output: whether a beam's tokens hold the end-of-sequence token.
+    length_penalty: a beam's score is its log probability, divided by the number of its tokens after the prompt to this
+        power.
+    include_stop_str_in_output: whether a beam's tokens include the end-of-sequence token.
     """
 
     beam_width: int
@@ -53,7 +54,7 @@ class BeamSearchParams(msgspec.Struct, metaclass=HintedMeta, kw_only=True, forbi
 
 @dataclass(slots=True)
 class BeamSearchSequence:
-    """One beam.
+    """One beam of a search.
 
     tokens: of prompt and output.
     logprobs: for each output token the most likely ones.
@@ -73,7 +74,7 @@ class BeamSearchSequence:
 
 @dataclass(slots=True)
 class BeamSearchOutput:
-    """The beams of one prompt, the best first."""
+    """The beams of one prompt, best first."""
 
     sequences: list[BeamSearchSequence]
 
@@ -93,10 +94,10 @@ class Candidate(NamedTuple):
 class BeamSearch:
     """The search of one prompt: continue all of `running` by a token, `advance`, until it `is_over`.
 
-    num_tokens: most tokens behind the prompt.
+    num_tokens: maximum number of tokens after the prompt.
     eos: tokens that end a beam.
     cache_salt: of the prompt.
-    running: the beams that go on, the best first.
+    running: the unfinished beams, best first.
     """
 
     def __init__(
@@ -118,12 +119,12 @@ class BeamSearch:
 
     @property
     def num_candidates(self) -> int:
-        """How many of the likeliest continuations of each beam count: so many that enough of them do not end."""
+        """Return how many of the likeliest continuations of each beam count: enough that sufficiently many do not end."""
         factor = max(2, 1 + len(self.eos))
         return factor * self.params.beam_width
 
     def advance(self, found: Sequence[PositionLogprobs]) -> None:
-        """Go on by a token. found: of each running beam, at least its `num_candidates` likeliest tokens."""
+        """Advance by one token. found: for each running beam, at least its `num_candidates` likeliest tokens."""
         width = self.params.beam_width
         candidates = self._best(found)
         self._length += 1
@@ -142,11 +143,11 @@ class BeamSearch:
         self.is_over = at_limit or not running or self._cannot_improve()
 
     def output(self) -> BeamSearchOutput:
-        """The beams, once the search is over."""
+        """Return the beams, once the search is over."""
         return BeamSearchOutput([beam for _, beam in self._ended])
 
     def _best(self, found: Sequence[PositionLogprobs]) -> list[Candidate]:
-        """The likeliest continuations of all beams together."""
+        """Return the likeliest continuations of all beams together."""
         candidates: list[Candidate] = []
         for beam, logprobs in zip(self.running, found, strict=True):
             for token, told in logprobs.items():
@@ -160,14 +161,14 @@ class BeamSearch:
         return cum_logprob / penalty
 
     def _cannot_improve(self) -> bool:
-        """Whether no running beam, were it to end now, would be better than the worst that has ended."""
+        """Whether no running beam would, if it ended now, be better than the worst that has ended."""
         if len(self._ended) < self.params.beam_width:
             return False
         worst, _ = self._ended[-1]
         return self._score(self.running[0].cum_logprob) <= worst
 
     def _last(self, candidate: Candidate) -> BeamSearchSequence:
-        """A beam that ends with this token."""
+        """Return a beam that ends with this token."""
         beam = _longer(candidate)
         if candidate.token not in self.eos:
             beam.finish_reason = "length"

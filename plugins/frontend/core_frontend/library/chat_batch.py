@@ -1,7 +1,7 @@
-"""Conversations as prompts, and their answers taken apart.
+"""Conversations as prompts, and the parsing of their answers.
 
-Owns: `ChatBatch`, and the check of conversations. Never does: run the engine, or know a form of answers (`core_formats` does).
-Called by: `LLM.chat`.
+Owns: `ChatBatch`, and the check of conversations. Never does: run the engine, or know a form of answers (`core_formats`
+does). Called by: `LLM.chat`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Conversation = Sequence[Message]
 class ChatBatch:
     """Conversations that are answered together.
 
-    prompts: theirs, in order.
-    params: of each; with tools, held to them.
-    control_text: of each: spellings of control tokens in its contents, with their number.
+    prompts: one per conversation, in order.
+    params: one per conversation; with tools, they enforce the answer's form.
+    control_text: for each conversation, spellings of control tokens in its contents, with their number.
 
-    template: writes the prompts; with tools `ConversationPrompts`, which knows how to show them.
-    plan: with tools: what the answers are held to, and parsed by; None: all of an answer is text.
-    options: what the template is given besides.
+    template: writes the prompts; with tools `ConversationPrompts`, which can render them.
+    plan: with tools: the constraints on answers and their parser; None: all of an answer is text.
+    options: further variables for the template.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class ChatBatch:
 
     @property
     def is_parsed(self) -> bool:
-        """Whether answers are taken apart, for which they have to tell where their special tokens are."""
+        """Whether answers are parsed, which requires the positions of their special tokens."""
         return bool(self._plans)
 
     def add(self, conversation: Conversation, params: SamplingParams, *, begin: bool, resume: bool) -> None:
-        """Render another one. Raises RequestError.
+        """Render another conversation. Raises RequestError.
 
         begin: whether its prompt ends with the beginning of an answer.
-        resume: whether the answer goes on from the last message.
+        resume: whether the answer continues the last message.
         """
         plan = self._plan
         text = self._template.render(
@@ -75,7 +75,7 @@ class ChatBatch:
             tools=None if plan is None else plan.use.shown,
             **self._options,
         )
-        encoded = self._contents.encoded(text)  # the template wrote the special tokens out
+        encoded = self._contents.encoded(text)  # the template has written the special tokens as text
         self.prompts.append({"prompt": plain(text), "prompt_token_ids": encoded.ids})
         self.control_text.append(encoded.control_text)
         if plan is not None and plan.format is not None:
@@ -87,7 +87,7 @@ class ChatBatch:
         self.params.append(params)
 
     def take_apart(self, outputs: Sequence[RequestOutput]) -> None:
-        """Fill the parts of each answer, given in the order of the conversations."""
+        """Parse each answer into its parts. outputs: in the order of the conversations."""
         if not self.is_parsed:
             return
         from core_frontend.whole_answer import take_apart
@@ -98,7 +98,7 @@ class ChatBatch:
 
 
 def as_conversations(messages: Conversation | Sequence[Conversation]) -> list[Conversation]:
-    """A single conversation as a list of one. Raises RequestError."""
+    """Return a single conversation as a list of one. Raises RequestError."""
     if not isinstance(messages, Sequence) or isinstance(messages, str):
         raise RequestError(
             f"messages is a {type(messages).__name__}; expected a list of messages with 'role' and 'content', or a list of "

@@ -1,6 +1,7 @@
 """Small functions that scripts written for vLLM import and that have little to do here.
 
-Owns: these functions. Never does: configure logging, or end processes. Called by: such scripts, through `core_compat.aliases`.
+Owns: these functions. Never does: configure logging, or end processes. Called by: such scripts, through
+`core_compat.aliases`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ SHOWN_NUMBERS = 4
 
 
 class UsageContext(StrEnum):
-    """Who builds an engine. Taken where vLLM takes it; nothing is reported to anybody."""
+    """The builder of an engine. Accepted where vLLM accepts it; no usage is reported."""
 
     UNKNOWN_CONTEXT = "UNKNOWN_CONTEXT"
     LLM_CLASS = "LLM_CLASS"
@@ -26,12 +27,12 @@ class UsageContext(StrEnum):
 
 
 def init_logger(name: str) -> logging.Logger:
-    """The logger of this name."""
+    """Return the logger of this name."""
     return logging.getLogger(name)
 
 
 def random_uuid() -> str:
-    """32 random hexadecimal digits, for a request's id."""
+    """Return 32 random hexadecimal digits, for a request's id."""
     return uuid.uuid4().hex
 
 
@@ -40,12 +41,12 @@ Numbers = Sequence[float] | Sequence["Numbers"]
 
 
 def print_embeddings(embeds: Numbers, prefix: str = "Embeddings") -> None:
-    """Print the first numbers of a vector, or vectors of several, and how many there are."""
+    """Print the first numbers of a vector, or of each of several vectors, and how many there are."""
     print(f"{prefix}: {_shown(embeds)} (size={len(embeds)})")
 
 
 def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
-    """Collect what nobody refers to any more. An `LLM` gives its memory back when it is closed.
+    """Collect garbage. An `LLM` releases its memory when it is closed.
 
     shutdown_ray: no effect: nothing is ever started with Ray.
     """
@@ -53,7 +54,7 @@ def cleanup_dist_env_and_memory(shutdown_ray: bool = False) -> None:
 
 
 def _shown(numbers: Numbers) -> str:
-    """The first numbers, or vectors."""
+    """Return the first numbers, or vectors, as text."""
     first = [f"{each:.4f}" if isinstance(each, int | float) else _shown(each) for each in numbers[:SHOWN_NUMBERS]]
     more = ", ..." if len(numbers) > SHOWN_NUMBERS else ""
     return f"[{', '.join(first)}{more}]"

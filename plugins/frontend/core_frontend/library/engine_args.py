@@ -19,11 +19,11 @@ from core.args.reach import IN_ENGINE_ARGS, is_for_servers
 from core.args.schema import Field, schema
 
 SERVERS_TOPIC = "Server"
-"""The heading of the table of foreign names under which those of servers stand."""
+"""The heading of the server arguments in the table of foreign names."""
 
 
 def _arguments() -> dict[str, Field]:
-    """Every argument of an engine, those that it does not serve included, so that their neutral values can be given."""
+    """Return every argument of an engine, including unsupported ones, so that their neutral values can be given."""
     found: dict[str, Field] = {}
     for field in schema().fields.values():
         if not is_for_servers(field) or field.name in IN_ENGINE_ARGS:
@@ -39,7 +39,7 @@ class _Arguments:
     """The methods of both classes."""
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        """Raises TypeError for a name that there is not, and names the nearest."""
+        """Make an object. Raises TypeError for an unknown name, with the nearest known one."""
         known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in given:
             if name not in known:
@@ -48,9 +48,10 @@ class _Arguments:
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        """Add all arguments to a parser, argparse's or a `FlexibleArgumentParser`, and return it. Defaults leave them unset.
+        """Add all arguments to a parser, argparse's or a `FlexibleArgumentParser`, and return it. Defaults leave them
+        unset.
 
-        A flag that the parser has already stays as it is.
+        A flag that the parser already has is left as it is.
         """
         taken = parser._option_string_actions
         for field in _arguments().values():
@@ -61,7 +62,7 @@ class _Arguments:
 
     @classmethod
     def from_cli_args(cls, args: argparse.Namespace) -> Self:
-        """The arguments among those of a parsed command line."""
+        """Make an object from the arguments in a parsed command line."""
         if not isinstance(args, argparse.Namespace):
             raise TypeError(f"args is a {type(args).__name__}; expected what parse_args returns.")
         values = vars(args)
@@ -70,7 +71,7 @@ class _Arguments:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments that differ from their defaults."""
+        """Return the arguments that differ from their defaults."""
         defaults = type(self)()
         changed: dict[str, Any] = {}
         for name, value in vars(self).items():
@@ -80,7 +81,7 @@ class _Arguments:
 
 
 def _default(field: Field) -> Any:
-    """What an argument is unless it is given: None, unless that means something else than nothing."""
+    """Return the default of an argument: None, unless None is itself a meaningful value."""
     if field.declared:
         return field.default if field.optional else None
     value = foreign.WithNeutral()[field.name]
@@ -88,7 +89,7 @@ def _default(field: Field) -> Any:
 
 
 def _options(field: Field) -> dict[str, Any]:
-    """What argparse has to know of an argument besides its name."""
+    """Return argparse's options for an argument besides its name."""
     text = (field.arg.help if field.declared else "Not served yet.").replace("%", "%%")
     if field.base is bool:
         return {"action": argparse.BooleanOptionalAction, "help": text}
@@ -101,7 +102,7 @@ def _options(field: Field) -> dict[str, Any]:
 
 
 def _reader(field: Field) -> Callable[[str], Any]:
-    """A function that reads the text of a value."""
+    """Return a function that reads the text of a value."""
     if not field.declared:
         return loose
 
@@ -115,7 +116,7 @@ def _reader(field: Field) -> Callable[[str], Any]:
 
 
 def _make(name: str, text: str) -> type[Any]:
-    """A dataclass with all arguments, each with the default that leaves it unset."""
+    """Make a dataclass with all arguments, each with the default that leaves it unset."""
     fields: list[tuple[str, Any, Any]] = []
     for argument, field in _arguments().items():
         default = dataclasses.field(default=_default(field))

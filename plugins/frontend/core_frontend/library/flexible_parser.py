@@ -1,7 +1,7 @@
 """An argparse parser that reads command lines as `core serve` does.
 
-Owns: `FlexibleArgumentParser`: underscores in flags, and dotted keys of mappings. Never does: know an argument.
-Called by: users, with `EngineArgs.add_cli_args`.
+Owns: `FlexibleArgumentParser`: underscores in flags, and dotted keys of mappings. Never does: know an argument. Called
+by: users, with `EngineArgs.add_cli_args`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from core.args.plain import loose
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):
-    """As argparse's. Flags may be written with underscores, and `--x.a.b 1 --x.c 2` means `--x '{"a": {"b": 1}, "c": 2}'`.
+    """An argparse parser for flexible flags. They may have underscores, and `--x.a.b 1 --x.c 2` means `--x '{"a": {"b":
+    1}, "c": 2}'`.
 
     An argument that is added again replaces the earlier one.
     """
@@ -28,12 +29,12 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse's."""
+        """Parse as argparse does, after the words are converted."""
         words = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args(self._plain(words), namespace)
 
     def _plain(self, words: Sequence[str]) -> list[str]:
-        """The words that argparse understands: dashes in flags, and each mapping as one JSON text at the end."""
+        """Convert words for argparse: dashes in flags, and each mapping as one JSON text at the end."""
         plain: list[str] = []
         trees: dict[str, dict[str, Any]] = {}
         rest = list(words)
@@ -70,7 +71,7 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
 
 
 def _as_json(trees: dict[str, dict[str, Any]]) -> list[str]:
-    """Flags and values."""
+    """Return the mappings as flags and JSON values."""
     words: list[str] = []
     for flag, tree in trees.items():
         words.append(f"{flag}={json.dumps(tree)}")

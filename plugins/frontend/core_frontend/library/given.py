@@ -1,6 +1,7 @@
-"""What scripts hand to the methods of engines besides keywords: ids of requests, engine arguments as an object, tags.
+"""Arguments of engine methods besides keywords: ids of requests, engine arguments as an object, tags.
 
-Owns: the checks of these, and the errors about them. Never does: know a method. Called by: `LLM`, `LLMEngine` and `AsyncLLM`.
+Owns: the checks of these, and the errors about them. Never does: know a method. Called by: `LLM`, `LLMEngine` and
+`AsyncLLM`.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from core.api.errors import ConfigError, RequestError
 
 
 def one_id(request_id: Any) -> str:
-    """The id of a request. Raises RequestError for anything but a text."""
+    """Return the id of a request. Raises RequestError for anything but a string."""
     if not isinstance(request_id, str):
         raise RequestError(f"request_id is {request_id!r}; expected a text.", param="request_id")
     return request_id
 
 
 def several_ids(request_id: Any) -> list[str]:
-    """The ids of one or several requests. Raises RequestError for anything but texts."""
+    """Return the ids of one or several requests. Raises RequestError for anything but strings."""
     if isinstance(request_id, str):
         return [request_id]
     if not isinstance(request_id, list | tuple | set | frozenset):
@@ -29,14 +30,14 @@ def several_ids(request_id: Any) -> list[str]:
 
 
 def keywords_of(engine_args: Any) -> dict[str, Any]:
-    """The arguments of an `EngineArgs`. Raises ConfigError for anything else."""
+    """Return the arguments of an `EngineArgs`. Raises ConfigError for anything else."""
     if not dataclasses.is_dataclass(engine_args) or isinstance(engine_args, type):
         raise ConfigError([f"engine_args is a {type(engine_args).__name__}; expected EngineArgs(model=..., ...)."])
     return dataclasses.asdict(engine_args)
 
 
 def tags_of(tags: str | Sequence[str] | None) -> list[str] | None:
-    """Tags of parts of the memory; a text is one of them."""
+    """Return the tags of memory parts as a list; a string is one tag."""
     if tags is None:
         return None
     return [tags] if isinstance(tags, str) else list(tags)

@@ -1,8 +1,7 @@
 """Prompts as dictionaries with declared keys.
 
 Owns: `TextPrompt`, `TokensPrompt`, `EmbedsPrompt` and `PromptType`. Never does: check them
-(`core_frontend.prompt_parser` does).
-Called by: users.
+(`core_frontend.prompt_parser` does). Called by: users.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 
 
 class TextPrompt(TypedDict):
-    """A text.
+    """A prompt of text.
 
     prompt:     the text.
     cache_salt: only prompts with the same salt share cached prefixes.
@@ -27,7 +26,7 @@ class TextPrompt(TypedDict):
 
 
 class TokensPrompt(TypedDict):
-    """Token ids.
+    """A prompt of token ids.
 
     prompt_token_ids: the ids.
     prompt:           the text that they came from, to be shown in outputs.
@@ -43,10 +42,11 @@ class TokensPrompt(TypedDict):
 
 
 class EmbedsPrompt(TypedDict):
-    """Embeddings, for an engine with `enable_prompt_embeds`.
+    """A prompt of embeddings, for an engine with `enable_prompt_embeds`.
 
-    prompt_embeds:       a tensor or an array of floats [tokens, hidden size], as the model's own matrix would give them.
-    prompt_token_ids:    the tokens that they stand for, where those are known: penalties and drafts look at them.
+    prompt_embeds:       a tensor or an array of floats [tokens, hidden size], in the form of the model's own embedding
+                         rows.
+    prompt_token_ids:    the tokens that they stand for, if those are known: penalties and drafts use them.
     prompt_is_token_ids: False for every token.
     prompt:              the text, to be shown in outputs.
     cache_salt:          see `TextPrompt`.

@@ -1,7 +1,7 @@
-"""Keywords that vLLM's methods take and that ask for something that is not served.
+"""Keywords of vLLM's methods for features that are not supported.
 
-Owns: the table of these keywords with the reason of each, and the errors about them. Never does: know a method.
-Called by: `LLM`, `LLMEngine` and `AsyncLLM`.
+Owns: the table of these keywords with the reason of each, and the errors about them. Never does: know a method. Called
+by: `LLM`, `LLMEngine` and `AsyncLLM`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NOT_SERVED: Mapping[str, str] = {
     "log_stats": "leave it out, and give disable_log_stats among the engine arguments",
     "concurrency_limit": "the scheduler decides how many run at a time; give max_num_seqs among the engine arguments",
 }
-"""Why anything but None is refused."""
+"""Keywords for which anything but None is refused, each with the reason."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "chat_template_content_format": ("auto",),
@@ -40,15 +40,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "disable_log_requests": (True, False),
     "enable_log_requests": (True, False),
 }
-"""Values that ask for nothing, or for what the engine arguments decide."""
+"""Values that have no effect, or that the engine arguments decide."""
 
 
 def refuse_keywords(
     options: Mapping[str, Any], method: Callable[..., Any], served: Collection[str] = frozenset()
 ) -> None:
-    """Raises RequestError for a keyword that asks for something, and TypeError for one that nobody knows.
+    """Raise RequestError for a keyword with an effect, and TypeError for an unknown one.
 
-    method: whose keywords they are.
+    method: the method that the keywords belong to.
     served: names among the options that the method does use.
     """
     for name, value in options.items():

@@ -1,7 +1,7 @@
 """The engine in this process, whose caller drives the steps: `add_request`, `step` until nothing is unfinished.
 
-Owns: `LLMEngine`: a resolved configuration, its engine, and the way of one request through both. Never does: run a batch to
-its end, render conversations (`LLM` does) or use threads. Called by: users, and `LLM`, which is one.
+Owns: `LLMEngine`: a resolved configuration, its engine, and the steps of one request through both. Never does: run a
+batch to its end, render conversations (`LLM` does) or use threads. Called by: users, and `LLM`, its subclass.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class LLMEngine(WeightMethods, AbsentNames):
 
     @classmethod
     def from_engine_args(cls, engine_args: Any, usage_context: object = None, **options: Any) -> Self:
-        """One with these arguments.
+        """Make an engine with these arguments.
 
         engine_args: `EngineArgs`.
-        usage_context: no effect: nothing is reported to anybody.
-        options: what vLLM takes besides; anything but None is refused by name.
+        usage_context: no effect: no usage is reported.
+        options: vLLM's other keywords; anything but None is refused by name.
         """
         refuse_keywords(options, cls.from_engine_args)
         return cls(**keywords_of(engine_args))
@@ -94,14 +94,14 @@ class LLMEngine(WeightMethods, AbsentNames):
         priority: int = 0,
         **options: Any,
     ) -> str:
-        """Queue a request, whose outputs `step` returns. Returns its id.
+        """Queue a request, whose outputs `step` returns. Return its id.
 
-        request_id: of no unfinished request.
+        request_id: must differ from those of unfinished requests.
         prompt: text, token ids, {"prompt": text} or {"prompt_token_ids": ids}.
         arrival_time: seconds since the epoch; None is now.
         priority: lower runs first under the priority policy.
-        options: what vLLM takes besides (`lora_request`, ...); anything but None is refused by name.
-        Raises RequestError for a wrong request; the others go on.
+        options: vLLM's other keywords (`lora_request`, ...); anything but None is refused by name.
+        Raises RequestError for a wrong request; the others continue.
         """
         refuse_keywords(options, self.add_request)
         if one_id(request_id) in self._output:
@@ -116,7 +116,8 @@ class LLMEngine(WeightMethods, AbsentNames):
         return request_id
 
     def step(self) -> list[RequestOutput]:
-        """Run one step. Returns the outputs of requests with news, as their `output_kind` says; the last one is `finished`.
+        """Run one step. Return the outputs of requests with news, as their `output_kind` says; the last one is
+        `finished`.
 
         Raises EngineDeadError when the engine is broken, RequestError while it sleeps.
         """
@@ -135,38 +136,41 @@ class LLMEngine(WeightMethods, AbsentNames):
         return processed.outputs
 
     def has_unfinished_requests(self) -> bool:
-        """Whether another step would do something for a request."""
+        """Whether another step would advance a request."""
         return len(self._output) > 0
 
     def get_num_unfinished_requests(self) -> int:
-        """How many requests `step` has not returned with `finished` yet."""
+        """Return the number of requests that `step` has not returned with `finished` yet."""
         return len(self._output)
 
     def abort_request(self, request_id: str | Iterable[str]) -> None:
-        """End requests, of which no output comes any more; unknown ids are ignored."""
+        """End requests, which then have no further output; unknown ids are ignored."""
         ids = several_ids(request_id)
         self._output.abort(ids)
         self._live_client().abort(ids)
 
     def get_tokenizer(self) -> ScriptTokenizer:
-        """The tokenizer, with the methods and defaults of transformers'. Raises ConfigError when the model has none."""
+        """Return the tokenizer, with the methods and defaults of transformers'.
+
+        Raises ConfigError if the model has none.
+        """
         return ScriptTokenizer(self._need_tokenizer())
 
     def get_metrics(self) -> list[Metric]:
-        """The state of the scheduler, and what requests took, under the names of vLLM's metrics.
+        """Return the state of the scheduler, and request statistics, under the names of vLLM's metrics.
 
-        With disable_log_stats, nothing is counted of requests.
+        With disable_log_stats, there are no request statistics.
         """
         return metrics_of(self.stats(), self._config.model.served_names[0], self._output.tally)
 
     @property
     def llm_engine(self) -> Self:
-        """The engine itself, under the name that vLLM's `LLM` has for it."""
+        """Return the engine itself, under the name that vLLM's `LLM` has for it."""
         return self
 
     @property
     def engine_core(self) -> EngineCore:
-        """Where scripts written for vLLM call `save_sharded_state`."""
+        """Return the object on which scripts written for vLLM call `save_sharded_state`."""
         from core_frontend.library.sharded_state import EngineCore
 
         client = self._live_client()
@@ -174,39 +178,40 @@ class LLMEngine(WeightMethods, AbsentNames):
 
     @property
     def vllm_config(self) -> VllmConfig:
-        """The usual settings under vLLM's names; `core config explain` tells all."""
+        """Return the usual settings under vLLM's names; `core config explain` shows all."""
         return VllmConfig(self._config)
 
     @property
     def model_config(self) -> Section:
-        """Those of the model."""
+        """Return the settings of the model."""
         found: Section = self.vllm_config.model_config
         return found
 
     def get_supported_tasks(self) -> tuple[str, ...]:
-        """What the model does: `generate`, or what its vectors are for."""
+        """Return the model's tasks: `generate`, or the uses of its vectors."""
         pooling = self._config.model.pooling
         return ("generate",) if pooling is None else pooling.tasks
 
     def get_world_size(self, include_dp: bool = True) -> int:
-        """Ranks: 1. include_dp: no effect: one engine is started."""
+        """Return the number of ranks, 1. include_dp: no effect: one engine is started."""
         return 1
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, **options: Any) -> bool:
-        """Forget all cached prefixes; False when blocks are still in use.
+        """Drop all cached prefixes; return False if blocks are still in use.
 
-        reset_running_requests: whether those that run start over first, with the tokens that they have; then it is True.
-        options: what vLLM takes besides; what asks for something is refused by name.
+        reset_running_requests: whether running requests are restarted first, with the tokens that they have; then it
+            returns True.
+        options: vLLM's other keywords; unsupported ones are refused by name unless they have no effect.
         """
         refuse_keywords(options, self.reset_prefix_cache)
         return self._live_client().reset_prefix_cache(restart=reset_running_requests)
 
     def stats(self) -> SchedulerStats:
-        """State of the scheduler: requests, KV usage, prefix hits, preemptions, drafts."""
+        """Return the state of the scheduler: requests, KV usage, prefix hits, preemptions, drafts."""
         return self._live_client().stats()
 
     def close(self) -> None:
-        """Give the engine's memory and threads back; may be called twice."""
+        """Release the engine's memory and threads; may be called twice."""
         client = self._client
         self._client = None
         if client is not None:
@@ -238,7 +243,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         return self._client
 
     def _check_awake(self) -> None:
-        """Raises RequestError when no step would compute anything."""
+        """Raise RequestError if no step would compute anything."""
         if self._live_client().core.is_halted:
             raise RequestError("The engine sleeps; call wake_up first.", status=409, code="engine_sleeps")
 
@@ -257,7 +262,7 @@ class LLMEngine(WeightMethods, AbsentNames):
         terms: RequestTerms,
         arrival_time: float | None = None,
     ) -> ProcessedInput:
-        """One checked request, with its grammar. Raises RequestError."""
+        """Return one checked request, with its grammar. Raises RequestError."""
         wanted = getattr(params, "structured_outputs", None)
         begin = time.monotonic()
         grammar = None if wanted is None else self._grammars.compile(wanted)

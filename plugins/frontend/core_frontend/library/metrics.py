@@ -1,7 +1,7 @@
-"""Metrics as Python objects, as scripts read them after a batch.
+"""Metrics as Python objects, for scripts that read them after a batch.
 
-Owns: `Metric` and its kinds, and their names: vLLM's, prefix included, since scripts compare these. Never does: count.
-Called by: `LLMEngine.get_metrics`.
+Owns: `Metric` and its kinds, and their names: vLLM's, including the prefix, since scripts compare these. Never does:
+count. Called by: `LLMEngine.get_metrics`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTERS: Mapping[str, str] = {
     "spec_decode_num_accepted_tokens": "spec_num_accepted_tokens",
 }
 VECTORS: Mapping[str, str] = {"spec_decode_num_accepted_tokens_per_pos": "spec_accepted_by_place"}
-"""Names of metrics, and the fields of `SchedulerStats` behind them."""
+"""Names of metrics, and the field of `SchedulerStats` for each."""
 
 REQUEST_COUNTERS: Mapping[str, str] = {
     "prompt_tokens": "num_prompt_tokens",
@@ -45,14 +45,14 @@ REQUEST_HISTOGRAMS: Mapping[str, str] = {
     "request_prompt_tokens": "prompt_length",
     "request_generation_tokens": "output_length",
 }
-"""The same of `RequestTally`; histograms are its `Buckets`."""
+"""Names of metrics, and the field of `RequestTally` for each; histograms are its `Buckets`."""
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "timeout")
 
 
 @dataclass
 class Metric:
-    """name: with its prefix. labels: what it is told of."""
+    """A metric. name: with its prefix. labels: of the measured object."""
 
     name: str
     labels: dict[str, str] = field(default_factory=dict)
@@ -60,28 +60,31 @@ class Metric:
 
 @dataclass
 class Counter(Metric):
-    """value: a total since the start."""
+    """A total. value: since the start."""
 
     value: int = 0
 
 
 @dataclass
 class Gauge(Metric):
-    """value: now."""
+    """A current value. value: now."""
 
     value: float = 0.0
 
 
 @dataclass
 class Vector(Metric):
-    """values: totals since the start, by place."""
+    """Totals by position. values: since the start."""
 
     values: list[int] = field(default_factory=list)
 
 
 @dataclass
 class Histogram(Metric):
-    """count, sum: of all values. buckets: how many are at most as large, by the bound's text; the last one is `+Inf`."""
+    """A histogram.
+
+    count, sum: of all values. buckets: number of values up to each bound, keyed by its text; the last one is `+Inf`.
+    """
 
     count: int = 0
     sum: float = 0.0
@@ -89,9 +92,9 @@ class Histogram(Metric):
 
 
 def metrics_of(stats: SchedulerStats, model_name: str, tally: RequestTally | None = None) -> list[Metric]:
-    """All metrics, in the order of the tables; those of drafts without speculation, too: they are 0.
+    """Return all metrics, in the order of the tables. Those of drafts are 0 without speculation.
 
-    tally: of requests; None: nothing was counted of them.
+    tally: of requests; None: requests were not counted.
     """
     labels = {"model_name": model_name, "engine": "0"}
     found: list[Metric] = []
@@ -111,7 +114,7 @@ def metrics_of(stats: SchedulerStats, model_name: str, tally: RequestTally | Non
 
 
 def _of_requests(tally: RequestTally, labels: Mapping[str, str]) -> list[Metric]:
-    """What requests took."""
+    """Return the metrics of requests."""
     found: list[Metric] = []
     for name, source in REQUEST_COUNTERS.items():
         found.append(Counter(PREFIX + name, dict(labels), getattr(tally, source)))
@@ -125,7 +128,7 @@ def _of_requests(tally: RequestTally, labels: Mapping[str, str]) -> list[Metric]
 
 
 def _of_row(name: str, labels: Mapping[str, str], bounds: Sequence[float], row: Sequence[float]) -> Histogram:
-    """row: how many values each bucket has, the one without a bound last; then the sum of all."""
+    """Make a histogram. row: number of values in each bucket, the one without a bound last; then the sum of all."""
     *counts, total = row
     texts = [str(float(bound)) for bound in bounds]
     buckets: dict[str, int] = {}

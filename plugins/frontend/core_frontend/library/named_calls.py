@@ -1,7 +1,7 @@
-"""What `collective_rpc` calls by name: a table of methods with their arguments, which is data, not code.
+"""The calls that `collective_rpc` makes by name: a table of methods with their arguments, which is data, not code.
 
-Owns: the names, the types of their arguments, and the call on whatever has such methods. Never does: look up an attribute by a
-name that came from outside. Called by: `LLM`, `AsyncLLM`, and the server's route.
+Owns: the names, the types of their arguments, and the call on any object with such methods. Never does: look up an
+attribute by a name that came from outside. Called by: `LLM`, `AsyncLLM`, and the server's route.
 """
 
 from __future__ import annotations
@@ -18,86 +18,89 @@ from core.api.weights import MemoryPart, PauseMode, Version, WeightUpdate
 from core_frontend.library.weight_methods import check_format, check_init
 
 LONGEST_SHOWN = 100
-"""Characters of a name that an error repeats."""
+"""Maximum number of characters of a name that an error repeats."""
 
 
 class Call(msgspec.Struct, forbid_unknown_fields=True):
-    """One call with its arguments, in their order. mode: of requests that run, see `EngineControl.pause`."""
+    """One call with its arguments, in order. mode: for current requests, see `EngineControl.pause`."""
 
     def on(self, target: Any) -> Any:
-        """Make it. target: an `LLM`, or an `EngineControl`, whose answers are awaited. Raises what the target raises."""
+        """Make the call.
+
+        target: an `LLM`, or an `EngineControl`, whose answers are awaited. Raises the target's errors.
+        """
         raise NotImplementedError
 
 
 class Reload(Call):
-    """Read the weights again, as their files are now; their version."""
+    """Read the weights again from their files; the answer is their version."""
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Call `reload_weights`; see `Call`."""
         return target.reload_weights()
 
 
 class Sleep(Call):
-    """Give memory back."""
+    """Release the memory of weights and cache."""
 
     level: int = 1
     mode: PauseMode = "abort"
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Call `sleep`; see `Call`."""
         return target.sleep(self.level, self.mode)
 
 
 class WakeUp(Call):
-    """Bring it back."""
+    """Restore the memory that `Sleep` released."""
 
     tags: list[MemoryPart] | None = None
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Call `wake_up`; see `Call`."""
         return target.wake_up(self.tags)
 
 
 class Update(Call):
-    """Replace weights; the version of those in use."""
+    """Replace weights; the answer is the new version."""
 
     update_info: WeightUpdate
     mode: PauseMode = "keep"
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Call `update_weights`; see `Call`."""
         return target.update_weights(self.update_info, mode=self.mode)
 
 
 class BeginUpdate(Call):
-    """Gather updates."""
+    """Collect updates until `FinishUpdate`."""
 
     is_checkpoint_format: bool = True
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Call `start_weight_update`; see `Call`."""
         check_format(self.is_checkpoint_format)
         return target.start_weight_update()
 
 
 class FinishUpdate(Call):
-    """Apply what was gathered; the version of the weights in use."""
+    """Apply the collected updates; the answer is the version of the weights."""
 
     weight_version: Version | None = None
     mode: PauseMode = "keep"
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Call `finish_weight_update`; see `Call`."""
         return target.finish_weight_update(self.weight_version, mode=self.mode)
 
 
 class InitTransfer(Call):
-    """Nothing is to be prepared."""
+    """Do nothing: a transfer needs no preparation."""
 
     init_info: dict[str, Any] = {}
 
     def on(self, target: Any) -> Any:
-        """See `Call`."""
+        """Check the settings of the transfer, of which there are none; see `Call`."""
         check_init(self.init_info)
         return target.init_weight_transfer_engine()
 
@@ -116,7 +119,10 @@ CALLS: Mapping[str, type[Call]] = MappingProxyType(
 
 
 def named_call(method: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = MappingProxyType({})) -> Call:
-    """The call of a method by name. Raises RequestError, which lists what there is, for another method or other arguments."""
+    """Return the call of a method by name.
+
+    Raises RequestError, which lists the known ones, for another method or other arguments.
+    """
     kind = CALLS.get(method) if isinstance(method, str) else None
     if kind is None:
         shown = method[:LONGEST_SHOWN] if isinstance(method, str) else type(method).__name__

@@ -1,7 +1,7 @@
-"""The answer to a text that was pooled, as scripts get it.
+"""The answer to a pooled text, for scripts.
 
-Owns: what is wrong with one that could not be pooled, and the form of its numbers. Never does: ask the engine.
-Called by: `LLM` and `AsyncLLM`.
+Owns: the error of a text that could not be pooled, and the form of its numbers. Never does: call the engine. Called by:
+`LLM` and `AsyncLLM`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def whole_answer(output: PooledOutput, tokenizer: Tokenizer | None) -> WholeOutput:
-    """The answer. Raises RequestError when the text could not be pooled.
+    """Return the answer. Raises RequestError if the text could not be pooled.
 
-    tokenizer: tells where the parts of a text lie that was pooled in parts; None: there is none.
+    tokenizer: gives the positions of the parts of a text that was pooled in parts; None: there is none.
     """
     end = output.outputs[0]
     if end.finish_reason != "stop":
@@ -33,7 +33,7 @@ def whole_answer(output: PooledOutput, tokenizer: Tokenizer | None) -> WholeOutp
 
 
 def as_tensor(whole: WholeOutput) -> PoolingRequestOutput[PoolingOutput[Tensor]]:
-    """The same with numbers of torch, as vLLM gives them."""
+    """Return the answer with torch tensors, as vLLM does."""
     import torch  # the engine has loaded it
 
     data = torch.from_numpy(whole.outputs.data.copy())
@@ -47,7 +47,7 @@ def as_tensor(whole: WholeOutput) -> PoolingRequestOutput[PoolingOutput[Tensor]]
 
 
 def _spans(output: PooledOutput, tokenizer: Tokenizer | None) -> list[Span] | None:
-    """The characters of each token of a text; None: they are not known."""
+    """Return the characters of each token of a text; None: they are not known."""
     text = output.prompt
     if text is None or tokenizer is None or tokenizer.refusal:
         return None

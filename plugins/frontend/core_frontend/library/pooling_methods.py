@@ -1,4 +1,4 @@
-"""The methods of `LLM` that give vectors and classes, and numbers made of them.
+"""The methods of `LLM` for vectors, classes and scores.
 
 Owns: `PoolingMethods`. Never does: run the engine (`LLM` does). Called by: users, through `LLM`.
 """
@@ -42,11 +42,11 @@ Params = PoolingParams | Sequence[PoolingParams] | None
 
 
 class PoolingOptions(TypedDict, total=False):
-    """What all methods for single texts take.
+    """The options of all methods for single texts.
 
-    use_tqdm: whether a bar shows the progress, or what makes one.
+    use_tqdm: whether to show a progress bar, or a callable that makes one.
     truncate_prompt_tokens: see `PoolingParams`.
-    priority: of each text, where the scheduling policy goes by it.
+    priority: of each text, if the scheduling policy uses it.
     lora_request, tokenization_kwargs: None: see `core_frontend.library.keywords`.
     """
 
@@ -58,11 +58,11 @@ class PoolingOptions(TypedDict, total=False):
 
 
 OPTIONS = frozenset(("use_tqdm", "truncate_prompt_tokens", "priority"))
-"""Those of them that are served."""
+"""The options that are supported."""
 
 
 class PoolingMethods:
-    """For a model that was loaded with `runner="pooling"`, or that is an encoder."""
+    """The methods of a model that was loaded with `runner="pooling"`, or that is an encoder."""
 
     _tokenizer: Tokenizer | None
 
@@ -70,16 +70,16 @@ class PoolingMethods:
     def _pool(
         self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None
     ) -> list[PooledOutput]:
-        """Pool prompts; the outputs come in their order."""
+        """Pool prompts; return the outputs in their order."""
 
     @property
     @abstractmethod
     def _pooling_config(self) -> PoolingConfig:
-        """How the model pools. Raises RequestError for one that generates text."""
+        """Return how the model pools. Raises RequestError for one that generates text."""
 
     @abstractmethod
     def _pairs(self, chat_template: str | None) -> TextPairs:
-        """What makes one prompt of two texts. Raises RequestError without a tokenizer."""
+        """Return the object that makes one prompt of two texts. Raises RequestError without a tokenizer."""
 
     def embed(
         self,
@@ -89,14 +89,15 @@ class PoolingMethods:
         prompt_name: str | None = None,
         **options: Unpack[PoolingOptions],
     ) -> list[EmbeddingRequestOutput] | list[Hidden]:
-        """One vector a text, or what `encode` gives: with `late_chunking_params`, and where the usual task is `token_embed`.
+        """Return one vector per text, or the output of `encode`: with `late_chunking_params`, and if the usual task is
+        `token_embed`.
 
         prompts: as in `generate`.
         pooling_params: one for all, one for each, or None.
-        prompt_name: of the prompts that the checkpoint's files name, the one that is put in front of each text; None: their
-            default one, if they have one; empty: none.
+        prompt_name: name of the prompt in the checkpoint's files that is put before each text; None: their default one,
+            if they have one; empty: none.
         options: see `PoolingOptions`.
-        Raises RequestError before anything runs when any text or parameter is wrong.
+        Raises RequestError before anything runs if any text or parameter is wrong.
         """
         task = "token_embed" if _in_parts(pooling_params) else self._pooling_config.vectors
         whole = self._told(self.embed, task, self._prompted(prompts, prompt_name), pooling_params, options)
@@ -113,11 +114,11 @@ class PoolingMethods:
         prompt_name: str | None = None,
         **options: Unpack[PoolingOptions],
     ) -> list[Hidden]:
-        """The pooled hidden states, or what the model's head makes of them, as tensors of torch.
+        """Return the pooled hidden states, or the output of the model's head, as torch tensors.
 
-        pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]), of models with a head `classify` (float32 [N])
-            or `token_classify` (float32 [T, N]); None: the first of these that the model serves.
-        Everything else is as in `embed`.
+        pooling_task: `embed` (float32 [H]) or `token_embed` (float32 [T, H]); for models with a head `classify`
+            (float32 [N]) or `token_classify` (float32 [T, N]); None: the first of these that the model supports.
+            Everything else is as in `embed`.
         """
         given = self._prompted(prompts, prompt_name)
         return [as_tensor(whole) for whole in self._told(self.encode, pooling_task, given, pooling_params, options)]
@@ -125,14 +126,14 @@ class PoolingMethods:
     def classify(
         self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
     ) -> list[ClassificationRequestOutput]:
-        """A number for each class of a text: probabilities, or what the model was trained for (see docs/pooling.md)."""
+        """Return a number for each class of a text: probabilities, or the model's own outputs (see docs/pooling.md)."""
         pooled = self._told(self.classify, "classify", prompts, pooling_params, options)
         return [ClassificationRequestOutput.from_base(whole) for whole in pooled]
 
     def reward(
         self, prompts: Prompts, *, pooling_params: Params = None, **options: Unpack[PoolingOptions]
     ) -> list[Hidden]:
-        """What a reward model says behind each token of a text, float32 [T, N]."""
+        """Return the output of a reward model after each token of a text, float32 [T, N]."""
         return [
             as_tensor(whole) for whole in self._told(self.reward, "token_classify", prompts, pooling_params, options)
         ]
@@ -149,11 +150,12 @@ class PoolingMethods:
         instruction: str | None = None,
         **options: Any,
     ) -> list[ScoringRequestOutput]:
-        """How well texts match: what a model says that reads both, else the cosine of their vectors, from -1 to 1.
+        """Return how well texts match: the score of a model that reads both, else the cosine of their vectors, from -1
+        to 1.
 
         data_1: one text, which is compared with each of `data_2`, or as many as `data_2` has.
-        chat_template: Jinja source that writes a query and a document; None: as the model is made.
-        instruction: what a template tells the model to look for; None: what the template says.
+        chat_template: Jinja source that writes a query and a document; None: the model's own.
+        instruction: what a template tells the model to look for; None: the template's default.
         options: `lora_request` and `tokenization_kwargs`, which may be None.
         """
         refuse_keywords(options, self.score)
@@ -196,7 +198,10 @@ class PoolingMethods:
         params: Params,
         options: PoolingOptions,
     ) -> list[WholeOutput]:
-        """The answers to single texts. method: whose options they are. task: of the method; None: the parameters say it."""
+        """Return the answers to single texts.
+
+        method: the owner of the options. task: of the method; None: from the parameters.
+        """
         refuse_keywords(options, method, OPTIONS)
         own = _for_task(task, params, options.get("truncate_prompt_tokens"))
         return self._pooled(prompts, own, options.get("use_tqdm", True), options.get("priority"))
@@ -204,12 +209,15 @@ class PoolingMethods:
     def _pooled(
         self, prompts: Prompts, params: Params, use_tqdm: Progress, priority: Sequence[int] | None = None
     ) -> list[WholeOutput]:
-        """The answers, in the order of the prompts. Raises RequestError for a text that the engine could not pool."""
+        """Return the answers, in the order of the prompts.
+
+        Raises RequestError for a text that the engine could not pool.
+        """
         outputs = self._pool(prompts, params, use_tqdm, priority)
         return [whole_answer(output, self._tokenizer) for output in outputs]
 
     def _prompted(self, prompts: Prompts, name: str | None) -> list[PromptInput]:
-        """Prompts with the named text in front. Raises RequestError where that cannot be."""
+        """Return prompts preceded by the named prompt. Raises RequestError if that is impossible."""
         batch = as_batch(prompts)
         config = self._pooling_config
         front = config.prompt(name)
@@ -231,13 +239,13 @@ class PoolingMethods:
 
 
 def _in_parts(given: Params) -> bool:
-    """Whether vectors of parts of a text are asked for."""
+    """Whether vectors of parts of a text are requested."""
     entries = [given] if isinstance(given, PoolingParams) else given or []
     return any(isinstance(params, PoolingParams) and params.late_chunking_params is not None for params in entries)
 
 
 def _for_task(task: PoolingTask | None, given: Params, truncate: int | None) -> PoolingParams | list[PoolingParams]:
-    """The parameters with the task of a method. Raises RequestError when they are for another one."""
+    """Return the parameters with the task of a method. Raises RequestError if they are for another one."""
     if given is not None and not isinstance(given, PoolingParams):
         if isinstance(given, str) or not isinstance(given, Sequence):
             raise _no_params(given)
@@ -262,7 +270,7 @@ def _no_params(given: object) -> RequestError:
 
 
 def _score(left: WholeOutput, right: WholeOutput) -> ScoringRequestOutput:
-    """The cosine of two vectors."""
+    """Return the cosine of two vectors."""
     return ScoringRequestOutput(
         right.request_id,
         ScoringOutput(cosine(left.outputs.data, right.outputs.data)),
@@ -272,7 +280,7 @@ def _score(left: WholeOutput, right: WholeOutput) -> ScoringRequestOutput:
 
 
 def _text(name: str, given: PromptInput) -> str:
-    """A side of a pair. Raises RequestError for anything but text."""
+    """Return a side of a pair. Raises RequestError for anything but text."""
     text = given.get("prompt") if isinstance(given, Mapping) else given
     if not isinstance(text, str):
         raise RequestError(f"{name} holds a {type(given).__name__}; a model that reads pairs takes texts.", param=name)

@@ -1,4 +1,4 @@
-"""Classes of logits processors that a program passes, by the path under which a worker finds them.
+"""Import paths of logits processors that a program passes as classes, so that a worker can import them.
 
 Owns: `with_paths`. Never does: import or call one. Called by: `LLMEngine` and `AsyncLLM`, with their engine arguments.
 """
@@ -15,10 +15,10 @@ MAIN = "__main__"
 
 
 def with_paths(arguments: Mapping[str, Any], *, same_process: bool) -> dict[str, Any]:
-    """Engine arguments, with each class of `logits_processors` as `module:Class`.
+    """Return engine arguments, with each class of `logits_processors` as `module:Class`.
 
     same_process: whether the worker runs in this process, where the program's own module is imported under its name.
-    Raises ConfigError for a class that cannot be found by its path.
+    Raises ConfigError for a class that cannot be imported by its path.
     """
     given = arguments.get(ARGUMENT)
     if not isinstance(given, list | tuple):
@@ -37,7 +37,7 @@ def with_paths(arguments: Mapping[str, Any], *, same_process: bool) -> dict[str,
 
 
 def _problem(entry: Any, *, same_process: bool) -> str:
-    """Why a worker would not find an entry; empty where it would."""
+    """Return why a worker could not import an entry; empty if it could."""
     if isinstance(entry, str):
         return ""
     if not isinstance(entry, type):

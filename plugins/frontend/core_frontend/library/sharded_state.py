@@ -1,7 +1,7 @@
-"""A model's tensors saved from a script written for vLLM, for `load_format="sharded_state"`.
+"""Saving of a model's tensors from a script written for vLLM, for `load_format="sharded_state"`.
 
-Owns: vLLM's names for that. Never does: write a tensor (`core_runtime.models.saving` does). Called by: such scripts, through
-`core_compat.aliases` and `LLMEngine.engine_core`.
+Owns: vLLM's names for that. Never does: write a tensor (`core_runtime.models.saving` does). Called by: such scripts,
+through `core_compat.aliases` and `LLMEngine.engine_core`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from core_runtime.models.saving import MAX_PART_BYTES, save_sharded
 
 
 class ShardedStateLoader:
-    """Names of the files of a sharded state; one rank has all of them."""
+    """The names of the files of a sharded state; one rank has all of them."""
 
     DEFAULT_PATTERN = shards.DEFAULT
     TP_ONLY_PATTERN = shards.DEFAULT
@@ -23,13 +23,16 @@ class ShardedStateLoader:
 
 
 class EngineCore:
-    """What such scripts call of `llm_engine.engine_core`. open_checkpoint: the model's, with its weights of now."""
+    """The part of `llm_engine.engine_core` that such scripts call.
+
+    open_checkpoint: opens the model with its current weights.
+    """
 
     def __init__(self, open_checkpoint: Callable[[], Checkpoint]) -> None:
         self._open_checkpoint = open_checkpoint
 
     def save_sharded_state(self, path: str, pattern: str | None = None, max_size: int | None = None) -> None:
-        """Write the tensors, as they are in the checkpoint, with configuration and tokenizer.
+        """Write the tensors, in the form that they have in the checkpoint, with configuration and tokenizer.
 
         path: a directory that is new or empty. pattern: names of the files. max_size: bytes of tensors in one of them.
         Raises UserError, CheckpointError.

@@ -1,7 +1,7 @@
-"""Tensors in shared memory, as an engine takes new weights from them.
+"""Tensors in shared memory, from which an engine reads new weights.
 
-Owns: `SharedTensors`: the memory, and what is told of it. Never does: know an engine. Called by: trainers, and whoever updates
-weights from Python.
+Owns: `SharedTensors`: the memory, and its description. Never does: know an engine. Called by: trainers, and programs
+that update weights from Python.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ ALIGNMENT = 64
 
 
 class SharedTensors:
-    """Copies of tensors, by name, in POSIX shared memory; it is gone after the `with` block. The engine copies what it takes.
+    """Copies of tensors, by name, in POSIX shared memory; removed at the end of the `with` block. The engine copies
+    what it reads.
 
-    name: of the memory. tensors: what lies there. Raises RequestError for anything but tensors.
+    name: of the memory. tensors: its layout. Raises RequestError for anything but tensors.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
@@ -59,7 +60,7 @@ class SharedTensors:
             memory[place.offset : place.offset + tensor.nbytes].copy_(raw)
 
     def update(self, weight_version: str | None = None) -> WeightUpdate:
-        """What `update_weights` takes. weight_version: None: the number of the update."""
+        """Return the argument of `update_weights`. weight_version: None: the number of the update."""
         return WeightUpdate(shared_memory=self.name, tensors=self.tensors, weight_version=weight_version)
 
     def close(self) -> None:

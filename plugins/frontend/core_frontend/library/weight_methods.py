@@ -1,7 +1,7 @@
-"""Sleep and new weights of an engine in this process, under vLLM's names.
+"""Sleep and weight updates of an engine in this process, under vLLM's names.
 
-Owns: `WeightMethods`, which `LLMEngine` and `LLM` have, and what they take for an update. Never does: touch a weight.
-Called by: users.
+Owns: `WeightMethods`, which `LLMEngine` and `LLM` have, and the accepted forms of an update. Never does: touch a
+weight. Called by: users.
 """
 
 from __future__ import annotations
@@ -24,59 +24,62 @@ class WeightMethods:
     """Methods of an engine whose caller drives the steps."""
 
     def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
-        """Give the memory of weights and cache back until `wake_up`. Needs `enable_sleep_mode=True`.
+        """Release the memory of weights and cache until `wake_up`. Needs `enable_sleep_mode=True`.
 
-        level: 1 keeps the prepared weights in a file, 2 reads them from the checkpoint again.
-        mode: what becomes of unfinished requests: `abort` ends them, `keep` has them go on later; `wait` is refused, since
-              nobody but the caller can compute them.
+        level: 1 stores the prepared weights in a file, 2 reads them from the checkpoint again.
+        mode: for unfinished requests: `abort` ends them, `keep` continues them later; `wait` is refused, since only the
+            caller can compute them.
         Raises UtilityError.
         """
         self._call("sleep", level=level, mode=mode)
 
     def wake_up(self, tags: str | Sequence[str] | None = None) -> None:
-        """Bring memory back. tags: which, `weights` or `kv_cache`; None: all of it. Raises UtilityError."""
+        """Restore memory. tags: which part, `weights` or `kv_cache`; None: all of it. Raises UtilityError."""
         self._call("wake_up", tags=tags_of(tags))
 
     def is_sleeping(self) -> bool:
-        """Whether some of the memory is not there."""
+        """Whether some of the memory is released."""
         return bool(self._call("lifecycle")["is_sleeping"])
 
     @property
     def weight_version(self) -> str:
-        """Of the weights in use; empty for those of the checkpoint."""
+        """Return the version of the current weights; empty for those of the checkpoint."""
         return str(self._call("lifecycle")["weight_version"])
 
     def init_weight_transfer_engine(self, request: Any = None) -> None:
-        """Nothing is to be prepared: checkpoints and shared memory are there or not.
+        """Do nothing: checkpoints and shared memory need no preparation.
 
         request: as in vLLM, an object or mapping with `init_info`, which must be empty.
         """
         check_init(request)
 
     def update_weights(self, request: Any = None, *, mode: PauseMode = "keep", **fields: Any) -> str:
-        """Replace some or all weights; returns the version of those in use. After `start_weight_update` they are gathered.
+        """Replace some or all weights; return the new version. After `start_weight_update` updates are only collected.
 
         request: a `WeightUpdate`, a mapping of its fields, or, as in vLLM, either of them under `update_info`.
-        mode: as of `sleep`, for unfinished requests; those that go on do so with the new weights.
+        mode: as in `sleep`, for unfinished requests; continued ones use the new weights.
         fields: of `WeightUpdate`, in place of `request`: `path`, `names`, `shared_memory`, `tensors`, `weight_version`,
-                `frees_first`.
-        Raises RequestError or UtilityError when something does not fit; then nothing has changed.
+            `frees_first`.
+        Raises RequestError or UtilityError if something does not fit; then nothing has changed.
         """
         update = as_update(request, fields)
         given = {name: value for name, value in msgspec.to_builtins(update).items() if value is not None}
         return str(self._call("update_weights", update=given, mode=mode)["weight_version"])
 
     def start_weight_update(self, is_checkpoint_format: bool = True) -> None:
-        """Gather updates until `finish_weight_update`. is_checkpoint_format: must be true, tensors are as in a checkpoint."""
+        """Collect updates until `finish_weight_update`.
+
+        is_checkpoint_format: must be true: tensors are as in a checkpoint.
+        """
         check_format(is_checkpoint_format)
         self._call("start_weight_update")
 
     def finish_weight_update(self, weight_version: str | None = None, *, mode: PauseMode = "keep") -> str:
-        """Apply what was gathered; returns the version of the weights in use."""
+        """Apply the collected updates; return the version of the weights."""
         return str(self._call("finish_weight_update", weight_version=weight_version, mode=mode)["weight_version"])
 
     def reload_weights(self) -> str:
-        """Read the weights again, as their files are now; returns their version."""
+        """Read the weights again from their files; return their version."""
         return str(self._call("reload_weights")["weight_version"])
 
     def _call(self, method: str, **arguments: Any) -> dict[str, Any]:
@@ -88,7 +91,7 @@ class WeightMethods:
 
 
 def as_update(request: Any, fields: Mapping[str, Any]) -> WeightUpdate:
-    """What the caller means. Raises RequestError."""
+    """Return the caller's update as a `WeightUpdate`. Raises RequestError."""
     if request is not None and fields:
         raise RequestError("update_weights takes either a request or its fields, not both.", param="request")
     given = dict(fields) if request is None else _inner(request, "update_info")
@@ -101,7 +104,7 @@ def as_update(request: Any, fields: Mapping[str, Any]) -> WeightUpdate:
 
 
 def check_init(request: Any) -> None:
-    """Raises RequestError for settings of a transfer, of which there are none."""
+    """Raise RequestError for settings of a transfer, of which there are none."""
     info = None if request is None else _inner(request, "init_info")
     if info:
         raise RequestError(
@@ -111,7 +114,7 @@ def check_init(request: Any) -> None:
 
 
 def check_format(is_checkpoint_format: bool) -> None:
-    """Raises RequestError for tensors in the layout of kernels."""
+    """Raise RequestError for tensors in the layout of kernels."""
     if not is_checkpoint_format:
         raise RequestError(
             "is_checkpoint_format is false; expected true: tensors are taken as a checkpoint has them.",
@@ -120,7 +123,7 @@ def check_format(is_checkpoint_format: bool) -> None:
 
 
 def _inner(request: Any, field: str) -> Any:
-    """What lies under `field`, where there is such; the request itself otherwise."""
+    """Return the content of `field`, if there is such a field; else the request itself."""
     if isinstance(request, Mapping):
         return request.get(field, request)
     return getattr(request, field, request)

@@ -1,10 +1,11 @@
-"""The state canary: an engine proves that it computes what it computed before, ahead of its first request.
+"""The state canary: before its first request, an engine proves that it computes the same as before.
 
-Owns: the record of a model on disk, the probe, and the comparison of both and of the state's checksums with it. Never does:
-compute a checksum (the executor's state does), mend anything. Called by: its observer, at the start and in idle time.
+Owns: the record of a model on disk, the probe, and the comparison of both and of the state's checksums with it. Never
+does: compute a checksum (the executor's state does), repair anything. Called by: its observer, at the start and in idle
+time.
 
-The first engine of a model, configuration and version writes the record; all later ones must agree with it, those that take
-over after a death too. See docs/canary.md for what this finds and what it cannot find.
+The first engine of a model, configuration and version writes the record. All later ones must agree with it, including
+those that take over after a death. See docs/canary.md for what this detects and what it cannot detect.
 """
 
 from __future__ import annotations
@@ -32,53 +33,58 @@ logger = logging.getLogger(__name__)
 
 FORMAT = 1
 START_BYTES = 500_000_000
-"""State of up to this size is compared before the first request, which takes about 0.1 s; more of it in idle time."""
+"""Maximum size in bytes of a state that is compared before the first request, which takes about 0.1 s; a larger one is
+compared in idle time.
+"""
 IDLE_S = 0.004
-"""How long one turn in idle time takes; a message waits as long."""
+"""Seconds of one turn in idle time; a message waits as long."""
 PROMPT_TOKENS = 8
 NEW_TOKENS = 7
-"""Together less than a block of 16 tokens, so that the probe leaves nothing in the prefix cache."""
+"""Tokens of the probe's answer.
+
+With its prompt they are less than a block of 16 tokens, so the probe leaves nothing in the prefix cache.
+"""
 MAX_RECORD = 64 << 20
-"""Bytes of a record; more are not read."""
+"""Maximum size of a record in bytes; a larger one is not read."""
 MOST_NAMED = 3
 
 
 class StateError(CoreError):
-    """What the engine computes with, or computes, is not what was recorded."""
+    """The engine's state, or its results, differ from the record."""
 
 
 class State(Protocol):
-    """What every step reads, in parts with names."""
+    """The data that every step reads, in named parts."""
 
     @property
     def names(self) -> list[str]:
-        """Of the parts."""
+        """Return the names of the parts."""
         ...
 
     @property
     def nbytes(self) -> int:
-        """Of all parts."""
+        """Return the size of all parts in bytes."""
         ...
 
     def checksum(self, name: str) -> Iterator[str | None]:
-        """Of one part: None after each piece of work, the checksum at the end."""
+        """Compute the checksum of one part: yield None after each piece of work, and the checksum at the end."""
         ...
 
 
 @runtime_checkable
 class HasState(Protocol):
-    """An executor that shows its state. state: None when it was not asked to."""
+    """An executor that exposes its state. state: None if that is not enabled."""
 
     state: State | None
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True):
-    """What one model did and was, as JSON.
+    """The results and checksums of one model, as JSON.
 
     format: of the file.
     numerics: what results depend on, for people.
     tokens: of the probe.
-    logprobs: of these, as hexadecimal floats, since every bit counts; of a model for pooling, the bytes of its vector.
+    logprobs: of these, as hexadecimal floats, since every bit counts; for a pooling model, the bytes of its vector.
     checksums: by part; empty until all parts were seen once.
     """
 
@@ -90,7 +96,7 @@ class Record(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Canary:
-    """One engine's comparison with the record of `path`. state: None where the executor shows none."""
+    """One engine's comparison with the record of `path`. state: None if the executor exposes none."""
 
     def __init__(self, path: Path, numerics: str, state: State | None) -> None:
         self._path = path
@@ -103,7 +109,7 @@ class Canary:
 
     @classmethod
     def open(cls, config: EngineConfig, executor: Executor) -> Canary | None:
-        """The canary that is asked for. Raises UserError for a directory that cannot be used."""
+        """Return the configured canary, or None. Raises UserError for a directory that cannot be used."""
         if config.state_canary is None:
             return None
         directory = Path(config.state_canary)
@@ -118,7 +124,7 @@ class Canary:
             ) from error
 
     def check(self, compute: Callable[[EngineRequest], list[EngineOutput]], config: EngineConfig) -> None:
-        """Compare what is to be compared before the first request. compute: runs a request to its end.
+        """Run the comparisons that come before the first request. compute: runs a request to its end.
 
         Raises StateError.
         """
@@ -127,7 +133,7 @@ class Canary:
                 pass
             self._is_pending = False
         if self._record is not None and not self._is_pending:
-            self._compare_checksums(self._record)  # first: it can name what is damaged
+            self._compare_checksums(self._record)  # first, because it can name the damaged part
         found = self._probed(compute(_request(config)))
         if self._record is None:
             found.checksums = {} if self._is_pending else self._checksums
@@ -138,11 +144,11 @@ class Canary:
 
     @property
     def is_pending(self) -> bool:
-        """Whether parts of the state were not compared yet."""
+        """Whether parts of the state have not been compared yet."""
         return self._is_pending
 
     def go_on(self) -> None:
-        """Compare a little more. Raises StateError when the last part is done and one of them is wrong."""
+        """Compare a little more. Raises StateError once the last part is done, if one of them differs."""
         end = time.monotonic() + IDLE_S
         for _ in self._work:
             if time.monotonic() >= end:
@@ -161,7 +167,7 @@ class Canary:
                 yield
 
     def _compare_checksums(self, record: Record) -> None:
-        """With those of the record, which gets them where it has none."""
+        """Compare the checksums with those of the record; add them if it has none."""
         found = self._checksums
         known = record.checksums
         if not known:
@@ -174,7 +180,7 @@ class Canary:
             raise StateError(self._sentence(f"{len(wrong)} of {len(known)} parts of the weights differ ({shown})"))
 
     def _probed(self, outputs: list[EngineOutput]) -> Record:
-        """What the probe gave, without checksums."""
+        """Return the probe's results as a record, without checksums."""
         found = Record(FORMAT, self._numerics, [], [])
         for output in outputs:
             if output.finish_reason == "error":
@@ -211,7 +217,7 @@ class Canary:
         return record
 
     def _write(self, record: Record) -> None:
-        """Put the record in its place as a whole. A full disk costs the comparison at the next start, nothing else."""
+        """Write the record atomically. A full disk costs the comparison at the next start, nothing else."""
         temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -226,7 +232,7 @@ class Canary:
 
 
 def _key(config: EngineConfig, numerics: str) -> str:
-    """Names everything besides memory and processor that the record depends on."""
+    """Return a name for everything besides memory and processor that the record depends on."""
     tables = [config.model.max_model_len, config.scheduler.num_speculative_tokens]
     told = [config.model.logprobs_mode, *config.plugins.logits_processors]
     parts = [FORMAT, __version__, fingerprint(config, numerics), *tables, *told]
@@ -234,7 +240,7 @@ def _key(config: EngineConfig, numerics: str) -> str:
 
 
 def _request(config: EngineConfig) -> EngineRequest:
-    """The probe: tokens all over the vocabulary, and the most likely ones that follow."""
+    """Return the probe: tokens from all over the vocabulary, continued greedily."""
     length = min(PROMPT_TOKENS, config.model.max_model_len - 1)
     vocabulary = max(config.model.vocab_size, 1)
     prompt = [(index * 2654435761 + 12345) % vocabulary for index in range(length)]

@@ -1,6 +1,6 @@
-"""The state canary as a part of an engine.
+"""The state canary as an observer of an engine.
 
-Owns: `CanaryObserver`: when the canary compares what. Never does: compare (`core_observers.engine.canary` does).
+Owns: `CanaryObserver`: when the canary compares which part. Never does: compare (`core_observers.engine.canary` does).
 Called by: the engine core.
 """
 
@@ -13,24 +13,27 @@ from core_observers.engine.canary import Canary
 
 
 class CanaryObserver(EngineObserver):
-    """Compares before the first request, and the rest in idle time."""
+    """The observer that compares before the first request, and the rest in idle time."""
 
-    order = 10  # its probe must be computed before the lifecycle puts the engine back to sleep
+    order = 10  # the probe must be computed before the lifecycle observer puts the engine back to sleep
 
     _engine: Engine
     _canary: Canary | None = None
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
-        """The canary, where `--state-canary` asks for it."""
+        """Return the canary, if `--state-canary` is given."""
         return None if start.config.state_canary is None else cls()
 
     def attach(self, engine: Engine) -> None:
-        """Remember which engine computes the probe."""
+        """Store the engine that computes the probe."""
         self._engine = engine
 
     def before_first(self) -> None:
-        """Compare. Raises StateError, UserError for a directory that cannot be used."""
+        """Run the comparisons before the first request.
+
+        Raises StateError, UserError for a directory that cannot be used.
+        """
         engine = self._engine
         self._canary = Canary.open(engine.config, engine.executor)
         if self._canary is not None:

@@ -1,4 +1,4 @@
-"""Counts steps by their size.
+"""The count of steps by their size.
 
 Owns: `StepCounts`, an observer of the engine. Never does: export them. Called by: the engine core.
 """
@@ -15,22 +15,22 @@ from core_observers.step_sizes import STEP_BOUNDS
 
 
 class StepCounts(EngineObserver):
-    """row: see `core_observers.step_sizes`."""
+    """The histogram of one engine's steps. row: see `core_observers.step_sizes`."""
 
     def __init__(self) -> None:
         self.row = [0] * (len(STEP_BOUNDS) + 2)
 
     @classmethod
     def open(cls, start: EngineStart) -> Self:
-        """The counts, which every engine has."""
+        """Return the counter, which every engine has."""
         return cls()
 
     def report(self, stats: SchedulerStats) -> None:
-        """Add the row, as a copy."""
+        """Put a copy of the row into the statistics."""
         stats.step_sizes = list(self.row)
 
     def finished(self, step: Step) -> None:
-        """Count one step."""
+        """Count one step in the bucket of its size."""
         num_tokens = step.plan.total_num_tokens
         bucket = bisect_left(STEP_BOUNDS, num_tokens)
         self.row[bucket] += 1

@@ -1,4 +1,4 @@
-"""A line of log for each step.
+"""A log line for each step.
 
 Owns: `StepLog`, an observer of the engine. Never does: count anything for others. Called by: the engine core.
 """
@@ -16,22 +16,22 @@ logger = logging.getLogger(__name__)
 
 
 class StepLog(EngineObserver):
-    """Steps that were submitted and have no result yet."""
+    """The log of steps, with the start times of those that were submitted and have no result yet."""
 
     def __init__(self) -> None:
         self._begun: dict[int, float] = {}
 
     @classmethod
     def open(cls, start: EngineStart) -> Self | None:
-        """The log of steps, where `--log-steps` asks for it."""
+        """Return the log of steps, if `--log-steps` is given."""
         return cls() if start.config.log_steps else None
 
     def submitted(self, step: Step) -> None:
-        """Note when a step is handed to the executor."""
+        """Note the time at which a step is handed to the executor."""
         self._begun[step.number] = time.perf_counter()
 
     def finished(self, step: Step) -> None:
-        """Log a step that has its result, and forget the failed ones before it."""
+        """Log a step that has its result, and drop the failed ones before it."""
         begin = self._begun.get(step.number, time.perf_counter())
         elapsed_ms = 1000.0 * (time.perf_counter() - begin)
         num_prompt_tokens = sum(chunk.num_tokens for chunk in step.chunks)
