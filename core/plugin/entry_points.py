@@ -52,8 +52,8 @@ def target_of(group: str, name: str, usual: str) -> str:
 
     usual: distribution whose entry point is preferred to one of that name elsewhere.
     """
-    for found in (offers(group, usual), offers(group)):
-        for offer in found:
+    for named_alone in ((usual,), ()):
+        for offer in offers(group, *named_alone):
             if offer.name == name:
                 return offer.target
     return ""

@@ -88,5 +88,13 @@ def test_an_ordinary_installation(beside, tmp_path):
 def skipped(folder, names):
     """What of the repository is no source of a distribution."""
     if folder == str(ROOT):
-        return set(names) - {"core", "plugins", "core_engine.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in"}
+        return set(names) - {
+            "core",
+            "plugins",
+            "core_engine.py",
+            "pyproject.toml",
+            "README.md",
+            "LICENSE",
+            "MANIFEST.in",
+        }
     return {name for name in names if name in ("__pycache__", "build") or name.endswith(".so")}

@@ -179,7 +179,9 @@ def test_the_tests_have_every_instruction_set(native):
     prefix = {"x86_64": ("avx", "generic"), "aarch64": ("neon", "generic")}.get(platform.machine(), "generic")
     sets = {path.stem.removeprefix("kernels_") for path in (ROOT / NATIVE).glob("kernels_*.cpp")}
     expected = {name for name in sets if name.startswith(prefix)}
-    assert set(native.compiled_isas()) == expected, "CORE_NATIVE=all .venv/bin/python plugins/platforms/setup.py build_ext --inplace"
+    assert set(native.compiled_isas()) == expected, (
+        "CORE_NATIVE=all .venv/bin/python plugins/platforms/setup.py build_ext --inplace"
+    )
 
 
 def test_every_source_has_its_object_file(native):

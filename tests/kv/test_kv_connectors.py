@@ -7,9 +7,9 @@ import pytest
 
 from core.api.kv_load import KVLoad
 from core.api.specs import KVGroup
+from core.kv.connector import KVConnector
 from core.kv.connectors import MAX_LOAD_S, KVConnectors
 from core.kv.sequence import KVSequence
-from core_runtime.contracts import KVConnector
 from tests.kv.tier_fakes import FIRST, OTHER, PAGE_BYTES, Engine, look_up
 
 

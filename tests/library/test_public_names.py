@@ -51,7 +51,7 @@ def test_a_name_is_found_in_whichever_distribution_offers_it(
 def test_a_name_of_the_core_reads_no_metadata() -> None:
     program = (
         "import sys, core\n"
-        "core.SamplingParams, core.RequestOutput, core.PoolingParams, core.__version__\n"
+        "core.SamplingParams, core.StructuredOutputsParams, core.__version__\n"
         "print(sorted({'importlib_metadata', 'core.plugin', 'core_frontend.llm', 'torch'} & {*sys.modules}))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

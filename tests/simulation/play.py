@@ -23,6 +23,7 @@ from core.engine import scheduling
 from core.engine.loop import EngineLoop
 from core.engine.shared_file import STEPS_NBYTES
 from core.kv import connectors
+from core.kv.connector import KVConnector
 from core_apis import api_process, supervised_engine, supervisor
 from core_apis.journal import journal, segments
 from core_grammars import compiler
@@ -31,7 +32,6 @@ from core_kv_connectors.tiers import local, page_source
 from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
-from core_runtime.contracts import KVConnector
 from core_supervision import control, lasting, owned_engine, revival
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_child import SimApiChild, serve_requests

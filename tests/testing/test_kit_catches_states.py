@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core_kit.skeleton import TEMPLATES
+from tests.layout import ROOT
 from tests.testing.cheats import failing, plugin
 
-STATES = TEMPLATES.parents[2] / "plugins/attention/core_attention/torch_sdpa/states"
+STATES = ROOT / "plugins/attention/core_attention/torch_sdpa/states"
 
 
 def module_of(*names: str) -> str:

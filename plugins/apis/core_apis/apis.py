@@ -78,9 +78,8 @@ class OwnApi:
 
     def routes(self, server: ServerConfig, engine: EngineConfig) -> Sequence[Any]:
         """Return the routes, as in `Api`."""
-        from core_apis.api_routes import own_routes
-
         wanted = [name for name in self._routes if name not in WANTED or WANTED[name](server, engine)]
+        own_routes = importlib.import_module("core_apis.api_routes").own_routes
         return [own_routes(importlib.import_module(f"core_apis.routes.{name}")) for name in wanted]
 
 

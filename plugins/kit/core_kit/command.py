@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import sys
 from typing import Any, Final
 
 from core.api.errors import UserError
@@ -50,11 +51,14 @@ def refuses_unknown_words(subject: Subject) -> None:
 
 
 def _run(command: Any, word: str) -> Any:
-    """The exit code, also of a command that leaves as argparse does."""
+    """The exit code, also of a command that leaves as argparse does. Its standard input is empty."""
+    given, sys.stdin = sys.stdin, io.StringIO()
     try:
         return command.run([word])
     except SystemExit as error:
         return error.code or 0
+    finally:
+        sys.stdin = given
 
 
 CHECKS = (has_usages, prints_help, refuses_unknown_words)

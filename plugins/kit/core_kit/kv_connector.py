@@ -7,24 +7,20 @@ connector is. Called by: `core_kit.suite`.
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-from core.api.config import CacheConfig, EngineConfig, KVEventsConfig, ModelConfig, PluginChoices, SchedulerConfig
 from core.api.kv_load import KVLoad
 from core.api.kv_transfer import KVTransfers, Page, PrefixKey
+from core.kv.connector import KVConnector
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.kv.prefix_hit import PrefixHit
 from core.kv.sequence import KVSequence
-from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_kit.case import Failure, Subject
 from core_kit.kv_context import BLOCK_SIZE, PAGE_BYTES, config_of
-from core_runtime.contracts import KVConnector
 
 NUM_BLOCKS = 10
 OTHER_PRINT = "0b" * 16

@@ -1,7 +1,7 @@
 """The configuration and context with which the kit loads a KV connector.
 
-Owns: these, and the sizes of pages and blocks in the checks. Never does: check anything. Called by: the case of a plugin, and the
-checks of connectors.
+Owns: these, and the sizes of pages and blocks in the checks. Never does: check anything. Called by: the case of a
+plugin, and the checks of connectors.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from core.api.decoding import UNREADABLE
+from core.api.errors import RequestError
 from core_apis.protocol.responses import Reference
 from core_apis.responses.conversation import Item
 from core_apis.responses.items import REFERENCE, KeptItem
@@ -67,7 +68,10 @@ def packed(history: bytes | None, known: Mapping[str, KeptItem], body: Buffer) -
 
 
 def unpacked(data: Buffer) -> tuple[KeptItems, memoryview]:
-    """Return the items and the body."""
+    """Return the items and the body. Raises RequestError for bytes that `packed` did not make."""
     whole = memoryview(data)
     start = LENGTH_BYTES + int.from_bytes(whole[:LENGTH_BYTES], "little")
-    return _decode_kept(whole[LENGTH_BYTES:start]), whole[start:]
+    try:
+        return _decode_kept(whole[LENGTH_BYTES:start]), whole[start:]
+    except UNREADABLE as error:
+        raise RequestError(f"The body does not begin with its kept items ({error}).") from error

@@ -15,9 +15,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import core
 from core.api.errors import UserError
 from core.args.show import Section, show
-import core
 from core.commands.tables import print_json
 from core.commands.words import take_help, take_switch
 from core.version import __version__

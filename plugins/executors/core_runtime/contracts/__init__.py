@@ -9,7 +9,6 @@ An optional part of a contract is a small Protocol of its own (`HasExperts`, `Re
 described or does without; the engine looks once, while a model is built.
 """
 
-from core.kv.connector import BlockCache, KVConnector
 from core_formats.contract import ResponseFormats
 from core_grammars.contract import ForcesTokens, GrammarBackend, GrammarVocabulary, Matcher
 from core_runtime.contracts.attention import (
@@ -101,7 +100,6 @@ __all__ = [
     "BatchChanges",
     "BatchView",
     "BeginsSteps",
-    "BlockCache",
     "CapturedCalls",
     "Captures",
     "CapturesSizes",
@@ -136,7 +134,6 @@ __all__ = [
     "HeadTurn",
     "HeadsKernel",
     "HearsResults",
-    "KVConnector",
     "Kernels",
     "KnowsRequests",
     "LatentBackend",

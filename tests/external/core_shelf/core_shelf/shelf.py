@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from core_runtime.contracts import KVConnector
+from core.kv.connector import KVConnector
 
 
 class Shelf(KVConnector):

@@ -1,7 +1,6 @@
 """A device of reference operations."""
 
 import torch
-
 from core.layers.kernels import KernelSet
 
 

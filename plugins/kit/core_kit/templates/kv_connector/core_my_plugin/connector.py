@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from core.api.config import EngineConfig
 from core.api.kv_transfer import Page, PrefixKey
-from core_runtime.contracts import KVConnector
+from core.kv.connector import KVConnector
 
 Name = tuple[str, int, PrefixKey]
 """Fingerprint of the weights, group and key: a page with another one of these is another page."""
