@@ -53,7 +53,7 @@ class KernelRows(NamedTuple):
 
 
 class SampleRows:
-    """At most N sampling rows of one step, at addresses that never change. The persistent batch owns them.
+    """At most N sampling rows of one step, at addresses that never change. The batch and each draft pass own one.
 
     out: int64 [N], memory for the tokens.
 
