@@ -1,12 +1,12 @@
-"""The contracts: what the object returned by `core_load` must offer, one kind a file; a plugin imports them from here.
+"""The contracts: interfaces of the objects that `core_load` returns, one kind per file; plugins import them from here.
 
-Owns: nothing but the names. Called by: plugins, executor, models and config.
+Owns: only the names. Called by: plugins, executor, models and config.
 
 T tokens, B sequences, Hq/Hkv query and key-value heads, D head size, N outputs, K inputs. Tensors between layers have the
-platform's activation dtype; outputs are given by the caller; a kernel never allocates what it returns.
+platform's activation dtype. The caller provides the outputs; a kernel never allocates its result.
 
-An optional part of a contract is a small Protocol of its own (`HasExperts`, `Recordable`, ...). An object either has it as
-described or does without; the engine looks once, while a model is built.
+An optional part of a contract is a small Protocol of its own (`HasExperts`, `Recordable`, ...). An object implements it
+completely or not at all; the engine checks once, while a model is built.
 """
 
 from core_formats.contract import ResponseFormats

@@ -1,6 +1,6 @@
-"""What compiles kernels ahead of their first launch.
+"""Contract of ahead-of-time compilation of kernels, before their first launch.
 
-Owns: the types that are exchanged. Never does: import torch at run time.
+Owns: the types of its calls. Never does: import torch at run time.
 Called by: providers of kernels (the capability `ahead` names a `BuildAhead` as MODULE:NAME), `core kernels build`.
 """
 
@@ -11,13 +11,13 @@ from typing import NamedTuple, Protocol
 
 
 class CompiledAhead(NamedTuple):
-    """What became of one kernel.
+    """The outcome for one kernel.
 
-    name: of the kernel and its configuration.
-    chip: for which, such as `sm_90`.
-    seconds: that it took.
+    name: name of the kernel and its configuration.
+    chip: target, such as `sm_90`.
+    seconds: compilation time.
     was_there: whether it had been compiled before.
-    error: why it was not compiled; empty otherwise.
+    error: why it was not compiled; empty if it was.
     """
 
     name: str
@@ -28,21 +28,22 @@ class CompiledAhead(NamedTuple):
 
 
 Say = Callable[[CompiledAhead, int, int], None]
-"""Is told of each kernel: what became of it, how many are done, how many there are."""
+"""Callback after each kernel, with its outcome, the number of finished kernels and their total."""
 
 
 Run = Callable[[str], None]
-"""Builds a model for a chip, such as `sm_90`, and runs every kind of step. The chip need not be there: tensors are those of
-torch's device `meta`, which have no memory."""
+"""Callback that builds a model for a chip, such as `sm_90`, and runs every kind of step. The chip need not be present:
+tensors are on torch's device `meta`, without memory.
+"""
 
 
 class BuildAhead(Protocol):
-    """Compiles kernels of a provider for some chips, to where launches find them."""
+    """Compiles a provider's kernels for some chips, to the place where launches look for them."""
 
     def __call__(self, chips: Sequence[str], jobs: int, say: Say, run: Run | None = None) -> list[CompiledAhead]:
-        """Compile for chips that are named as a device's profile is, with as many processes.
+        """Compile for chips, which are named like device profiles, in `jobs` processes.
 
-        run: compile what it calls, once a chip; None: what most models call.
+        run: runs the steps whose kernels are compiled, once per chip; None: compile the kernels of most models.
         Raises UserError for a chip that cannot be compiled for.
         """
         ...

@@ -1,4 +1,4 @@
-"""The contracts of attention: what a step shows to a backend, and the backends of each kind of layer.
+"""The contracts of attention: a backend's view of a step, and the backends of each kind of layer.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -18,31 +18,31 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class BatchView:
-    """One step's sequences, for attention. All tensors live on the device; lists are the same values on the host.
+    """One step's sequences, as attention sees them. All tensors are on the device; lists are the same values on the host.
 
-    cu_seqlens_q: int32 [B+1], where each sequence's rows begin.
-    seq_lens: int32 [B], tokens with KV after this step.
+    cu_seqlens_q: int32 [B+1], start of each sequence's rows.
+    seq_lens: int32 [B], tokens with keys and values after this step.
     block_table: int32 [B, M], entries past a sequence's blocks are 0.
     slot_mapping: int64 [T], block * block_size + offset.
     positions: int64 [T].
 
-    **Padding.** A step may have more rows and sequences than it needs, behind its own ones, for backends with the
-    capability `padding`:
+    **Padding.** For backends with the capability `padding`, a step may have more rows and sequences than it needs, after its
+    own ones:
 
-    - a padded sequence has `seq_lens` 0 and no rows (`cu_seqlens_q` repeats the number of live rows), also where each live
-      sequence has one row; what its row of the block table says means nothing, and no state of it is written;
-    - a padded row has the slot -1, which is not written, and belongs to no sequence; its q, k, v (or inputs) may hold
-      anything, NaN included, and so may its output, which nobody reads.
+    - a padded sequence has `seq_lens` 0 and no rows (`cu_seqlens_q` repeats the number of live rows), even if each live
+      sequence has one row; its row of the block table is meaningless, and no state of it is written;
+    - a padded row has the slot -1, which is not written, and belongs to no sequence; its q, k, v (or inputs) may contain
+      anything, NaN included, and so may its output, which is ignored.
 
-    **Trees.** The rows of a tree of drafts are sequences of one row each, with the block table of the sequence whose drafts
-    they are: a row sees its own position and those before, but the last keys may lie elsewhere than the table says. Only
-    backends with the capability `tree` (`MovesKeys`) are given such a step.
+    **Trees.** Each row of a draft tree is a sequence of one row, with the block table of the sequence that it drafts
+    for. A row sees its own position and earlier ones, but its last keys may be in other slots than the table says. Only
+    backends with the capability `tree` (`MovesKeys`) get such a step.
 
     tails: int32 [B, depth], slots (block * block_size + offset) of the keys at the last `depth` positions of each sequence,
-    the row's own key last; -1: where the block table says. None: all are there.
+    the row's own key last; -1: as in the block table. None: all are as in the table.
 
-    **Recorded for a fixed size** (`CapturesSizes`), a step is described by its tensors alone: its values change from one
-    replay to the next. The lists are then empty, and `max_query_len` and `max_seq_len` the most that can be.
+    **Recorded for a fixed size** (`CapturesSizes`), a step is described by its tensors alone, whose values change from one
+    replay to the next. The lists are then empty, and `max_query_len` and `max_seq_len` are upper limits.
     """
 
     num_tokens: int
@@ -62,11 +62,11 @@ class BatchView:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParams:
-    """What a layer brings to its attention beside its shape.
+    """Parameters of a layer's attention beyond its shape.
 
-    k_scale, v_scale: what an 8-bit cache without scales of its own holds, times these, is K and V.
-    sinks: float32 [Hq], one more logit in the softmax of each head (a learned one, as in gpt-oss), or None.
-    slopes: float32 [Hq], a score gets slope * (key position - query position) (ALiBi, Press et al. 2021), or None.
+    k_scale, v_scale: factors that turn the values of an 8-bit cache without scales of its own into K and V.
+    sinks: float32 [Hq], an additional learned logit in the softmax of each head (as in gpt-oss), or None.
+    slopes: float32 [Hq], adds slope * (key position - query position) to a score (ALiBi, Press et al. 2021), or None.
     """
 
     k_scale: float = 1.0
@@ -78,9 +78,9 @@ class AttentionParams:
 @runtime_checkable
 class AttentionBackend(Protocol):
     """Kind `attention`, layers of kind `full` and `sliding`: K and V are written first, then attention reads only the cache.
-    A block table may name blocks that another sequence of the same step writes: they share a prefix.
+    A block table may name blocks that another sequence of the same step writes, if they share a prefix.
 
-    One that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype is never given `params`. Optional part:
+    A backend that declares neither `sinks` nor `alibi` nor an 8-bit KV dtype never gets `params`. Optional parts:
     `RecordableBackend`, `MovesKeys`, `TurnsHeads`.
     """
 
@@ -88,17 +88,17 @@ class AttentionBackend(Protocol):
     numerics: str
 
     def kv_layout(self, spec: AttentionSpec, block_size: int, dtype: str) -> KVLayout:
-        """Bytes of one block of one layer."""
+        """Return the layout of one block of one layer, with its bytes."""
         ...
 
     def bind(
         self, spec: AttentionSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
     ) -> Any:
-        """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
+        """Bind a layer and return its handle. raw: the layer's cache, uint8 [num_blocks, block_bytes], zeroed."""
         ...
 
     def build(self, view: BatchView) -> Any:
-        """Once a step: metadata for `write` and `forward`, shared by all layers bound to this backend."""
+        """Build a step's metadata for `write` and `forward`, shared by all layers bound to this backend."""
         ...
 
     def write(self, handle: Any, k: Tensor, v: Tensor, metadata: Any) -> None:
@@ -106,17 +106,17 @@ class AttentionBackend(Protocol):
         ...
 
     def forward(self, handle: Any, q: Tensor, metadata: Any, out: Tensor) -> None:
-        """out[T, Hq, D] = causal attention of q [T, Hq, D] over the cache."""
+        """Compute out[T, Hq, D], causal attention of q [T, Hq, D] over the cache."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeadTurn:
-    """What happens to the queries and keys of a layer before it stores the keys: norms by head, then the rotary embedding.
+    """Operations on a layer's queries and keys before the keys are stored: norms by head, then the rotary embedding.
 
     cos, sin: float32 [positions, R/2], see `Kernels.rotary`; R may be less than D.
-    q_weight, k_weight: float32 [D], or [H, D] with a row for each head, see `Kernels.rms_norm_heads`; None: no norm.
-    eps: of the norms.
+    q_weight, k_weight: float32 [D], or [H, D] with one row per head, see `Kernels.rms_norm_heads`; None: no norm.
+    eps: epsilon of the norms.
     """
 
     cos: Tensor
@@ -128,10 +128,10 @@ class HeadTurn:
 
 @runtime_checkable
 class TurnsHeads(Protocol):
-    """A backend that norms and turns heads in the call that stores the keys. Optional part of an `AttentionBackend`.
+    """Optional part of an `AttentionBackend`: it norms and rotates heads in the call that stores the keys.
 
-    turns_as: the name of the kernel provider whose `rms_norm_heads` and `rotary` it computes. It is used where that provider
-        serves these operations; else they run by themselves, and `write` follows.
+    turns_as: name of the kernel provider whose `rms_norm_heads` and `rotary` it reproduces. It is used if that provider
+        serves these operations; otherwise they run by themselves, followed by `write`.
     """
 
     turns_as: str
@@ -139,16 +139,16 @@ class TurnsHeads(Protocol):
     def turn_and_write(
         self, handle: Any, q: Tensor, k: Tensor, v: Tensor, turn: HeadTurn, positions: Tensor, metadata: Any
     ) -> None:
-        """Norm and turn q [T, Hq, D] in place, and store k [T, Hkv, D], normed and turned, and v as `write` does.
+        """Norm and rotate q [T, Hq, D] in place; store k [T, Hkv, D], normed and rotated, and v as `write` does.
 
-        positions: int64 [T]. What k holds afterwards means nothing.
+        positions: int64 [T]. The contents of k afterwards are undefined.
         """
         ...
 
 
 @runtime_checkable
 class MovesKeys(Protocol):
-    """A backend with the capability `tree`: it obeys `BatchView.tails`, and moves what turned out to be the answer."""
+    """A backend with the capability `tree`: it follows `BatchView.tails`, and moves the keys of accepted drafts."""
 
     def move(self, handle: Any, sources: Tensor, targets: Tensor) -> None:
         """Copy K and V (or latents and keys) from slots to slots of one layer's cache, to the bit.
@@ -162,26 +162,26 @@ class MovesKeys(Protocol):
 class LatentBackend(Protocol):
     """Kind `attention`, layers of kind `latent` (one of the `layer_kinds` that the plugin declares).
 
-    R is the latent's rank, Dr the size of the rotated key. The core multiplies with both halves of the up-projection:
-    queries come, and outputs leave, in the latent's own space. An object may serve other kinds of layers as well; for
-    recording and `params` see `AttentionBackend` (`k_scale` serves the latent and the key alike).
+    R is the latent's rank, Dr the size of the rotated key. The core multiplies by both halves of the up-projection:
+    queries and outputs are in the latent's own space. An object may serve other kinds of layers as well; for
+    recording and `params` see `AttentionBackend` (`k_scale` applies to both the latent and the key).
     """
 
     name: str
     numerics: str
 
     def kv_layout(self, spec: LatentSpec, block_size: int, dtype: str) -> KVLayout:
-        """Bytes of one block of one layer."""
+        """Return the layout of one block of one layer, with its bytes."""
         ...
 
     def bind(
         self, spec: LatentSpec, block_size: int, dtype: str, raw: Tensor, params: AttentionParams | None = None
     ) -> Any:
-        """Once a layer: `raw` is the layer's cache, uint8 [num_blocks, block_bytes], zeroed. Returns the layer's handle."""
+        """Bind a layer and return its handle. raw: the layer's cache, uint8 [num_blocks, block_bytes], zeroed."""
         ...
 
     def build(self, view: BatchView) -> Any:
-        """Once a step: metadata for `write_latent` and `forward_latent`, shared by all layers bound to this backend."""
+        """Build a step's metadata for `write_latent` and `forward_latent`, shared by all layers bound to this backend."""
         ...
 
     def write_latent(self, handle: Any, c: Tensor, k_pe: Tensor, metadata: Any) -> None:
@@ -189,7 +189,7 @@ class LatentBackend(Protocol):
         ...
 
     def forward_latent(self, handle: Any, q_latent: Tensor, q_pe: Tensor, metadata: Any, out: Tensor) -> None:
-        """out[T, H, R] = softmax(scale * (q_latent · c + q_pe · k_pe)) · c, causal, over the cache.
+        """Compute out[T, H, R] = softmax(scale * (q_latent · c + q_pe · k_pe)) · c, causal, over the cache.
 
         q_latent [T, H, R], q_pe [T, H, Dr]. Rows and heads of every tensor may be strided, here and in `write_latent`.
         """
@@ -203,7 +203,7 @@ class StateBackend(Protocol):
     Its plugin declares the kind `state` among its `layer_kinds`, and its `state_ops`; the object may serve other kinds of
     layers as well. An update of a state cannot be repeated, so `forward_state` is called once for each token of a
     sequence, in order, one step after the other. Between steps the core may copy the bytes of a state to other blocks, or
-    put earlier ones back, so a backend keeps nothing of a sequence outside of them. Optional parts: `RecordableBackend`,
+    restore earlier ones, so a backend keeps nothing of a sequence outside of them. Optional parts: `RecordableBackend`,
     `HasExampleState`.
     """
 
@@ -211,38 +211,39 @@ class StateBackend(Protocol):
     numerics: str
 
     def state_layout(self, spec: StateSpec, dtype: str) -> int:
-        """Bytes of one sequence's state in one layer, at most `spec.state_bytes`."""
+        """Return the bytes of one sequence's state in one layer, at most `spec.state_bytes`."""
         ...
 
     def bind_state(self, spec: StateSpec, dtype: str, raw: Tensor, params: Mapping[str, Tensor]) -> Any:
-        """Once a layer. Returns the layer's handle.
+        """Bind a layer and return its handle.
 
-        raw: uint8 [num_blocks, block_bytes], zeroed. A state is the bytes, one after another, of as many blocks as hold
-        it: the first ones in its row of the block table, wherever they lie. params: by name, as `spec.params` says,
-        float32 on the device.
+        raw: uint8 [num_blocks, block_bytes], zeroed. A state occupies the first blocks in its row of the block table,
+            as many as it needs, in order; they need not be adjacent.
+        params: by name, as `spec.params` says, float32 on the device.
         """
         ...
 
     def build_state(self, view: BatchView) -> Any:
-        """Once a step: metadata for `forward_state`, shared by all layers of one KV group bound to this backend.
+        """Build a step's metadata for `forward_state`, shared by all layers of one KV group bound to this backend.
 
-        view.block_table: the blocks of each state. A sequence whose `seq_lens` is its query length begins in this step:
-        what its blocks hold is not its own. view.slot_mapping has no meaning.
+        view.block_table: blocks of each state. A sequence whose `seq_lens` is its query length begins in this step:
+        its blocks still contain other data. view.slot_mapping has no meaning.
         """
         ...
 
     def forward_state(self, handle: Any, inputs: Tensor, metadata: Any, out: Tensor) -> None:
-        """out [T, output_size] of inputs [T, input_size] and the states, which move on to each sequence's last token.
+        """Compute out [T, output_size] from inputs [T, input_size] and the states, advancing each to its sequence's
+        last token.
 
-        Rows of both may be strided.
+        The rows of both may be strided.
         """
         ...
 
 
 @runtime_checkable
 class HasExampleState(Protocol):
-    """A backend for ops that the core does not describe, which `core plugins check` has to try on something."""
+    """Optional part of a backend for ops that the core does not describe: an example for `core plugins check`."""
 
     def example_state(self, op: str) -> StateSpec:
-        """A small layer with the op."""
+        """Return a small layer with the op."""
         ...

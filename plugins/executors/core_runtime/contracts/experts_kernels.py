@@ -1,4 +1,4 @@
-"""Experts: their choice for each token, and the sum of what the chosen ones give.
+"""The contracts of experts: their choice for each token, and the sum of their outputs.
 
 Owns: the kernels of both, and the optional parts of providers that have them. Never does: import torch at run time.
 Called by: plugins (they implement these), models (they call these).
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class RouteKernel(Protocol):
-    """The choice of experts for each token."""
+    """Kernel that chooses the experts of each token."""
 
     def __call__(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-        """ids int64 [T, k] and weights float32 [T, k] from logits [T, E]; bias float32 [E] counts in the choice alone.
+        """Write ids int64 [T, k] and weights float32 [T, k] for logits [T, E]; bias float32 [E] affects the choice only.
 
-        The lowest id wins a tie; ids are valid and different whatever the logits are.
+        The lowest id wins a tie; ids are valid and distinct for any logits, NaN included.
         """
         ...
 
@@ -36,7 +36,7 @@ class HasRoute(Protocol):
 
     @property
     def route(self) -> RouteKernel:
-        """The choice of experts."""
+        """The kernel that chooses experts."""
         ...
 
 
@@ -49,10 +49,10 @@ class ExpertsKernel(Protocol):
     nbytes: int
 
     def __call__(self, x: Tensor, ids: Tensor, weights: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`.
+        """Compute out[T, H] = Σ_j weights[t, j] · expert ids[t, j] of x [T, H], or += with `accumulate`.
 
-        The sum goes by the experts' ids, not by j: see `core_runtime.layers.experts.combine`. ids int64 [T, k], weights float32
-        [T, k]. No token is dropped for capacity.
+        The sum is in the order of expert ids, not of j: see `core_runtime.layers.experts.combine`. ids int64 [T, k], weights
+        float32 [T, k]. No token is dropped for capacity.
         """
         ...
 
@@ -64,22 +64,22 @@ class HasExperts(Protocol):
     def experts(
         self, gate_up: Sequence[LinearKernel], down: Sequence[LinearKernel], activation: str
     ) -> ExpertsKernel | None:
-        """The experts of one layer together, or None when it cannot run these.
+        """Make the kernel for all experts of one layer; None if the provider cannot run them.
 
-        gate_up, down: one of the provider's own linear kernels an expert.
+        gate_up, down: one of the provider's own linear kernels per expert.
 
-        A provider may have one more option, `weight_inputs: bool = False`: a choice's weight then multiplies what its
-        expert takes, not what it gives. It is also given experts without a gate: a kernel of `gate_up` has as many outputs
-        as one of `down` has inputs, with `activate` between.
+        A provider may have one more option, `weight_inputs: bool = False`: a choice's weight then multiplies the
+        expert's input instead of its output. It then also gets experts without a gate: a kernel of `gate_up` has as
+        many outputs as one of `down` has inputs, with `activate` between.
         """
         ...
 
 
 class GatedOperation(Protocol):
-    """`Kernels.gated`, alone."""
+    """The operation `Kernels.gated` as a function."""
 
     def __call__(self, x: Tensor, activation: str, out: Tensor, /) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:]."""
+        """Compute out[T, I] = act(x[:, :I]) * x[:, I:]."""
         ...
 
 
@@ -87,21 +87,21 @@ class GatedOperation(Protocol):
 class HasGroupedExperts(Protocol):
     """A provider that takes all experts of a layer as one weight; used where it `supports` the op `grouped_experts`.
 
-    The query's shape is (E, N, K); it is asked for either side.
+    The query has the shape (E, N, K), and is made once for each side.
     """
 
     def supports(self, query: KernelQuery) -> list[Reason]:
-        """What is missing for the operation; empty means supported."""
+        """Return what is missing for the operation; empty means supported."""
         ...
 
     def grouped_experts(
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> ExpertsKernel:
-        """Repack once; the caller then drops both weights.
+        """Repack the weights once; the caller then drops both.
 
         gate_up: [E, 2 * I, H]. down: [E, H, I].
-        activation: between the two, `silu` or `gelu_tanh`.
-        precision: to which inputs are rounded before each product.
-        gated: the device's own operation between the two, for a kernel without one.
+        activation: activation between the two sides, `silu` or `gelu_tanh`.
+        precision: precision to which inputs are rounded before each product.
+        gated: the device's own operation between the two sides, for a kernel without one.
         """
         ...

@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AddedRequest = tuple[int, SamplingParams, "list[int] | None", "list[int]"]
-"""Index, parameters, tokens of the prompt, and the list to which the engine appends each token of the output."""
+"""Index, parameters, prompt tokens, and the list to which the engine appends each output token."""
 
 RequestLogitsProcessor = Callable[..., "torch.Tensor"]
-"""Takes (output tokens, logits [V]) or (prompt tokens, output tokens, logits [V]); answers the changed logits [V]."""
+"""Function of (output tokens, logits [V]) or (prompt tokens, output tokens, logits [V]) that returns the changed logits
+[V].
+"""
 
 
 class MoveDirectionality(Enum):
-    """What happens to two rows of a batch."""
+    """Kinds of moves between two rows of a batch."""
 
     UNIDIRECTIONAL = auto()
-    """The first one takes the place of the second."""
+    """The first row replaces the second."""
     SWAP = auto()
-    """Each takes the other's place."""
+    """The two rows are exchanged."""
 
 
 MovedRequest = tuple[int, int, MoveDirectionality]
@@ -44,11 +46,11 @@ RemovedRequest = int
 
 @dataclass(frozen=True)
 class BatchUpdate:
-    """How a batch has changed; a processor takes in what was removed, then what was added, then what was moved.
+    """Changes of a batch; a processor applies removals first, then additions, then moves.
 
-    batch_size: requests in it now.
-    removed: indices of those that are gone.
-    added: those that are new, or take an index over.
+    batch_size: current number of requests.
+    removed: indices of requests that left.
+    added: new requests, some of which may replace the one at their index.
     moved: pairs of indices.
     """
 
@@ -62,8 +64,8 @@ class LogitsProcessor(ABC):
     """Changes the logits of a batch.
 
     vllm_config: the configuration, with vLLM's names (`core_runtime.specs.vllm_config`).
-    device: where logits are.
-    is_pin_memory: whether memory of the host should be pinned; never here.
+    device: device of the logits.
+    is_pin_memory: whether host memory should be pinned; never true here.
     """
 
     @classmethod
@@ -76,7 +78,7 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """The changed logits, float32 [B, V], in place or new."""
+        """Return the changed logits, float32 [B, V], in place or new."""
 
     @abstractmethod
     def is_argmax_invariant(self) -> bool:
@@ -84,25 +86,25 @@ class LogitsProcessor(ABC):
 
     @abstractmethod
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Called ahead of each `apply`. None: the batch is the same."""
+        """Update the state before each `apply`. None: the batch has not changed."""
 
 
 class AdapterLogitsProcessor(LogitsProcessor):
-    """Changes logits request by request: a subclass says what to do for one, and whether the largest logit may change."""
+    """Changes logits request by request: a subclass gives the function for one request, and whether the argmax can change."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         self._calls: dict[int, RequestLogitsProcessor] = {}
 
     @abstractmethod
     def new_req_logits_processor(self, params: SamplingParams) -> RequestLogitsProcessor | None:
-        """What changes the logits of such a request; None: nothing does."""
+        """Return the function that changes the logits of such a request; None: nothing changes."""
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follow the batch."""
+        """Apply the batch's changes to the table of functions."""
         process_dict_updates(self._calls, batch_update, self._call_of)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Change the rows that want it, one after the other."""
+        """Change the rows that have a function, one after the other."""
         for index, call in self._calls.items():
             logits[index] = call(logits[index])
         return logits
@@ -110,7 +112,7 @@ class AdapterLogitsProcessor(LogitsProcessor):
     def _call_of(
         self, params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]
     ) -> RequestLogitsProcessor | None:
-        """The function of one request, which is left to be given its logits."""
+        """Return the function of one request, with all arguments bound except its logits."""
         call = self.new_req_logits_processor(params)
         if call is None:
             return None
@@ -124,9 +126,9 @@ def process_dict_updates(
     batch_update: BatchUpdate | None,
     new_state: Callable[[SamplingParams, list[int] | None, list[int]], T | None],
 ) -> bool:
-    """Keep a table by index up to date with a batch. Returns whether it has changed.
+    """Apply a batch's changes to a table by index. Returns whether the table has changed.
 
-    new_state: what the table has of a new request; None: nothing.
+    new_state: returns the table's entry for a new request; None: no entry.
     """
     if batch_update is None:
         return False

@@ -1,4 +1,4 @@
-"""The contract of loaders: where tensors come from.
+"""The contract of loaders, which read the tensors of checkpoints.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -26,7 +26,7 @@ class Loader(Protocol):
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield (canonical name, tensor on the CPU) for each of `reads`, in an order that suits the files.
 
-        Packed types come as uint8 [N, bytes a row]; plain types in their own dtype and logical shape. A tensor is valid
+        Packed types are uint8 [N, bytes a row]; plain types have their own dtype and logical shape. A tensor is valid
         until the next one is drawn.
         """
         ...
@@ -34,8 +34,8 @@ class Loader(Protocol):
 
 @runtime_checkable
 class ResolvesTensors(Protocol):
-    """Optional part of a loader: it finds tensors that lie without a configuration, for updates of weights."""
+    """Optional part of a loader: it finds tensors without a configuration, for weight updates."""
 
     def resolve_tensors(self, ref: str) -> CheckpointManifest:
-        """What lies at `ref`, a folder or a file; `config` is empty where there is none. Raises CheckpointError."""
+        """Resolve `ref`, a folder or a file; `config` is empty if there is none. Raises CheckpointError."""
         ...

@@ -1,4 +1,4 @@
-"""The contract of logits processors: what changes the logits of the requests that ask for it.
+"""The contract of logits processors, which change the logits of requests that use them.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), `core_runtime.executor.logits_processors` (calls them).
@@ -25,13 +25,13 @@ SequenceKey = tuple[str, int]
 class LogitsRow:
     """One position whose logits are changed.
 
-    key: of its sequence.
-    params: of the request; its own arguments are in `params.extra_args`.
+    key: key of its sequence.
+    params: parameters of the request; its own arguments are in `params.extra_args`.
     prompt: int32 [P], the prompt's tokens.
-    output: int32 [n], the tokens behind it, before this position; the last `num_drafted` are drafts.
-    num_drafted: tokens that may turn out not to be there.
+    output: int32 [n], output tokens before this position; the last `num_drafted` are drafts.
+    num_drafted: number of tokens that may be rejected later.
 
-    Both arrays are read-only memory of the engine, valid during the call.
+    Both arrays are read-only views of the engine's memory, valid during the call.
     """
 
     key: SequenceKey
@@ -43,10 +43,10 @@ class LogitsRow:
 
 @dataclass(frozen=True, slots=True)
 class BatchChanges:
-    """Sequences that came and went.
+    """Sequences that started or finished.
 
-    started: key and parameters of those whose rows follow; again after a preemption.
-    finished: keys of those of which no row comes any more.
+    started: keys and parameters of sequences whose rows follow; again after a preemption.
+    finished: keys of sequences without further rows.
     """
 
     started: Sequence[tuple[SequenceKey, SamplingParams]] = field(default=())
@@ -55,36 +55,36 @@ class BatchChanges:
 
 @runtime_checkable
 class LogitsProcessor(Protocol):
-    """Kind `logits_processor`. Runs in the worker, on the host, behind the allowed ids, bad words, minimum and biases of a
-    request and before its penalties; token masks of grammars come last in any case.
+    """Kind `logits_processor`. Runs in the worker, on the host: after a request's allowed ids, bad words, minimum and
+    biases, and before its penalties. Token masks of grammars come last in any case.
 
-    Calls are made by a thread beside the steps and waited for 5 seconds. One that raises, takes longer, or answers something
-    else than finite numbers and -inf ends the request whose row it was; others go on. Optional parts: `NeedsOrder`,
-    `HasExampleParams`.
+    Calls are made in a thread next to that of the steps, with a time limit of 5 seconds. A call that raises, takes
+    longer, or returns anything but finite numbers and -inf ends the request whose row it was; others continue. Optional
+    parts: `NeedsOrder`, `HasExampleParams`.
 
-    is_argmax_invariant: whether the largest logit of a row stays the largest. Then requests of temperature 0 are left out, and
-        others come behind the temperature, as z = (logit - largest) / T.
+    is_argmax_invariant: whether the largest logit of a row stays the largest. If so, requests of temperature 0 are left out,
+        and others come after the temperature, as z = (logit - largest) / T.
     """
 
     is_argmax_invariant: bool
 
     def validate_params(self, params: SamplingParams) -> None:
-        """Raise ValueError, with a sentence for the user, when `params.extra_args` are wrong. Asked before a request runs."""
+        """Raise ValueError, with a message for the user, when `params.extra_args` are wrong. Called before a request runs."""
         ...
 
     def wants(self, params: SamplingParams) -> bool:
-        """Whether it changes anything for such a request. Rows of other requests never come to `apply`."""
+        """Whether it changes logits of such a request. Rows of other requests are never passed to `apply`."""
         ...
 
     def update(self, changes: BatchChanges) -> None:
-        """Sequences that are wanted came, or are gone."""
+        """Follow the sequences that it wants: some started, some finished."""
         ...
 
     def apply(self, logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
-        """The changed logits, float32 [R, V] on the host, in place or new. rows: R of them, in any number and order.
+        """Return the changed logits, float32 [R, V] on the host, in place or new. rows: R of them, in any number and order.
 
-        What a row becomes depends on its own logits, parameters and tokens alone: it may come with others or by itself, once
-        or again, behind drafts that are then gone.
+        A row's result may depend on its own logits, parameters and tokens only: it may come with others or alone, once or
+        repeatedly, after drafts that are then rejected.
         """
         ...
 
@@ -101,8 +101,8 @@ class NeedsOrder(Protocol):
 
 @runtime_checkable
 class HasExampleParams(Protocol):
-    """A processor that can be checked although it changes nothing for most requests."""
+    """A processor that changes nothing for most requests, but gives parameters with which it can be checked."""
 
     def example_params(self) -> SamplingParams:
-        """Parameters of a request that it changes, for `core plugins check`."""
+        """Return parameters of a request that it changes, for `core plugins check`."""
         ...

@@ -1,4 +1,4 @@
-"""The contract of model families: what a checkpoint's configuration means.
+"""The contract of model families, which interpret a checkpoint's configuration.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -18,20 +18,20 @@ class ModelFamily(Protocol):
     """Kind `model`: reads the configurations of a family that the engine's own table does not know. Torch-free."""
 
     def decoder_spec(self, hf_config: Mapping[str, Any]) -> DecoderSpec:
-        """The model's shape. Raises UserError for missing or impossible values."""
+        """Return the model's shape. Raises UserError for missing or impossible values."""
         ...
 
     def canonical_name(self, name: str) -> str:
-        """The canonical (Hugging Face llama's) name of a checkpoint's tensor; names that it does not know stay."""
+        """Return the canonical name (Hugging Face llama's) of a checkpoint's tensor; unknown names are returned unchanged."""
         ...
 
 
 @runtime_checkable
 class HasRow(Protocol):
-    """Kind `model`, in place of `ModelFamily`: gives a row as the engine's own table has them.
+    """Kind `model`, instead of `ModelFamily`: provides a row in the form of the engine's own table.
 
-    row: a `core_runtime.models.families.Family`; it says what configurations mean and how tensors are named and laid out, and
-        keys and tensors that it does not read are refused as they are for the engine's own rows.
+    row: a `core_runtime.models.families.Family`; it interprets configurations, and gives names and layout of tensors.
+        Keys and tensors that it does not read are refused as they are for the engine's own rows.
     """
 
     row: Any

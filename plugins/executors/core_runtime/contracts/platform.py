@@ -1,4 +1,4 @@
-"""The contracts of platforms: an opened device.
+"""The contracts of platforms, which open devices.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 MemoryTag = Literal["weights", "kv", "workspace"]
-"""What memory is for, so that a runtime can give back or move all that serves one purpose."""
+"""Purpose of memory, so that a runtime can release or move all memory with the same purpose."""
 
 
 class CapturedCalls(Protocol):
-    """Recorded kernel calls."""
+    """A recording of kernel calls."""
 
     def __call__(self, num_rows: int, num_seqs: int) -> None:
-        """Run them again on the same buffers.
+        """Run the calls again on the same buffers.
 
-        num_rows, num_seqs: how many rows and sequences of the buffers are a step's own. A recording that serves all sizes
-        computes as many; one of a fixed size computes all its rows, and those behind are padding.
+        num_rows, num_seqs: rows and sequences of the buffers that belong to the step. A recording that serves all sizes
+        computes as many; one of a fixed size computes all its rows, and those after the step's own are padding.
         """
         ...
 
@@ -37,83 +37,83 @@ class Captures(Protocol):
     """Optional part of a runtime: it records kernel calls."""
 
     def capture(self, run: Callable[[], None], num_rows: int, num_seqs: int) -> CapturedCalls | None:
-        """Compute what `run()` computes, on that many rows and sequences, once, and record what it calls.
+        """Compute `run()` once, on that many rows and sequences, and record its calls.
 
         A runtime whose recording does not compute calls `run` twice: to compute, then to record.
-        None when that cannot be replayed; it was computed all the same.
+        Returns None if the calls cannot be replayed; they were computed all the same.
         """
         ...
 
 
 @runtime_checkable
 class CapturesSizes(Protocol):
-    """Optional part of a runtime that records: a recording is good for one number of rows only."""
+    """Optional part of a runtime that records: a recording serves one number of rows only."""
 
     def capture_sizes(self, kind: str, max_rows: int) -> Sequence[int] | None:
-        """Numbers of rows, at most `max_rows`, for which calls of this kind are recorded; None: one recording serves all.
+        """Return row counts, at most `max_rows`, for which calls of this kind are recorded; None: one recording serves all.
 
-        A step is padded up to the next listed number, and not recorded when it has more rows than all of them.
+        A step is padded up to the next listed count, and not recorded if it has more rows than all of them.
 
         kind: `decode` (each sequence computes one token), `mixed` (any step), `head` (logits of some rows) or `sample`;
-        more kinds may come.
+        more kinds may be added.
         """
         ...
 
 
 @runtime_checkable
 class Uploads(Protocol):
-    """Optional part of a runtime: its device has memory of its own, and copies to it in its own time."""
+    """Optional part of a runtime: its device has memory of its own, and copies to it asynchronously."""
 
     def upload(self, device: Tensor, host: Tensor) -> Callable[[], None] | None:
-        """Begin to copy `host` to `device`, uint8 [nbytes] both; kernels that are called later see what was copied.
+        """Begin to copy `host` to `device`, uint8 [nbytes] both; kernels called later see the copied bytes.
 
-        Returns what waits until `host` may be written again, None when it may be at once.
+        Returns a function that waits until `host` may be written again, None if it may be at once.
         """
         ...
 
 
 @runtime_checkable
 class Downloads(Protocol):
-    """Optional part of a runtime that `Uploads`: results come back in the device's own time, too.
+    """Optional part of a runtime that `Uploads`: it also copies results back asynchronously.
 
-    Steps are then given to the device before the results of those before them are known.
+    A device then gets a step before the results of the previous one are known.
     """
 
     def download(self, host: Tensor, device: Tensor) -> Callable[[], None]:
-        """Begin to copy `device` to `host`, uint8 [nbytes] both, as it is behind all kernels that were called so far.
+        """Begin to copy `device` to `host`, uint8 [nbytes] both, after all kernels that were called so far.
 
-        host: of `host_memory`, and means nothing until then.
-        Returns what waits until the copy is there.
+        host: from `host_memory`; undefined until the copy is complete.
+        Returns a function that waits until the copy is complete.
         """
         ...
 
     def host_memory(self, nbytes: int) -> Tensor:
-        """uint8 [nbytes] of the host, which the device can read and write by itself (pinned)."""
+        """Return uint8 [nbytes] of host memory that the device can access by itself (pinned)."""
         ...
 
 
 @runtime_checkable
 class Releases(Protocol):
-    """Optional part of a runtime: what lies in memory of a tag can be given up for a while.
+    """Optional part of a runtime: memory of a tag can be released for a while.
 
-    Nothing may compute meanwhile. Addresses stay, so tensors and recordings are good again afterwards.
+    Nothing may compute meanwhile. Addresses stay the same, so tensors and recordings are valid again afterwards.
     """
 
     def release(self, tag: MemoryTag) -> int:
-        """Give the memory of a tag back to the device; what it held is lost. Returns bytes; 0 when it is away already."""
+        """Release the memory of a tag; its contents are lost. Returns its bytes; 0 if it is released already."""
         ...
 
     def restore(self, tag: MemoryTag) -> None:
-        """Take as much memory again, zeroed, at the same addresses; nothing happens when it is there.
+        """Restore the memory of a tag, zeroed, at the same addresses; does nothing if it is present.
 
-        Raises UserError, which says what is free, when others have taken it.
+        Raises UserError, which says how much is free, if other processes have taken it.
         """
         ...
 
 
 @runtime_checkable
 class Runtime(Protocol):
-    """An opened device.
+    """An opened device. The worker owns it.
 
     A runtime may also have the parts `Captures`, `CapturesSizes`, `Uploads`, `Downloads` and `Releases`.
     """
@@ -123,22 +123,22 @@ class Runtime(Protocol):
     num_threads: int
 
     def activation_dtype(self, dtype: str) -> torch.dtype:
-        """dtype of tensors between layers when the model runs in `dtype`."""
+        """Return the dtype of tensors between layers when the model runs in `dtype`."""
         ...
 
     def available_memory(self) -> int:
-        """Bytes that could be allocated now."""
+        """Return the bytes that could be allocated now."""
         ...
 
     def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
-        """Zeroed uint8 [nbytes] on the device. tag: what it is for.
+        """Allocate zeroed uint8 [nbytes] on the device. tag: its purpose.
 
-        A runtime without the argument `tag` is asked without it.
+        A runtime whose `allocate` has no argument `tag` is called without it.
         """
         ...
 
     def close(self) -> None:
-        """Give threads and memory back."""
+        """Stop all threads and release all memory."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The contract of quantization methods: from a checkpoint's parts to canonical weights.
+"""The contract of quantization methods, which turn a checkpoint's parts into canonical weights.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -21,9 +21,9 @@ class QuantizationMethod(Protocol):
     """Kind `quantization`: translates a checkpoint's parts into canonical formats."""
 
     def plan(self, spec: LayerSpec) -> DensePlan | PartPlan | Unsupported:
-        """How the part would be held; torch-free and cheap (the memory plan calls it for every layer)."""
+        """Return how the part would be stored; torch-free and cheap (the memory plan calls it for every layer)."""
         ...
 
     def pack(self, spec: LayerSpec, tensors: dict[str, Tensor]) -> CanonicalWeight:
-        """Translate the tensors that the plan reads. They may be views of a file: copy what is kept."""
+        """Translate the tensors that the plan reads. They may be views of a file: copy what must be kept."""
         ...

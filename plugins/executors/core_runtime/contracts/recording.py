@@ -1,9 +1,9 @@
-"""Who says that its calls can be recorded by a runtime and run again.
+"""Contracts of kernels and backends whose calls can be recorded by a runtime and replayed.
 
-Owns: those optional parts, and the two questions about them. Never does: record (`Captures.capture` does).
-Called by: plugins (they implement these), layers and models (they ask while a model is built, never in a step).
+Owns: these optional parts, and the two queries about them. Never does: record (`Captures.capture` does).
+Called by: plugins (they implement these), layers and models (they query while a model is built, never in a step).
 
-The forward pass is recorded once and replayed, so a recorded call must depend on nothing but the addresses of its
+The forward pass is recorded once and replayed, so a recorded call may depend only on the addresses of its
 arguments and their number of rows.
 """
 
@@ -18,7 +18,7 @@ class Recordable(Protocol):
 
     @property
     def capturable(self) -> bool:
-        """Whether they can. Without this member: no."""
+        """Whether the calls can be recorded. Without this member: no."""
         ...
 
 
@@ -28,9 +28,10 @@ class RecordableBackend(Protocol):
 
     @property
     def capture(self) -> Literal["any", "uniform", "never"]:
-        """In which steps; its metadata is then good for every later step of that kind in the same buffers.
+        """Steps whose calls can be recorded; the metadata is then valid for every later step of that kind in the same
+        buffers.
 
-        `uniform`: in those in which all sequences have as many rows. Without this member: `never`.
+        `uniform`: steps in which all sequences have the same number of rows. Without this member: `never`.
         """
         ...
 
@@ -41,5 +42,5 @@ def is_recordable(part: object) -> bool:
 
 
 def recordable_steps(backend: object) -> str:
-    """In which steps an attention backend's calls can be recorded: `any`, `uniform` or `never`."""
+    """Return the steps in which an attention backend's calls can be recorded: `any`, `uniform` or `never`."""
     return backend.capture if isinstance(backend, RecordableBackend) else "never"

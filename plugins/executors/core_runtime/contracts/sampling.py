@@ -1,4 +1,4 @@
-"""The contracts of the kernels that sample.
+"""The contracts of sampling kernels.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 class RaceCall(msgspec.Struct, frozen=True, gc=False):
     """The arguments of one call of a sampling kernel, in order: R rows of logits over V tokens, of which S are sampled.
 
-    logits:       float32 [R, V]; rows may be strided, and -inf takes a token out.
-    which:        int64 [S], the row of logits that each sampled row reads.
+    logits:       float32 [R, V]; rows may be strided, and -inf excludes a token.
+    which:        int64 [S], row of logits for each sampled row.
     keys:         int64 [S, 5], 32-bit words: seed (low, high), output index, choice, purpose.
     temperatures: float32 [S]; 0: the largest logit wins.
-    out:          int64 [S], where the tokens are written; −1 where a logit is NaN or infinite, or every one is −inf.
-    filters:      top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that min-p leaves float32 [S].
+    out:          int64 [S], output tokens; −1 if a logit is NaN or infinite, or every one is −inf.
+    filters:      top-k int64 [S] (0: off), top-p float64 [S] (1: off), smallest z that passes min-p float32 [S].
     masks:        words int32 [M, W], W ≥ (V + 31) // 32, where bit b of word w stands for the token 32·w + b; index int64 [S],
-                  the bitmask of each row, −1: nothing is taken out.
+                                the bitmask of each row, −1: no token is excluded.
     """
 
     logits: Tensor
@@ -42,37 +42,38 @@ class RaceCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class RaceKernel(Protocol):
-    """Sampling of rows of logits with the keyed noise and the filters of `core_runtime.sampling`, to the bit."""
+    """Kernel that samples rows of logits with the keyed noise and the filters of `core_runtime.sampling`, to the bit."""
 
     def __call__(self, *call: *UnmaskedCall) -> None:
         """Set out[i] = argmax of z − ln E, z = (logit − largest) / T, over the row which[i]; the lowest id on ties.
 
-        call: the fields of a `RaceCall` but the last, in order; filters may be left out.
+        call: fields of a `RaceCall` in order, except the last; filters may be left out.
         """
         ...
 
 
 class MaskedRaceKernel(Protocol):
-    """A `RaceKernel` that takes token masks as well."""
+    """A `RaceKernel` that also accepts token masks."""
 
     def __call__(self, *call: *MaskedCall) -> None:
-        """Race the i-th row as if its logits were −inf wherever its bitmask has no bit.
+        """Sample the i-th row as if its logits were −inf wherever its bitmask has no bit.
 
-        call: the fields of a `RaceCall`, in order; masks, and filters with them, may be left out.
-        out is −1 also where a logit that is taken out is NaN or infinite.
+        call: fields of a `RaceCall`, in order; masks, and filters with them, may be left out.
+        out is −1 even if a logit that is NaN or infinite is excluded by the mask.
         """
         ...
 
 
 class LogprobsKernel(Protocol):
-    """Log-probabilities of raw logits: `core_runtime.sampling.logprobs`, for many rows at once."""
+    """Kernel for logprobs of raw logits: `core_runtime.sampling.logprobs` for many rows at once."""
 
     def __call__(
         self, logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
     ) -> None:
-        """Of row which[i] (int64 [S]) of logits float32 [R, V]: the token chosen[i] and the counts[i] most likely ones.
+        """Compute logprobs of row which[i] (int64 [S]) of float32 [R, V]: the token chosen[i] and the counts[i] most
+        likely ones.
 
-        ids int64 and values float64 [S, W], W > every count: the chosen token first, the others falling; ranks int64 [S]
-        of the chosen ones: 1 + number of larger logits.
+        ids int64 and values float64 [S, W], W > every count: the chosen token first, the others descending; ranks int64 [S]
+        of the chosen tokens: 1 + number of larger logits.
         """
         ...

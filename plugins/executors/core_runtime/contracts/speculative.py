@@ -1,9 +1,9 @@
-"""The contracts of proposers: who guesses the next tokens.
+"""The contracts of proposers, which draft the next tokens.
 
-There are three forms. A `Proposer` guesses by itself, as lists of tokens. A plugin whose manifest answers `core_draft_spec`
-with a decoder only describes a model: the core reads its weights, keeps its KV cache and draws the drafts, and the plugin
-needs no `core_load`. One that answers it without a decoder brings heads of its own, `DraftHeads`, from whose logits the core
-draws.
+There are three forms. A `Proposer` drafts by itself, as lists of tokens. A plugin whose manifest answers `core_draft_spec`
+with a decoder only describes a model: the core reads its weights, owns its KV cache and draws the drafts, and the plugin
+needs no `core_load`. A plugin that answers it without a decoder has heads of its own, `DraftHeads`, from whose logits the
+core draws.
 
 Owns: the Protocols and the small types that they exchange. Never does: import torch at run time.
 Called by: plugins (they implement these), executor, models and config (they call these).
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class ProposerInput:
-    """What a proposer sees after a step, for the sequences that may have drafts in the next one.
+    """Input of a proposer after a step, for the sequences that may have drafts in the next one.
 
-    keys: sequences. token_deltas: tokens accepted since each was last among them. budget: most drafts wanted for each.
+    keys: keys of the sequences. token_deltas: tokens accepted since each was last included. budget: maximum drafts of each.
     hidden: [B, H], the residual stream (before the last norm) from which the newest token of each sequence was sampled,
-    in the platform's activation dtype; valid during the call. None unless the proposer is one of `NeedsHidden`.
+    in the platform's activation dtype; valid during the call. None unless the proposer has `NeedsHidden`.
     """
 
     keys: list[tuple[str, int]]
@@ -36,10 +36,10 @@ class ProposerInput:
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What a proposer may know of a sequence's request.
+    """Facts about a sequence's request for a proposer.
 
-    tenant: whose request it is; empty: no tenant.
-    cache_salt: the request's own, or None.
+    tenant: tenant of the request; empty: none.
+    cache_salt: cache salt of the request, or None.
     """
 
     tenant: str
@@ -54,7 +54,7 @@ class Proposer(Protocol):
     (float32 [H], the last norm's weight). Optional parts: `NeedsHidden`, `KnowsRequests`.
 
     A proposer that raises, drafts more than its budget or tokens that the model does not have, or takes too long is not
-    asked again until the engine starts anew. Requests go on without drafts.
+    called again until the engine restarts. Requests continue without drafts.
     """
 
     def on_start(self, key: tuple[str, int], token_ids: list[int]) -> None:
@@ -62,17 +62,17 @@ class Proposer(Protocol):
         ...
 
     def propose(self, batch: ProposerInput) -> list[list[int]]:
-        """Drafts for each sequence of `batch`, each list at most its budget long, maybe empty."""
+        """Return drafts for each sequence of `batch`, each list at most its budget long, possibly empty."""
         ...
 
     def on_finished(self, key: tuple[str, int]) -> None:
-        """The sequence left the batch."""
+        """Handle a sequence that left the batch."""
         ...
 
 
 @runtime_checkable
 class NeedsHidden(Protocol):
-    """A proposer that says whether it is given hidden states."""
+    """A proposer that declares whether it needs hidden states."""
 
     @property
     def needs_hidden(self) -> bool:
@@ -82,38 +82,39 @@ class NeedsHidden(Protocol):
 
 @runtime_checkable
 class KnowsRequests(Protocol):
-    """A proposer that is told whose text it sees.
+    """A proposer that receives facts about the requests whose text it sees.
 
-    What it learns from one request it may draft for another one only where tenant and cache salt are equal: how fast an
-    answer comes would tell of the other's text.
+    It may use what it learns from one request for another one only if tenant and cache salt are equal: otherwise the speed of
+    an answer would reveal the other request's text.
     """
 
     def on_request(self, key: tuple[str, int], facts: RequestFacts) -> None:
-        """The facts of a sequence, each time before `on_start`."""
+        """Receive the facts of a sequence, each time before `on_start`."""
         ...
 
 
 @runtime_checkable
 class HasTree(Protocol):
-    """A proposer whose drafts are a tree: several guesses for one position. The core needs attention with the capability
-    `tree`, and verifies the first chain of the tree where it is not there."""
+    """A proposer whose drafts are a tree: several guesses for one position. The core needs attention with the
+    capability `tree`; without it, only the first chain of the tree is verified.
+    """
 
     @property
     def tree(self) -> Sequence[int]:
-        """For each draft that `propose` returns, in order, the index of the one that it follows; -1: the newest token.
+        """For each draft that `propose` returns, in order, the index of the draft that it follows; -1: the newest token.
 
-        A draft follows an earlier one. A shorter list of drafts is the beginning of the tree.
+        A draft follows an earlier one. A shorter list of drafts is a prefix of the tree.
         """
         ...
 
 
 @dataclass(slots=True)
 class DraftView:
-    """The sequences that draft a token, as heads of their own see them. B sequences, in the same order in every call of a step.
+    """Input of draft heads: B sequences that draft a token, in the same order in every call of a step.
 
-    keys: sequences.
-    tokens: int64 [B], the newest token of each: known before the first call of a step, drawn from the logits before it later.
-    hidden: [B, H], what the `taps` of the `DraftSpec` say of the position from which the newest known token was sampled, in the
+    keys: keys of the sequences.
+    tokens: int64 [B], newest token of each: known before the first call of a step, drawn from the previous logits after it.
+    hidden: [B, H], the `taps` of the `DraftSpec` at the position from which the newest known token was sampled, in the
         platform's activation dtype; the same in every call of a step, valid during the call. None without taps.
     """
 
@@ -126,23 +127,23 @@ class DraftView:
 class DraftHeads(Protocol):
     """Kind `speculative`, with a `DraftSpec` that has no decoder: heads without a KV cache.
 
-    `core_load` finds the draft's checkpoint in `context.manifest`, whoever reads it in `context.options["loader"]`, and the
-    target's own `embedding`, `head` and `norm` beside it, as a `Proposer` does. Optional part: `HearsResults`.
+    `core_load` finds the draft's checkpoint in `context.manifest`, its loader in `context.options["loader"]`, and the
+    target's own `embedding`, `head` and `norm` there too, as a `Proposer` does. Optional part: `HearsResults`.
     """
 
     def logits(self, view: DraftView, step: int) -> Tensor:
-        """float32 [B, V], the logits of each sequence's draft `step`, counted from 0; valid until the next call.
+        """Return float32 [B, V], the logits of each sequence's draft `step`, counted from 0; valid until the next call.
 
-        The core draws from them as it does from the target's, with the same noise. A sequence whose budget is used up, or
-        whose row failed, leaves the view: call 0 of the next step has all of them again.
+        The core draws from them as it does from the target's, with the same noise. A sequence with a used-up budget or
+        a failed row leaves the view; call 0 of the next step has all sequences again.
         """
         ...
 
 
 @runtime_checkable
 class HearsResults(Protocol):
-    """Heads that are told what became of their drafts."""
+    """Draft heads that receive the number of accepted drafts."""
 
     def on_result(self, keys: list[tuple[str, int]], accepted: list[int]) -> None:
-        """How many drafts of the step before each of these sequences kept."""
+        """Receive the number of drafts from the previous step that each of these sequences kept."""
         ...

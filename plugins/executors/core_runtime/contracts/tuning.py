@@ -1,6 +1,6 @@
-"""What measures kernels on the device that is there, and says how to set them.
+"""Contract of kernel tuning: measuring kernels on the present device to set their parameters.
 
-Owns: the types that are exchanged. Never does: import torch at run time.
+Owns: the types of its calls. Never does: import torch at run time.
 Called by: providers of kernels (the capability `tune` names a `Tune` as MODULE:NAME), `core kernels tune`.
 """
 
@@ -12,12 +12,12 @@ from typing import Protocol
 from core_runtime.contracts.ahead import Run
 
 Tuned = Callable[[str], None]
-"""Is told of each result, as soon as it is there."""
+"""Callback for each result, as soon as it is known."""
 
 
 class Tune(Protocol):
-    """Measures what a model calls."""
+    """Measures the kernels that a model calls."""
 
     def __call__(self, chip: str, run: Run, say: Tuned) -> str:
-        """Text for the provider's own argument. chip: of this machine's first device. run: see `Run`."""
+        """Return the value for the provider's own argument. chip: chip of this machine's first device. run: see `Run`."""
         ...

@@ -1,1 +1,1 @@
-"""Executors: they turn step plans into step results on a device."""
+"""The torch executor: turns step plans into step results on a device."""

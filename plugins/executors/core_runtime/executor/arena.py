@@ -14,12 +14,17 @@ from torch import Tensor
 
 ALIGNMENT: Final = 4096
 CHUNK: Final = 64 << 20
-"""Bytes of an arena that are reserved at once; on a CPU, pages cost memory when they are touched."""
+"""Bytes reserved at a time. On a CPU, pages cost memory only when they are touched, so a large chunk is cheap."""
 
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """memory: uint8. used: bytes from its beginning that places were made of. num_places: of these in use."""
+    """One reservation of an arena, and its places.
+
+    memory: uint8.
+    used: bytes from the start that have been divided into places.
+    num_places: places that are in use.
+    """
 
     memory: Tensor
     used: int = 0
@@ -28,7 +33,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Bytes of a chunk. size: with those up to the next place."""
+    """A range of bytes in a chunk. size: `nbytes` plus the padding up to the next place."""
 
     chunk: Chunk
     start: int
@@ -37,17 +42,18 @@ class Place:
 
     @property
     def memory(self) -> Tensor:
-        """uint8 [nbytes]."""
+        """The place's bytes, uint8 [nbytes]."""
         return self.chunk.memory[self.start : self.start + self.nbytes]
 
 
 class Arena:
-    """Memory for many weights, reserved in chunks; a chunk lives as long as a weight in it.
+    """Memory for many weights, reserved in chunks. A chunk lives as long as any weight in it.
 
-    A place that was given back is taken again for as many bytes: models that follow one another have parts of the same sizes.
+    A released place is reused for a request of the same size: models that follow one another have parts of the same
+    sizes.
 
-    reserve: gives zeroed uint8 memory of so many bytes.
-    count: is told of bytes that come into use, and of those that go as a negative number.
+    reserve: return that many bytes of zeroed uint8 memory.
+    count: callback with the bytes that come into use; negative when they are released.
     """
 
     def __init__(self, reserve: Callable[[int], Tensor], count: Callable[[int], None]) -> None:
@@ -56,20 +62,21 @@ class Arena:
         self._newest: Chunk | None = None
         self._places: dict[int, Place] = {}
         self._free: dict[int, list[Place]] = {}
-        self._only: set[Chunk] | None = None  # chunks that places are taken of, besides new ones; None: all
+        self._only: set[Chunk] | None = None  # existing chunks that may supply places; None: all
 
     def take(self, nbytes: int) -> Tensor:
-        """Zeroed uint8 [nbytes] that nobody else has, at a multiple of `ALIGNMENT` from the beginning of a chunk."""
+        """Return zeroed, unshared memory, uint8 [nbytes], aligned to `ALIGNMENT` from the start of a chunk."""
         size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
         place = self._taken_again(nbytes, size) or self._new(nbytes, size)
         place.chunk.num_places += 1
         memory = place.memory
+        # A tensor has no field for its place; its address is unique among the places in use.
         self._places[memory.data_ptr()] = place
         self._count(nbytes)
         return memory
 
     def give_back(self, memory: Tensor) -> None:
-        """Nobody uses what `take` gave any more."""
+        """Release memory that `take` returned; the caller must not use it afterwards."""
         place = self._places.pop(memory.data_ptr())
         self._count(-place.nbytes)
         chunk = place.chunk
@@ -77,21 +84,24 @@ class Arena:
         if chunk.num_places:
             self._free.setdefault(place.size, []).append(place)
         else:
+            # The arena's last reference to the chunk goes, so its memory is freed.
             self._drop(chunk)
 
     def stay_with(self, kept: Iterable[Tensor]) -> None:
-        """All places but these will be given back: take none of chunks in which none of them lies, so that those can go."""
+        """Restrict reuse to the chunks of `kept`, because all other places will be released and their chunks can then
+        be freed.
+        """
         self._only = {self._places[memory.data_ptr()].chunk for memory in kept}
 
     def end_stay(self) -> None:
-        """Take places of all chunks again."""
+        """Allow reuse of places in all chunks again."""
         self._only = None
 
     def _is_open(self, chunk: Chunk) -> bool:
         return self._only is None or chunk in self._only
 
     def _taken_again(self, nbytes: int, size: int) -> Place | None:
-        """A place of this size that was given back."""
+        """Return a released place of the same size, zeroed, or None."""
         free = self._free.get(size, [])
         for index, before in enumerate(free):
             if self._is_open(before.chunk):
@@ -102,7 +112,7 @@ class Arena:
         return None
 
     def _new(self, nbytes: int, size: int) -> Place:
-        """A place behind all others."""
+        """Return a place after all others in the newest chunk, or in a new chunk."""
         chunk = self._newest
         if chunk is None or not self._is_open(chunk) or chunk.used + size > len(chunk.memory):
             chunk = Chunk(self._reserve(max(size, CHUNK)))
@@ -114,7 +124,7 @@ class Arena:
         return place
 
     def _drop(self, chunk: Chunk) -> None:
-        """Forget a chunk that nothing lies in."""
+        """Forget an empty chunk and its released places."""
         if self._newest is chunk:
             self._newest = None
         for size, places in list(self._free.items()):

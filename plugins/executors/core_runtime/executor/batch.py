@@ -1,10 +1,10 @@
-"""The persistent batch: what the worker remembers of its sequences between steps.
+"""The persistent batch: the worker's state of its sequences between steps.
 
 Owns: known tokens, block tables and sampling columns of running sequences, by slot; the flat arrays of a step.
 Never does: decide what runs (the scheduler) or compute (the model). Called by: the model runner.
 
-The arrays of a step stay where they are, so a step that only continues the one before advances them: a few numpy operations,
-whatever the number of sequences.
+The arrays of a step stay in place. A step with the same sequences as the previous one only advances them: a few numpy
+operations, independent of the number of sequences.
 """
 
 from __future__ import annotations
@@ -35,25 +35,28 @@ from core_runtime.sampling import SampleRows, SamplingColumns, SequenceSampling
 from core_runtime.sampling.draft_tree import DraftTree
 
 ONE: Final = np.array(1, np.int32)
-"""numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one sequence."""
+"""A numpy scalar: adding it takes half the time of adding a Python int. With one sequence, adding into a copy is faster
+than adding in place.
+"""
 
 
 @dataclass(slots=True)
 class StepInput:
-    """Which sequence each part of a step's flat arrays belongs to.
+    """The input of a step: which sequence each part of the flat arrays belongs to.
 
     slots: int32 [B], as planned.
-    query_lens: int32 [B], tokens of each, drafts included.
+    query_lens: int32 [B], tokens of each sequence, drafts included.
     num_computed: int32 [B], as planned.
-    cu_seqlens: int32 [B + 1], where each sequence's tokens start.
-    num_tokens: of all sequences.
-    positions: int64 [R], the step's tokens behind which something is sampled; drafts have a row each.
-    owners: int64 [S], the slots of the sequences that sample, in order.
-    starts: int64 [S + 1], where the rows of each of them start, of R; None: one row each.
-    drafts: to verify, by slot.
-    trees: those among the drafts; None: there are only chains.
-    continues: whether the step before had the same sequences, and each computed one token.
-    logits: where the rows' logits lie, [R, V], when all of them fit there; a step that continues this one finds its own there.
+    cu_seqlens: int32 [B + 1], start of each sequence's tokens.
+    num_tokens: tokens of all sequences.
+    positions: int64 [R], the step's tokens after which a token is sampled; each draft has a row.
+    owners: int64 [S], slots of the sequences that sample, in order.
+    starts: int64 [S + 1], start of each sampling sequence's rows among R; None: one row each.
+    drafts: drafts to verify, by slot.
+    trees: the drafts that form trees; None: all are chains.
+    continues: whether the previous step had the same sequences, and each computed one token.
+    logits: buffer of the rows' logits, [R, V], when all of them fit; a step that continues this one finds its own
+        there.
     """
 
     slots: Int32Array
@@ -76,21 +79,21 @@ class StepInput:
 
 
 class PersistentBatch:
-    """Sequences by slot, and their block tables.
+    """The running sequences by slot, and their block tables. The model runner owns it.
 
-    grammars: what makes the matchers of sequences with a grammar.
-    processors: of logits; None: there are none.
-    requests: by slot; None where it is free.
-    tokens: what is known of each sequence.
-    drafts: what may come next in each.
-    columns: what each asks of the sampler.
-    rows: the rows that the latest step samples.
-    scored: slots whose requests ask for logprobs of the prompt.
-    pooled: the sequences to pool, which sample nothing.
-    masks: of the sequences with a grammar.
-    trees: the shapes of drafts that were proposed as a tree.
+    grammars: makes the matchers of sequences with a grammar.
+    processors: logits processors; None: there are none.
+    requests: requests by slot; None for a free slot.
+    tokens: known tokens of each sequence.
+    drafts: pending drafts of each sequence.
+    columns: sampling parameters of each sequence.
+    rows: rows that the latest step samples.
+    scored: slots whose requests want prompt logprobs.
+    pooled: sequences to pool; they sample nothing.
+    masks: token masks of the sequences with a grammar.
+    trees: shapes of drafts that were proposed as trees.
     undrafted: slots whose sequences have no drafts.
-    embedded: float32 [prompt tokens, H], of the sequences whose prompts are embeddings.
+    embedded: float32 [prompt tokens, H], for sequences whose prompts are embeddings.
     """
 
     def __init__(
@@ -111,7 +114,7 @@ class PersistentBatch:
         self.tokens = TokenTable(num_slots, num_blocks * block_size)
         self.drafts = HeldDrafts(num_slots, self.tokens)
         self.columns = SamplingColumns(num_slots)
-        # a sampled token lies where the next step reads it, if that step only continues this one
+        # Sampled tokens are written where the next step reads its input, so a step that continues this one copies none.
         self.rows = SampleRows(self.columns, buffers.token_ids.array, on_device=buffers.sampled)
         self.scored: set[Slot] = set()
         self.pooled: dict[Slot, Pooled] = {}
@@ -127,9 +130,9 @@ class PersistentBatch:
         return request
 
     def apply(self, plan: StepPlan) -> list[SequenceKey]:
-        """Bring the batch up to date with a plan's deltas; slots to remove that are free already are passed over.
+        """Apply a plan's changes to the batch and return the keys of the sequences that left.
 
-        Returns the sequences that left.
+        Slots in `plan.removed` that are already free are skipped.
         """
         left: list[SequenceKey] = []
         for slot in plan.removed:
@@ -147,6 +150,7 @@ class PersistentBatch:
                 self.embedded.pop(slot, None)
         if left and self.processors is not None:
             self.processors.end(left)
+        # Removals come first: the scheduler may give a slot that was just freed to a new sequence of the same plan.
         for new in plan.new:
             self._add(new)
         for slot, block_ids in plan.new_block_ids.items():
@@ -156,9 +160,11 @@ class PersistentBatch:
     def step_input(self, plan: StepPlan, drafts: Mapping[Slot, list[int]]) -> StepInput:
         """Fill the buffers with a step's tokens, positions, slots and lengths, in the plan's order.
 
-        plan: with its rows as they are now. drafts: to verify, by slot; they are among the rows' tokens.
+        plan: settled, with its rows as they are now. drafts: drafts to verify, by slot; they are counted in the rows'
+            tokens.
         """
         latest = self._latest
+        # Cleared until `extend` or `expect`: if this step fails, its buffers must not be advanced.
         self._latest = None
         if latest is not None and plan.same_batch:
             return self._advance(latest, plan)
@@ -172,31 +178,33 @@ class PersistentBatch:
         return self._with_rows(plan, cu_seqlens, drafts)
 
     def write_tokens(self, step: StepInput) -> None:
-        """Put the step's tokens into the buffers once more, now that all are known. The step continues none."""
+        """Write the step's tokens into the buffers again, once all of them are known. Only for a step that continues
+        none.
+        """
         fill_tokens(self.buffers, self.tokens.array, step.slots, step.query_lens, step.num_computed, step.cu_seqlens)
 
     def views(self, step: StepInput) -> list[BatchView]:
-        """The step as attention sees it, for each KV group."""
+        """Return the step as attention sees it, one view per KV group."""
         views = step_views(self.buffers, step.query_lens, self.block_size)
         if step.trees is not None:
             return step.trees.views(views, step.slots, self.buffers)
         return views
 
     def extend(self, step: StepInput, token_ids: Int32Array) -> None:
-        """Every sequence of a step has one token more; the next step may continue this one."""
+        """Append one token to every sampling sequence of a step; the next step may continue this one."""
         self.tokens.extend(step.owners, token_ids)
         self._latest = step
 
     def expect(self, step: StepInput) -> None:
-        """The next step may continue this one, whose tokens are told later: until then only the device has them."""
+        """Let the next step continue this one, whose tokens the host learns later; until then only the device has them."""
         self._latest = step
 
     def forget_latest(self) -> None:
-        """The next step continues none."""
+        """Prevent the next step from continuing an earlier one."""
         self._latest = None
 
     def _advance(self, step: StepInput, plan: StepPlan) -> StepInput:
-        """The same sequences compute the tokens that were sampled for them."""
+        """Advance a step to the tokens that were just sampled for its sequences."""
         count = len(step.slots)
         buffers = self.buffers
         step.continues = True
@@ -211,7 +219,9 @@ class PersistentBatch:
         return step
 
     def _with_rows(self, plan: StepPlan, cu_seqlens: Int32Array, drafts: Mapping[Slot, list[int]]) -> StepInput:
-        """The step with the rows that it samples: behind the last known token of a sequence, and behind its drafts."""
+        """Return the step with the rows that it samples: after the last known token of each sequence, and after each
+        draft.
+        """
         slots = plan.slots.astype(np.int64)
         lens = plan.query_lens
         ends = plan.num_computed + lens
@@ -223,6 +233,7 @@ class PersistentBatch:
         known = self.tokens.num_tokens(slots)
         is_complete = ends >= known
         if self.pooled:
+            # Pooled sequences end with their prompt.
             is_complete &= ~np.isin(slots, list(self.pooled))
         sampled = is_complete.nonzero()[0]
         owners = slots[sampled]
@@ -241,7 +252,7 @@ class PersistentBatch:
         return step
 
     def _trees_of(self, drafts: Mapping[Slot, list[int]]) -> TreeStep | None:
-        """The trees among a step's drafts, of which the last ones may have been left out."""
+        """Return the trees among a step's drafts, cut to the drafts that are left."""
         if not self.trees:
             return None
         found: dict[Slot, DraftTree] = {}
@@ -252,11 +263,11 @@ class PersistentBatch:
         return TreeStep(found) if found else None
 
     def _bind_drafts(self, step: StepInput, indices: NDArray[np.int64], num_drafts: Int32Array) -> None:
-        """Give each sequence that samples a row for each of its drafts and one behind them.
+        """Give each sampling sequence a row for each of its drafts and one after them.
 
-        step: with the last position of each of these sequences.
-        indices: int64 [S], the output index of the first row of each.
-        num_drafts: int32 [S], of each.
+        step: holds the last position of each of these sequences.
+        indices: int64 [S], output index of each sequence's first row.
+        num_drafts: int32 [S], drafts of each sequence.
         """
         counts = num_drafts + 1
         starts = np.concatenate(([0], np.cumsum(counts)))
@@ -284,6 +295,7 @@ class PersistentBatch:
         if self.processors is not None:
             self.processors.start(request, state)
             if state.in_order:
+                # The processor must see each position once, but a rejected draft's position comes again.
                 self.undrafted.add(slot)
         self.columns.start(slot, state)
         if request.params.prompt_logprobs is not None:

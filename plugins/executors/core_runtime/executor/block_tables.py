@@ -1,4 +1,4 @@
-"""The block tables of running sequences, one for each KV group; that of a state group has the blocks of the state.
+"""The block tables of running sequences, one per KV group. The table of a state group holds the blocks of its state.
 
 Owns: the worker's copy of the tables, and a step's slice of them in the step's buffers. Never does: allocate blocks.
 Called by: the persistent batch.
@@ -24,13 +24,13 @@ ONE: Final = np.array(1)
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The table of one group.
+    """The block table of one group.
 
-    group: its layers.
+    group: the layers that share the table.
     stored: int32 [slots, blocks a sequence], the blocks of every running sequence.
-    lengths: of each slot, how many blocks it has.
-    blocks: the step's buffer for the rows of its sequences.
-    slots: the step's buffer for the places of its tokens.
+    lengths: number of blocks of each slot.
+    blocks: step buffer for the table rows of its sequences.
+    slots: step buffer for the cache slots of its tokens.
     """
 
     group: KVGroup
@@ -41,9 +41,9 @@ class _Table:
 
 
 class BlockTables:
-    """A table for each group; entries behind a window are 0 or stale and never read.
+    """The block tables of all groups. Entries before an attention window are 0 or stale and never read.
 
-    beside: tables whose sequences and blocks these share; only the buffers of a step are their own.
+    beside: tables whose sequences and blocks are shared; only the step buffers are separate. A draft uses it.
     """
 
     def __init__(
@@ -67,23 +67,23 @@ class BlockTables:
 
     @property
     def groups(self) -> list[KVGroup]:
-        """The groups, in order."""
+        """The KV groups, in the plan's order."""
         return [table.group for table in self._tables]
 
     def capacity(self, rows: Sequence[int]) -> Int32Array:
-        """Tokens of each of these sequences that have places in its blocks."""
+        """Return the number of tokens that fit in the blocks of each sequence, int32 [B]."""
         lengths = self._keyed[0].lengths
         counts = [lengths[row] for row in rows]
         return np.array(counts, np.int32) * np.int32(self.block_size)
 
     def start(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
-        """Begin the tables of a sequence."""
+        """Start the tables of a sequence with its first blocks."""
         for table in self._tables:
             table.lengths[row] = 0
         self.append(row, block_ids)
 
     def append(self, row: int, block_ids: Sequence[Sequence[int]]) -> None:
-        """Append blocks, one list for each group."""
+        """Append blocks to a sequence's tables, one list per group."""
         for table, ids in zip(self._tables, block_ids, strict=True):
             if ids:
                 start = table.lengths[row]
@@ -92,12 +92,16 @@ class BlockTables:
                 table.lengths[row] = end
 
     def advance(self, rows: Int32Array, positions: NDArray[np.int64]) -> None:
-        """Each of a step's sequences, the same as in the step before, computes its next position alone."""
+        """Advance each sequence by one token. The step must have the same sequences as the previous one.
+
+        rows: int32 [B], slots. positions: int64 [B], position of each new token.
+        """
         count = len(rows)
         for table in self._keyed:
             mapping = table.slots.array[:count]
             mapping[:] = mapping + ONE
             table.slots.changed(count)
+        # A slot follows the previous one except at the start of a block, which happens once in `block_size` steps.
         is_first = positions % self._modulus == ZERO
         starting = is_first.nonzero()[0]
         if not len(starting):
@@ -111,14 +115,12 @@ class BlockTables:
             table.slots.array[starting] = ids * np.int64(self.block_size)
 
     def fill(self, rows: Int32Array, owner: NDArray[np.int64], positions: NDArray[np.int64], width: int) -> None:
-        """Put a step's tables and slots into the buffers.
+        """Write a step's tables and slots into the buffers. A state group has no slots.
 
-        rows: of the step's sequences.
-        owner: index of each token's sequence.
-        positions: of each token.
+        rows: int32 [B], slots of the step's sequences.
+        owner: int64 [T], index of each token's sequence.
+        positions: int64 [T], position of each token.
         width: blocks of the longest sequence.
-
-        A state group has no slots.
         """
         num_seqs = len(rows)
         num_tokens = len(positions)

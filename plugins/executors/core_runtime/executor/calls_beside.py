@@ -1,6 +1,6 @@
-"""Calls that may never come back, made in a thread of their own and waited for only so long.
+"""Calls with a time limit, made in a thread of their own because they may never return.
 
-Owns: that thread. Never does: end it by force; what is stuck outside of Python stays where it is.
+Owns: that thread. Never does: kill it; a call that is stuck outside of Python stays stuck.
 Called by: `core_runtime.executor.checked_proposer`.
 """
 
@@ -16,7 +16,7 @@ Answer = tuple[Any, BaseException | None]
 
 
 class CallsBeside:
-    """Makes one call after the other. name: of the thread."""
+    """A thread that makes one call at a time. name: name of the thread."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -24,11 +24,13 @@ class CallsBeside:
         self._thread: threading.Thread | None = None
 
     def call(self, function: Callable[..., Any], *arguments: Any, limit_s: float) -> Any:
-        """What the function answers, or raises. Raises TimeoutError after `limit_s` seconds; then call nothing more."""
+        """Return or raise the function's outcome. Raises TimeoutError after `limit_s` seconds; make no more calls then."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             self._thread.start()
-        answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()  # its own: an interrupted call may answer later
+        answers: queue.SimpleQueue[Answer] = (
+            queue.SimpleQueue()
+        )  # one per call: an interrupted call may still answer later
         self._calls.put(lambda: answers.put(_answer(function, arguments)))
         try:
             answer, error = answers.get(timeout=limit_s)
@@ -40,7 +42,7 @@ class CallsBeside:
         return answer
 
     def close(self) -> None:
-        """Make no more calls."""
+        """End the thread after its current call."""
         self._calls.put(None)
 
     def _serve(self) -> None:
@@ -48,14 +50,16 @@ class CallsBeside:
             call()
 
     def _interrupt(self, thread: threading.Thread) -> None:
-        """End a loop in Python, which would go on taking time from everybody else."""
+        """Interrupt a loop in Python, which would keep taking processor time from all other threads."""
         self.close()
         assert thread.ident is not None
+        # The exception is raised at the thread's next bytecode; one that is blocked in C never sees it, hence
+        # `daemon=True`.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
 
 
 def _answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Answer:
     try:
         return function(*arguments), None
-    except BaseException as error:  # the caller judges, whatever it is
+    except BaseException as error:  # SystemExit too: the caller decides what each error means
         return None, error

@@ -1,7 +1,7 @@
-"""The state that every step reads: weights and tables, as tensors with names, and what they contain in a few bytes.
+"""The state that every step reads (weights and tables), as named tensors with short checksums.
 
-Owns: finding the tensors of a model and their checksums. Never does: decide what a checksum should be (the engine's canary
-does). Called by: the worker, before a cache is bound to the model.
+Owns: finding the tensors of a model, and their checksums. Never does: decide what a checksum should be (the engine's
+canary does). Called by: the worker, before a cache is bound to the model.
 """
 
 from __future__ import annotations
@@ -16,43 +16,46 @@ from torch import Tensor
 from core.own_packages import OWN
 
 OURS = frozenset(OWN)
-"""Packages whose objects are looked into; objects of other packages are opaque."""
+"""Packages whose objects are searched; objects of other packages are opaque."""
 PIECE = 16 << 20
-"""Bytes between two pauses, about a millisecond; what is on another device comes over in such pieces."""
+"""Bytes between two pauses, about a millisecond of work. Data on another device is copied to the host in such pieces.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tensors by the names of the attributes that lead to them; those that share memory are there once."""
+    """Tensors by the path of attributes that leads to them. Tensors that share memory are listed once."""
 
     tensors: Mapping[str, Tensor]
 
     @property
     def names(self) -> list[str]:
-        """Of all parts, in order."""
+        """Names of all tensors, in order."""
         return list(self.tensors)
 
     @property
     def nbytes(self) -> int:
-        """Of all parts."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors.values())
 
     def checksum(self, name: str) -> Iterator[str | None]:
-        """Of one part: None after each piece, and XXH3 with 128 bits, in hex, at the end."""
+        """Compute the checksum of one tensor: yield None after each piece, and the 128-bit XXH3 in hex at the end."""
         digest = xxhash.xxh3_128()
         flat = self.tensors[name].detach().contiguous().view(-1).view(torch.uint8)
         for piece in flat.split(PIECE):
+            # The caller pauses between pieces, so that steps are not delayed by hashing a large tensor.
             digest.update(piece.cpu().numpy().data)
             yield None
         yield digest.hexdigest()
 
 
 def state_of(roots: Mapping[str, object]) -> State:
-    """Everything that the objects hold, by way of their attributes, lists and dictionaries."""
+    """Return all tensors that the objects hold, through their attributes, lists and dictionaries."""
     tensors: dict[str, Tensor] = {}
     held: set[tuple[int, int]] = set()
     for path, tensor in _walk(roots, "", set()):
         place = (tensor.data_ptr(), tensor.nbytes)
+        # Tied weights and views of one buffer are reached by several paths; the first path names them.
         if tensor.nbytes == 0 or place in held:
             continue
         held.add(place)
@@ -73,13 +76,14 @@ def _walk(value: object, path: str, seen: set[int]) -> Iterator[tuple[str, Tenso
 
 
 def _parts(value: object) -> list[tuple[str, object]] | None:
-    """The named parts of what may hold tensors; None of anything else."""
+    """Return the named parts of a container or an object of ours; None for anything else."""
     if isinstance(value, Mapping):
         return [(str(key), part) for key, part in value.items()]
     if isinstance(value, Sequence) and not isinstance(value, str | bytes | range):
         return [(str(index), part) for index, part in enumerate(value)]
     if type(value).__module__.partition(".")[0] not in OURS or isinstance(value, type):
         return None
+    # `__slots__` names only the attributes of its own class, so all base classes are read.
     names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
     names += getattr(value, "__dict__", {})
     return [(name, getattr(value, name)) for name in sorted(set(names)) if hasattr(value, name)]

@@ -1,10 +1,10 @@
-"""A proposer that the engine can do without: the first failure of the plugin's own object is its last call.
+"""A guard around a proposer that the engine can do without: the plugin's first failure ends its use.
 
-Owns: the look at its drafts, the limit of its time, and the sentence that says why it is off. Never does: draft.
+Owns: the check of its drafts, its time limit, and the sentence that says why it is off. Never does: draft.
 Called by: the model runner, as its proposer.
 
-Drafts are guesses, so nothing is lost with a plugin that fails but time. It is called in a thread of its own, where it may
-hang. One that reads hidden states computes on the model's device and stays in the thread of the steps.
+Drafts are guesses, so a failing plugin costs time and nothing else. The plugin is called in a thread of its own, where it may
+hang. A plugin that reads hidden states computes on the model's device and stays in the thread of the steps.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from core_runtime.sampling.draft_tree import DraftTree
 logger = logging.getLogger(__name__)
 
 LIMIT_S: Final = 5.0
-"""Seconds after which a call counts as hanging."""
+"""Seconds after which a call is considered hung."""
 SLOW_S: Final = 0.005
-"""Seconds that drafts of a step may always take."""
+"""Seconds of drafting per step that are never counted as slow."""
 SLOW_STEPS: Final = 16
-"""Steps on end whose drafts take longer than all the rest of the step."""
+"""Consecutive steps in which drafting may take longer than the rest of the step; then the plugin is switched off."""
 
 Key = tuple[str, int]
 
 
 class CheckedProposer:
-    """Implements `core_runtime.contracts.Proposer` and `KnowsRequests` with another proposer.
+    """A proposer that wraps the plugin's own one; implements `core_runtime.contracts.Proposer` and `KnowsRequests`.
 
     needs_hidden: as the plugin's own object says.
-    off: why it is not asked any more; empty while it is.
-
+    off: why the plugin is switched off; empty while it is in use.
     proposer: the plugin's own object.
-    row: its entry point.
-    vocab_size: the model's; a draft beyond it would be a row that no embedding has.
-    tree: the shape of its drafts; None: chains. Raises PluginError for a shape that is none.
-    blamed: an error that names the plugin whose code raised the given one.
-    clock: seconds.
+    row: the plugin's entry point.
+    vocab_size: size of the model's vocabulary; a draft beyond it would have no row in the embedding.
+    tree: shape of the plugin's drafts; None: chains. Raises PluginError for an invalid shape.
+    blamed: turn an error into one that names the plugin whose code raised it.
+    clock: return the time in seconds.
     """
 
     def __init__(
@@ -74,17 +73,17 @@ class CheckedProposer:
                 raise PluginError(f"{label(row)}: {error}", row) from error
 
     def on_request(self, key: Key, facts: RequestFacts) -> None:
-        """The facts of a sequence that is about to start."""
+        """Pass on the facts of a sequence that is about to start."""
         if isinstance(self._proposer, KnowsRequests):
             self._call(self._proposer.on_request, key, facts)
 
     def on_start(self, key: Key, token_ids: list[int]) -> None:
-        """A sequence enters the batch."""
+        """Pass on that a sequence enters the batch."""
         if self._proposer is not None:
             self._call(self._proposer.on_start, key, token_ids)
 
     def propose(self, batch: ProposerInput) -> list[list[int]]:
-        """The plugin's drafts; none once it is off."""
+        """Return the plugin's drafts; empty lists once it is off."""
         proposer = self._proposer
         if proposer is None:
             return [[] for _ in batch.keys]
@@ -92,22 +91,23 @@ class CheckedProposer:
         rest_s = begin - self._answered_at
         drafts = self._call(lambda: self._checked(proposer.propose(batch), batch))
         self._answered_at = self._clock()
+        # The time between two calls is the rest of the step: the model's pass, sampling and the engine's work.
         self._watch(self._answered_at - begin, rest_s)
         return drafts or [[] for _ in batch.keys]
 
     def on_finished(self, key: Key) -> None:
-        """The sequence left the batch."""
+        """Pass on that a sequence left the batch."""
         if self._proposer is not None:
             self._call(self._proposer.on_finished, key)
 
     def close(self) -> None:
-        """End the thread."""
+        """Drop the plugin's object and end its thread."""
         self._proposer = None
         if self._beside is not None:
             self._beside.close()
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the plugin answers; None when that was its last call."""
+        """Call the plugin and return its answer; None if it failed, which switches it off."""
         try:
             if self._beside is None:
                 return function(*arguments)
@@ -116,13 +116,15 @@ class CheckedProposer:
             self._switch_off(PluginError(f"{label(self._row)}: {error}.", self._row))
         except Exception as error:
             self._switch_off(self._named(error))
+        # A plugin that calls `sys.exit` would otherwise end the engine.
         except SystemExit as error:
             self._switch_off(PluginError(f"{label(self._row)}: it called sys.exit({error}).", self._row))
         return None
 
     def _checked(self, found: list[list[int]], batch: ProposerInput) -> list[list[int]]:
-        """The drafts as plain integers. Raises PluginError for those that cannot be."""
+        """Return the drafts as plain integers. Raises PluginError for invalid ones."""
         try:
+            # `operator.index` accepts numpy's integers, and refuses floats and strings.
             drafts = [[operator.index(token) for token in tokens] for tokens in found]
         except TypeError as error:
             raise self._fault(f"{found!r:.80}, expected a list of token ids for each sequence") from error
@@ -141,7 +143,7 @@ class CheckedProposer:
         return PluginError(f"{label(self._row)}: propose answered {answered}.", self._row)
 
     def _named(self, error: Exception) -> Exception:
-        """The error with the name of the plugin, and where in its code it was raised."""
+        """Return the error with the plugin's name and the place in its code that raised it."""
         blamed = self._blamed(error)
         if isinstance(blamed, PluginError) and blamed.plugin is not None:
             return blamed
@@ -150,7 +152,9 @@ class CheckedProposer:
         return named
 
     def _watch(self, spent_s: float, rest_s: float) -> None:
-        """Count the steps on end that spent more time on drafts than on all the rest."""
+        """Count consecutive steps that spent more time on drafting than on everything else; switch off after
+        `SLOW_STEPS`.
+        """
         if spent_s < max(SLOW_S, rest_s):
             self._num_slow = 0
             return

@@ -1,4 +1,4 @@
-"""A model on disk, opened: which loader reads it, what its tensors are called, what shape it has.
+"""An opened model on disk: its loader, the names of its tensors, and its shape.
 
 Owns: `Checkpoint`, and how a configuration becomes one. Never does: read a tensor. Called by: the worker, and commands that
 convert checkpoints.
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model on disk.
+    """An opened model on disk; its tensors are not read yet.
 
-    loader: reads its tensors.
-    manifest: its tensors, under canonical names.
-    spec: the shape of the model.
-    shaped: its modules without weights, where those of transformers run.
-    prepared: its kernels, where they were saved.
-    names: the way from its files' names to canonical ones; None where transformers' modules run.
+    loader: reads the tensors.
+    manifest: the tensors, under canonical names.
+    spec: shape of the model.
+    shaped: the modules without weights, for a model that runs on modules of transformers.
+    prepared: prepared kernels, if they were saved.
+    names: map from the names in the files to canonical ones; None for modules of transformers.
     """
 
     loader: Loader
@@ -55,12 +55,13 @@ def open_checkpoint(
     activation_dtype: torch.dtype = torch.float32,
     wrap: Callable[[Loader], Loader] | None = None,
 ) -> Checkpoint:
-    """The configured checkpoint; no tensor is read yet.
+    """Open the configured checkpoint; no tensor is read yet.
 
-    activation_dtype: of tensors between layers.
-    wrap: puts a loader around the checkpoint's own, below canonical names.
+    activation_dtype: dtype of tensors between layers.
+    wrap: wraps the checkpoint's own loader, below canonical names.
     """
     loader: Loader = load_plugin(config, plugins, "loader", config.plugins.loader)
+    # A loader of prepared kernels is not wrapped: a wrapper would hide its `prepared` method.
     if wrap is not None and not isinstance(loader, HasPrepared):
         loader = wrap(loader)
     manifest = loader.resolve(config.model.model)
@@ -74,6 +75,7 @@ def open_checkpoint(
     if draft is None:
         return opened
     assert isinstance(opened.spec, DecoderSpec), "the layers are the engine's own"
+    # The target must store the hidden states that its draft reads.
     spec = msgspec.structs.replace(opened.spec, taps=draft.spec.taps)
     return replace(opened, spec=spec)
 
@@ -85,7 +87,7 @@ def _open_decoder(
     manifest: CheckpointManifest,
     prepared: PreparedWeights | None,
 ) -> Checkpoint:
-    """A checkpoint that the engine's own layers run."""
+    """Open a checkpoint that the engine's own layers run."""
     name = config.plugins.model
     hf_config = config.model.hf_config
     overridden = msgspec.structs.replace(manifest, config=hf_config)
@@ -105,7 +107,8 @@ def _open_decoder(
 def _open_modules(
     config: EngineConfig, loader: Loader, manifest: CheckpointManifest, activation_dtype: torch.dtype
 ) -> Checkpoint:
-    """A checkpoint that transformers' modules run."""
+    """Open a checkpoint that modules of transformers run."""
+    # Imported late: most models do not need transformers.
     from core_runtime.models.fallback.shape import shaped_model
 
     hf_config = config.model.hf_config
@@ -116,7 +119,7 @@ def _open_modules(
 
 
 def made_for(config: EngineConfig) -> MadeFor:
-    """The settings that prepared kernels depend on."""
+    """Return the settings that prepared kernels depend on."""
     method = config.plugins.quantization
     arguments = config.plugins.arguments.get(f"quantization.{method}", {})
     return MadeFor(config.model.dtype, config.model.numerics, method, arguments)

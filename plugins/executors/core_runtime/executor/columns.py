@@ -1,10 +1,10 @@
-"""Columns of numbers in one buffer, behind a small header.
+"""Columns of numbers in one buffer, after a small header.
 
 Owns: the layout of a message: the header's length as 4 bytes, a msgpack header (facts, and name, kind and count of each
 column), then the columns, little-endian, each at a multiple of 8 bytes. Never does: know what a column means, or run code
 that a message names. Called by: `plan_wire` and `result_wire`.
 
-A column that is absent is empty, and one that nobody asks for is passed over, so that columns can be added later.
+A missing column is read as empty, and an unknown one is ignored, so that columns can be added later.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ T = TypeVar("T")
 
 
 class WireError(ValueError):
-    """A message that cannot be what the other end meant."""
+    """Error for a damaged message."""
 
 
 class Column(msgspec.Struct, array_like=True):
-    """Where numbers lie in a message.
+    """The layout of one column in a message.
 
-    kind:  of one number.
-    count: how many.
+    kind:  numpy code of one number, little-endian.
+    count: number of entries.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Column(msgspec.Struct, array_like=True):
 
     @property
     def num_bytes(self) -> int:
-        """Its length in the message, without the zeros up to the next one."""
+        """Bytes of the column, without the padding up to the next one."""
         item_bytes = int(self.kind[1])
         return self.count * item_bytes
 
 
 class Header(msgspec.Struct, Generic[Facts], array_like=True):
-    """The beginning of a message.
+    """The start of a message.
 
-    facts:   what is said outside of the columns.
-    columns: in the order in which they follow.
+    facts:   values outside of the columns.
+    columns: the columns, in the order in which they follow.
     """
 
     facts: Facts
@@ -61,7 +61,7 @@ class Header(msgspec.Struct, Generic[Facts], array_like=True):
 
 
 class ColumnWriter:
-    """One message in the making."""
+    """Builds one message from its columns."""
 
     def __init__(self) -> None:
         self._columns: list[Column] = []
@@ -74,11 +74,11 @@ class ColumnWriter:
             self._add(name, kind, len(numbers), [numbers.data])
 
     def put_keys(self, name: str, keyed: Iterable[int]) -> None:
-        """Add the keys of a mapping, whose values are put under the same name."""
+        """Add the keys of a mapping; the caller puts its values under the same name."""
         self.put(f"{name}.keys", list(keyed))
 
     def put_lists(self, name: str, lists: Collection[Sequence[int]]) -> None:
-        """Add lists of any lengths."""
+        """Add lists of any lengths as two columns: the lengths and all items."""
         if not lists:
             return
         lens = [len(items) for items in lists]
@@ -96,7 +96,7 @@ class ColumnWriter:
         self.put_lists(name, rows)
 
     def put_bytes(self, name: str, parts: Sequence[bytes | NDArray[np.uint8]]) -> None:
-        """Add byte strings, which are copied once."""
+        """Add byte strings. They are copied once, by `message`."""
         if not parts:
             return
         lens: list[int] = []
@@ -109,7 +109,7 @@ class ColumnWriter:
         self._add(name, "u1", sum(lens), buffers)
 
     def message(self, facts: msgspec.Struct) -> bytes:
-        """Everything as one buffer."""
+        """Return the whole message as one buffer."""
         header = msgspec.msgpack.encode(Header(facts, self._columns))
         length = len(header).to_bytes(LENGTH_BYTES, "little")
         padding = _padding(LENGTH_BYTES + len(header))
@@ -125,11 +125,11 @@ class ColumnWriter:
 
 
 class ColumnReader(Generic[Facts]):
-    """A message, taken apart.
+    """A received message, split into its columns.
 
-    facts: what the header says besides.
+    facts: values of the header outside of the columns.
 
-    Raises WireError when the message is cut off, or its header is none.
+    Raises WireError when the message is truncated or its header cannot be read.
     """
 
     def __init__(self, message: bytes, decoder: msgspec.msgpack.Decoder[Header[Facts]]) -> None:
@@ -145,24 +145,26 @@ class ColumnReader(Generic[Facts]):
         for column in header.columns:
             num_bytes = column.num_bytes
             num_left = len(message) - offset
+            # The count comes from the message, and could point outside of it.
             if not 0 <= num_bytes <= num_left:
                 raise WireError(
                     f"The column '{column.name}' has {num_bytes} bytes from {offset} on; the message has {len(message)}."
                 )
+            # A view; `get` and `byte_arrays` copy what outlives the message.
             numbers = np.frombuffer(message, f"<{column.kind}", column.count, offset)
             self._columns[column.name] = numbers
             offset += num_bytes
             offset += len(_padding(num_bytes))
 
     def get(self, name: str, kind: Kind = "i4") -> NDArray[Any]:
-        """A column as an array of its own."""
+        """Return a column as an array of its own; empty if it is missing."""
         column = self._columns.get(name)
         if column is None:
             return np.empty(0, f"<{kind}")
         return column.copy()
 
     def items(self, name: str) -> list[Any]:
-        """A column as Python numbers."""
+        """Return a column as Python numbers; empty if it is missing."""
         column = self._columns.get(name)
         if column is None:
             return []
@@ -170,42 +172,43 @@ class ColumnReader(Generic[Facts]):
         return items
 
     def keyed(self, name: str, values: list[T]) -> dict[int, T]:
-        """The mapping whose keys `put_keys` was given."""
+        """Return the mapping whose keys `put_keys` wrote. Raises WireError when `values` has another length."""
         keys = self.items(f"{name}.keys")
         check_equal_lens(name, keys, values)
         return dict(zip(keys, values, strict=True))
 
     def lists(self, name: str) -> list[list[int]]:
-        """The lists that `put_lists` was given."""
+        """Return the lists that `put_lists` wrote."""
         lens = self.items(f"{name}.lens")
         return split(self.items(name), lens)
 
     def tables(self, name: str) -> list[list[list[int]]]:
-        """The tables that `put_tables` was given."""
+        """Return the tables that `put_tables` wrote."""
         rows = self.items(f"{name}.rows")
         return split(self.lists(name), rows)
 
     def byte_arrays(self, name: str) -> list[NDArray[np.uint8]]:
-        """The strings that `put_bytes` was given, each as an array of its own, so that none keeps the others in memory."""
+        """Return the byte strings that `put_bytes` wrote, each copied, so that none keeps the whole message in memory."""
         together = self._columns.get(name, np.empty(0, np.uint8))
         lens = self.items(f"{name}.lens")
         return [together[start:end].copy() for start, end in _cuts(len(together), lens)]
 
 
 def split(values: list[T], lens: list[int]) -> list[list[T]]:
-    """Consecutive parts of these lengths. Raises WireError when there are more or fewer values."""
+    """Cut values into consecutive parts of these lengths. Raises WireError when the lengths do not cover the values."""
     return [values[start:end] for start, end in _cuts(len(values), lens)]
 
 
 def check_equal_lens(name: str, *columns: Sized) -> None:
-    """Raises WireError when columns that belong together have different lengths. name: for the sentence."""
+    """Raise WireError when columns that belong together have different lengths. name: used in the error message."""
     lens = [len(column) for column in columns]
     if len(set(lens)) > 1:
         raise WireError(f"The columns of '{name}' have {', '.join(map(str, lens))} entries; expected as many in each.")
 
 
 def _cuts(num_values: int, lens: list[int]) -> Iterable[tuple[int, int]]:
-    """Begin and end of each part. Raises WireError unless they cover the values."""
+    """Return start and end of each part. Raises WireError unless they cover the values."""
+    # With a negative length the sum could match although parts overlap.
     if sum(lens) != num_values or min(lens, default=0) < 0:
         raise WireError(f"{num_values} values cannot be cut into parts of {sum(lens)}.")
     ends = accumulate(lens, initial=0)
@@ -213,5 +216,5 @@ def _cuts(num_values: int, lens: list[int]) -> Iterable[tuple[int, int]]:
 
 
 def _padding(num_bytes: int) -> bytes:
-    """Zeros up to the beginning of the next column."""
+    """Return the zeros up to the start of the next column."""
     return b"\0" * (-num_bytes % ALIGNMENT)

@@ -1,4 +1,4 @@
-"""From any checkpoint to a directory of prepared kernels, which start without packing.
+"""Conversion of any checkpoint to a directory of prepared kernels, which start without packing.
 
 Owns: which kernels and tensors are written, and the directory that they are written to. Never does: prepare a weight.
 Called by: `core convert`.
@@ -34,7 +34,7 @@ from core_runtime.specs.decoder_spec import DecoderSpec
 
 
 def convert(config: EngineConfig, out: Path) -> PreparedIndex:
-    """Write the configured model to the new directory `out`; returns its index.
+    """Write the configured model to the new directory `out` and return its index.
 
     Raises UserError for a directory or a model that cannot be used, CheckpointError for a damaged checkpoint.
     """
@@ -81,7 +81,7 @@ def convert(config: EngineConfig, out: Path) -> PreparedIndex:
 
 
 class _Noting:
-    """A loader that tells which tensors are asked of it, and hands each one to `sink` as well, while there is one."""
+    """A loader that records the names of the tensors it reads, and passes each tensor to `sink` while one is set."""
 
     def __init__(self, inner: Loader) -> None:
         self._inner = inner
@@ -89,11 +89,11 @@ class _Noting:
         self.sink: Callable[[str, Tensor], None] | None = None
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """As the inner one."""
+        """Resolve with the inner loader."""
         return self._inner.resolve(ref)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """As the inner one."""
+        """Read with the inner loader, recording each tensor."""
         self.asked += reads
         for name, tensor in self._inner.iter(manifest, reads):
             if self.sink is not None:
@@ -102,9 +102,9 @@ class _Noting:
 
 
 class _Rest:
-    """The tensors that are in no kernel, written under the checkpoint's own names.
+    """The tensors that are part of no kernel, written under the checkpoint's own names.
 
-    tensors: of the new directory, by name.
+    tensors: tensors of the new directory, by name.
     """
 
     def __init__(self, writer: PreparedWriter, original: CheckpointManifest) -> None:
@@ -115,7 +115,7 @@ class _Rest:
             self.tensors[name] = msgspec.structs.replace(info, file=0, offset=0)
 
     def store(self, name: str, tensor: Tensor) -> None:
-        """Write one tensor. Raises UserError for packed ones, which only their own file can hold."""
+        """Write one tensor. Raises UserError for a packed one, which only its original file can hold."""
         info = self._original.tensors[name]
         dtype = TYPES.get(tensor.dtype)
         if dtype is None or (info.dtype not in ITEM_BYTES and dtype == "U8"):
@@ -131,16 +131,20 @@ class _Rest:
 def _store_rest(
     writer: PreparedWriter, checkpoint: Checkpoint, noting: _Noting, config: EngineConfig
 ) -> CheckpointManifest:
-    """Write the tensors that are in no kernel. Returns the manifest of the new directory, under the checkpoint's own names."""
+    """Write the tensors that are part of no kernel.
+
+    Returns the manifest of the new directory, under the checkpoint's own names.
+    """
     canonical = checkpoint.manifest
     original = noting.resolve(config.model.model)
     rest = _Rest(writer, original)
     names = [name for name in canonical.tensors if name not in writer.used]
     spec = checkpoint.spec
     if isinstance(spec, DecoderSpec) and spec.tied and OWN_HEAD in names:
-        names.remove(OWN_HEAD)  # it was compared with the embedding that it is tied to
+        names.remove(OWN_HEAD)  # loading compared it with the embedding that it is tied to, so it is not stored twice
         noting.asked.clear()
         _exhaust(checkpoint.loader.iter(canonical, [OWN_HEAD]))
+        # The wrapped loader has just recorded which tensors of the files make up the head.
         for name in noting.asked:
             del rest.tensors[name]
     noting.sink = rest.store

@@ -1,7 +1,7 @@
-"""An opened device, as the models on it share it.
+"""An opened device and its allocations, shared by all models on it.
 
-Owns: what was allocated on it, by tag. Never does: compute, free.
-Called by: the worker (it opens one), the models' instances and the KV memory (they allocate).
+Owns: the number of allocated bytes, by tag. Never does: compute, free.
+Called by: the worker (it opens one), the model instances and the KV memory (they allocate).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core_runtime.executor.arena import Arena
 
 
 class Device:
-    """A runtime and its memory.
+    """An opened runtime and its memory use. The worker owns it.
 
     nbytes: bytes in use, by tag.
     """
@@ -24,15 +24,16 @@ class Device:
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
         self.nbytes: Counter[MemoryTag] = Counter()
+        # Platforms of contract 1 have `allocate(nbytes)` without a tag, and must keep working.
         self._tagged = "tag" in inspect.signature(runtime.allocate).parameters
 
     def allocate(self, nbytes: int, tag: MemoryTag) -> Tensor:
-        """Zeroed uint8 [nbytes]. A runtime of contract 1 is not told the tag."""
+        """Allocate zeroed uint8 [nbytes]. A runtime of contract 1 does not receive the tag."""
         self.nbytes[tag] += nbytes
         return self._reserve(nbytes, tag)
 
     def weights_arena(self) -> Arena:
-        """Memory for the weights of one model, and of those that follow it."""
+        """Make the arena for the weights of one model and of its successors."""
 
         def count(nbytes: int) -> None:
             self.nbytes["weights"] += nbytes

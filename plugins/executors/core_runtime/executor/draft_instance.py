@@ -1,4 +1,4 @@
-"""The draft of a model, ready to run beside it.
+"""The draft model of a target, ready to run next to it.
 
 Owns: how the configured draft becomes a model instance, and its passes. Never does: choose plugins, or draw a token.
 Called by: the worker, once.
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 def own_config(config: EngineConfig) -> EngineConfig:
-    """Make the configuration of the draft by itself, as if it were the model."""
+    """Return the draft's configuration, as if it were the only model."""
     draft = draft_of(config)
     assert draft is not None, "there is no draft"
     return msgspec.structs.replace(
@@ -62,7 +62,7 @@ def build_draft(
     plugins: PluginTable,
     store: PartStore | None = None,
 ) -> ModelInstance:
-    """Read the draft's weights and make its model. config: of the main model, which `target` is. store: see `build`."""
+    """Read the draft's weights and make its model. config: of the target's engine. store: see `build`."""
     own = own_config(config)
     drafts = draft.spec
     if drafts.names:
@@ -71,7 +71,7 @@ def build_draft(
         checkpoint = open_checkpoint(own, plugins, device.runtime.activation_dtype(own.model.dtype))
 
     def finish(spec: DecoderSpec, weights: DecoderWeights) -> tuple[DecoderSpec, DecoderWeights]:
-        """With what is the target's."""
+        """Add the parts that the draft shares with the target, such as embedding and head."""
         shape, held = target.spec, target.model.weights
         if not isinstance(shape, DecoderSpec) or not isinstance(held, DecoderWeights):
             return spec, weights
@@ -81,7 +81,7 @@ def build_draft(
 
 
 def _open_named(own: EngineConfig, draft: DraftConfig, target: ModelSpec, plugins: PluginTable) -> Checkpoint:
-    """A draft's checkpoint whose names its proposer told; no tensor is read yet. own: of `own_config`."""
+    """Open a draft's checkpoint whose tensor names the proposer gave; no tensor is read yet. own: from `own_config`."""
     loader: Loader = load_plugin(own, plugins, "loader", own.plugins.loader)
     manifest = loader.resolve(own.model.model)
     manifest = msgspec.structs.replace(manifest, config=own.model.hf_config)
@@ -102,10 +102,10 @@ def draft_pass(
     padding: bool,
     verifies_trees: bool = False,
 ) -> DraftPass:
-    """The passes of a draft whose cache is bound. config: of the main model, which `target` is. batch, sampler: of the same.
+    """Make the passes of a draft whose cache is bound. config: of the target's engine. batch, sampler: the target's.
 
-    padding: whether attention takes padded rows and sequences.
-    verifies_trees: whether the main model can verify a tree.
+    padding: whether attention accepts padded rows and sequences.
+    verifies_trees: whether the target can verify a tree.
     """
     own = own_config(config)
     model = draft.model
@@ -119,6 +119,7 @@ def draft_pass(
         runtime if isinstance(runtime, Uploads) else None,
     )
     sizes = config.compilation.sizes
+    # The draft has a recorder of its own: recordings are tied to the buffers, and its buffers are not the target's.
     recorder = recorder_of(model, runtime, buffers, padding=padding, eager=own.model.enforce_eager, sizes=sizes)
     forward = ForwardPass(model, buffers, recorder, draft.groups)
     described = draft_of(config)
@@ -128,6 +129,7 @@ def draft_pass(
     progress = DraftProgress(
         batch,
         config.scheduler.num_speculative_tokens,
+        # The tokens of the target's step, and the newest token of each sequence.
         config.limits.tokens + num_slots,
         own.model.max_model_len,
         keeps_drafts=states is None and shape.parallel_token_id is None,
@@ -139,7 +141,7 @@ def draft_pass(
 
 
 def _tree(widths: tuple[int, ...], *, verifies_trees: bool) -> DraftTree | None:
-    """The tree that was asked for; None: drafts are chains."""
+    """Return the requested draft tree; None: drafts are chains."""
     if not widths:
         return None
     if verifies_trees:
@@ -154,7 +156,7 @@ def _tree(widths: tuple[int, ...], *, verifies_trees: bool) -> DraftTree | None:
 def heads_pass(
     config: EngineConfig, target: ModelInstance, plugins: PluginTable, batch: PersistentBatch, sampler: Sampler
 ) -> HeadsPass:
-    """The calls of the proposer's own heads. config: of the main model, which `target` is."""
+    """Make the calls of the proposer's own draft heads. config: of the target's engine."""
     own = own_config(config)
     name = config.plugins.speculative
     assert name is not None, "heads are a proposer's"
@@ -173,7 +175,7 @@ def heads_pass(
 
 
 def _states(shape: DraftSpec, draft: ModelInstance, target: ModelInstance, num_slots: int) -> HiddenStates | None:
-    """The target's hidden states, where the draft takes any."""
+    """Return the target's hidden states for a draft that takes them; None for any other."""
     own, other = draft.model, target.model
     if not isinstance(own, Decoder) or not isinstance(other, Decoder) or own.draft_entry is None:
         return None
@@ -181,7 +183,7 @@ def _states(shape: DraftSpec, draft: ModelInstance, target: ModelInstance, num_s
 
 
 def _spread(model: Decoder | ModuleModel) -> SpreadLogits | None:
-    """The places of a smaller vocabulary."""
+    """Return the map from the draft's smaller vocabulary to the target's; None if they are the same."""
     if not isinstance(model, Decoder) or model.weights.head is None or model.weights.head.token_ids is None:
         return None
     return SpreadLogits(model.weights.head.token_ids, model.spec.vocab_size, model.max_logits)

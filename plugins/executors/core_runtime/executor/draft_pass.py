@@ -1,11 +1,11 @@
-"""The passes of a draft behind a step of its target.
+"""The passes of a draft after a step of its target.
 
 Owns: their order, and how drafts are drawn. Never does: verify drafts, decide how many are wanted (the scheduler does), or know
 what the draft's layers compute. Called by: the model runner, once a step whose plan allows drafts.
 
-The first pass computes every token that the target has come to know since the last one, chunks of prompts too; each further
+The first pass computes every token that became known since the last one, chunks of prompts included. Each further
 pass computes the drafts that were just drawn. A draft is drawn as the target will draw its token: with the same noise,
-filters, penalties and masks. So a draft like its target is always right, at any temperature.
+filters, penalties and masks. So a draft with the target's distribution is always accepted, at any temperature.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Slots = NDArray[np.int64]
 class DraftPass:
     """Runs a draft with a KV cache on the sequences of a batch.
 
-    forward: of the draft, with step buffers of its own.
-    batch: of the target.
+    forward: the draft's forward pass, with step buffers of its own.
+    batch: the target's batch.
     states: the target's hidden states; None for a draft that takes none.
-    mask: the token that stands for drafts not known yet, where one pass gives them all; None: a pass for each.
-    spread: puts logits of a smaller vocabulary in their places; None: the draft knows all tokens.
-    tree: the shape of the drafts, where there are several guesses for a position (`DraftTree.widths`); None: chains.
+    mask: token that stands for drafts not known yet, if one pass computes them all; None: one pass per draft.
+    spread: spreads logits of a smaller vocabulary; None: the draft knows all tokens.
+    tree: shape of the drafts, if there are several guesses per position (`DraftTree.widths`); None: chains.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class DraftPass:
         self._rows = DraftRows(batch, sampler, forward.model.max_logits, self._run_sampling)
 
     def apply(self, plan: StepPlan) -> None:
-        """Sequences enter the batch."""
+        """Start the plan's new sequences."""
         for new in plan.new:
             self.progress.start(new)
             if self.states is not None:
                 self.states.start(new.slot)
 
     def run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], drafts: Drafts) -> None:
-        """Keep up with the step's sequences, and add to the drafts of the next one.
+        """Bring the draft up to the step's sequences, and add to the drafts of the next step.
 
-        plan: with its rows as they were computed. positions: see `HeadsPass.run`; of no use here.
+        plan: settled, with its rows as they were computed. positions: see `HeadsPass.run`; unused here.
         """
         work = self.progress.work(plan, result.errors)
         if work is None:
@@ -99,13 +99,15 @@ class DraftPass:
                 return
             self._draft(work, drafting, drafts)
         if self._guesses is not None:
+            # A tree draws whole levels, so it can have more drafts than the budget allows.
             for slot, tokens in drafts.items():
                 budget = plan.draft_budget[slot]
                 drafts[slot] = tokens[:budget]
 
     def _add_masks(self, work: DraftWork, mask: int) -> None:
-        """Put a mask behind the known tokens for every draft but the first, as far as the pass has room."""
+        """Write a mask token after the known tokens for every draft but the first, as far as the pass has room."""
         wanted = np.maximum(work.counts - 1, 0)
+        # Known tokens have priority: sequences without room for all masks get fewer drafts in this step.
         room = self._most_tokens - int(work.lens.sum())
         before = np.cumsum(wanted) - wanted
         work.num_masks = np.clip(room - before, 0, wanted).astype(np.int32)
@@ -116,7 +118,7 @@ class DraftPass:
             self._rows.write(slots, work.known[masked], place, np.full(len(slots), mask))
 
     def _draft(self, work: DraftWork, drafting: NDArray[np.int64], drafts: Drafts) -> None:
-        """Draw the drafts of some of the sequences, the first behind the last known token of each."""
+        """Draw the drafts of some of the sequences, the first after the last known token of each."""
         slots = work.slots[drafting]
         counts = work.counts[drafting]
         if self._guesses is not None:
@@ -141,16 +143,16 @@ class DraftPass:
             token_ids = token_ids[goes_on]
             self._rows.write(slots, known, place, token_ids)
             if self.mask is not None:
-                positions = positions + 1  # the masks behind the last known token were computed with it
+                positions = positions + 1  # the masks after the last known token were computed in the same pass
                 continue
             positions = self._compute_drafts(slots, known, place, token_ids, positions)
 
     def _compute_drafts(
         self, slots: Slots, known: Int32Array, place: int, token_ids: NDArray[np.int64], positions: Slots
     ) -> Slots:
-        """Compute the draft at `place` of each sequence. Returns where each lies in the pass: int64 [B].
+        """Compute the draft at `place` of each sequence. Returns the row of each in the pass, int64 [B].
 
-        positions: int64 [B], of the tokens before them in the last pass.
+        positions: int64 [B], rows of the preceding tokens in the last pass.
         """
         count = len(slots)
         if self.states is not None:
@@ -160,7 +162,7 @@ class DraftPass:
         return np.arange(count, dtype=np.int64)
 
     def _compute(self, slots: Slots, lens: Int32Array, starts: Int32Array) -> None:
-        """The residual stream of `lens` tokens of each sequence, from `starts` on."""
+        """Compute the residual stream of `lens` tokens of each sequence, from `starts` on."""
         buffers = self.forward.buffers
         rows = slots.astype(np.int32)
         cu_seqlens = fill_arrays(self._tables, rows, lens, starts)
@@ -169,7 +171,9 @@ class DraftPass:
         self.forward.run(views)
 
     def _draw(self, positions: NDArray[np.int64], slots: Slots, known: Int32Array, place: int) -> NDArray[np.int64]:
-        """See `DraftRows.draw`. positions: of the tokens of the pass that the drafts follow."""
+        """Draw one draft of each sequence; see `DraftRows.draw`. positions: rows in the latest pass that the drafts
+        follow.
+        """
 
         def logits(start: int, end: int) -> Tensor:
             rows = positions[start:end]

@@ -1,6 +1,7 @@
-"""How a draft's logits become draft tokens.
+"""Sampling of draft tokens from a draft's logits.
 
-Owns: the rows that are sampled for drafts, and the drafts behind the known tokens. Never does: compute logits, or verify.
+Owns: the rows that are sampled for drafts, and the drafts after the known tokens. Never does: compute logits, or
+verify.
 Called by: the passes of drafts and of draft heads.
 
 A draft is drawn as the target will draw its token: with the same noise, filters, penalties and masks.
@@ -21,14 +22,14 @@ from core_runtime.sampling.sampler import RunCall
 
 Slots = NDArray[np.int64]
 Logits = Callable[[int, int], Tensor]
-"""Logits of the sequences from one index to another, float32 [n, V]; valid until the next call."""
+"""Function from a range of sequences (start, end) to their logits, float32 [n, V], valid until the next call."""
 
 
 class DraftRows:
-    """Draws for sequences of a batch, with its columns.
+    """Draws drafts for sequences of a batch, with its sampling columns.
 
-    most_rows: of logits in one call.
-    others: int64 [B] each, further guesses of the latest draw, the likeliest first; -1 where there is none.
+    most_rows: maximum rows of logits in one call.
+    others: int64 [B] each, further guesses of the latest draw, the likeliest first; -1: none.
     """
 
     def __init__(self, batch: PersistentBatch, sampler: Sampler, most_rows: int, run: RunCall) -> None:
@@ -43,16 +44,16 @@ class DraftRows:
     def draw(
         self, logits: Logits, slots: Slots, known: Int32Array, place: int, num_others: int = 0
     ) -> NDArray[np.int64]:
-        """Draft number `place` of each sequence, counted from 0: int64 [B], -1 where there is none.
+        """Draw draft number `place` of each sequence, counted from 0: int64 [B], -1 for none.
 
-        slots: int64 [B].
-        known: int32 [B], tokens of each that are no drafts.
-        num_others: further guesses that are wanted for the same position.
+        slots: int64 [B], slots of the batch.
+        known: int32 [B], tokens of each without drafts.
+        num_others: number of further guesses for the same position.
         """
         rows = self._rows
         indices = known - self._table.num_prompt_tokens[slots] + place
         rows.bind(slots, indices, np.full(len(slots), place))
-        rows.reported = rows.wanted = []  # nobody asked for the log-probabilities of guesses
+        rows.reported = rows.wanted = []  # logprobs are reported for verified tokens only
         others: list[list[NDArray[np.int64]]] = []
         for start in range(0, len(slots), self._most_rows):
             end = min(start + self._most_rows, len(slots))
@@ -64,12 +65,12 @@ class DraftRows:
         return rows.tokens.copy()
 
     def write(self, slots: Slots, known: Int32Array, place: int, token_ids: NDArray[np.int64]) -> None:
-        """Put drafts behind the known tokens, where the next ones are drawn and computed from."""
+        """Write drafts after the known tokens, where the next ones are drawn and computed from."""
         self._table.array[slots, known + place] = token_ids
 
 
 def note(drafts: dict[Slot, list[int]], slots: Slots, token_ids: NDArray[np.int64]) -> None:
-    """Add a draft to those of each sequence, but where there is none."""
+    """Append a draft to the list of each sequence; negative tokens are skipped."""
     for slot, token in zip(slots.tolist(), token_ids.tolist(), strict=True):
         if token >= 0:
             drafts.setdefault(slot, []).append(token)

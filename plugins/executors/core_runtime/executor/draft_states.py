@@ -1,10 +1,11 @@
-"""What a draft takes of its target: for each token the hidden state from which it was sampled.
+"""The target's hidden states that a draft reads: for each token, the state from which it was sampled.
 
-Owns: the rows of the latest step, the last row of each sequence whose draft waits for more, and the row for what nobody knows.
+Owns: the rows of the latest step, the last row of each sequence whose draft waits for more, and the row of unknown
+states.
 Never does: compute a layer, or decide which tokens are computed. Called by: the draft pass.
 
-Behind a prefix that was found in the cache, and where the draft paused, the state of one token is unknown: it is zeros, as for
-the first token of a sequence.
+After a cached prefix, and where the draft paused, the state of one token is unknown. It is then all zeros, as for the
+first token of a sequence.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ Ints = NDArray[np.int64]
 
 
 class HiddenStates:
-    """Fills the buffer `hidden` of a draft.
+    """Fills the draft's buffer `hidden`. The draft pass owns it.
 
-    carries: what a pass behind the first takes, see `DraftSpec`.
-    num_slots: of the batch.
+    carries: the input of every pass after the first, see `DraftSpec`.
+    num_slots: slots of the batch.
     """
 
     def __init__(self, target: Decoder, draft: Decoder, carries: Literal["residual", "normed"], num_slots: int) -> None:
@@ -38,7 +39,7 @@ class HiddenStates:
         self._residual = draft.workspace.buffer("residual")
         num_rows = len(self._taps)
         hidden = draft.workspace.buffer("hidden")
-        # rows of the step, then one of each slot, then zeros, then that of tokens that are not known yet
+        # rows of the step, then one per slot, then zeros (unknown state), then the state of mask tokens
         shape = num_rows + num_slots + 2, hidden.shape[1]
         self._rows = torch.zeros(shape, dtype=hidden.dtype, device=hidden.device)
         self._first_kept = num_rows
@@ -51,11 +52,11 @@ class HiddenStates:
         self._offsets = np.zeros(num_slots, np.int64)
 
     def start(self, slot: int) -> None:
-        """A sequence takes a slot."""
+        """Start a sequence: it has no state from earlier steps."""
         self._kept_at[slot] = -1
 
     def read(self, plan: StepPlan) -> None:
-        """Take in what the target's step left behind its tokens."""
+        """Project the hidden states of the target's step into the rows."""
         slots = plan.slots.astype(np.int64)
         lens = plan.query_lens.astype(np.int64)
         self._begins[slots] = plan.num_computed
@@ -65,10 +66,14 @@ class HiddenStates:
         self._entry.project(self._taps[:count], self._rows[:count])
 
     def fill(self, slots: Ints, lens: Int32Array, starts: Int32Array, known: Int32Array) -> None:
-        """For a first pass over `lens` tokens of each sequence from `starts` on. known: tokens of each that are no masks."""
+        """Fill `hidden` for a first pass over `lens` tokens of each sequence from `starts` on.
+
+        known: int32 [B], tokens of each that are no masks.
+        """
         owners = np.repeat(slots, lens)
         firsts = np.cumsum(lens) - lens
         places = np.arange(len(owners)) - np.repeat(firsts, lens)
+        # Token i reads the state at position i - 1, from which it was sampled.
         before = np.repeat(starts, lens) + places - 1
         begins = self._begins[owners]
         is_here = (before >= begins) & (before < self._ends[owners])
@@ -80,7 +85,7 @@ class HiddenStates:
         self._take(self._rows, rows)
 
     def keep(self, slots: Ints) -> None:
-        """Remember the last row of sequences whose next tokens come in a later step."""
+        """Save the last row of sequences whose next tokens come in a later step; the step's rows will be overwritten."""
         if not len(slots):
             return
         last = self._offsets[slots] + self._ends[slots] - self._begins[slots] - 1
@@ -89,18 +94,19 @@ class HiddenStates:
         self._kept_at[slots] = self._ends[slots] - 1
 
     def carry(self, rows: Ints) -> None:
-        """For a pass behind another, of one token each: what that one left in these rows of it."""
+        """Fill `hidden` for a further pass of one token per sequence, from these rows of the previous pass."""
         if self._carries == "residual":
             self._take(self._residual, rows)
             return
         hidden = self._draft.workspace.buffer("hidden")
         most = self._draft.max_logits
+        # `hidden` of the model computes at most `max_logits` rows per call.
         for start in range(0, len(rows), most):
             some = self._indices(rows[start : start + most])
             hidden[start : start + len(some)] = self._draft.hidden(some)
 
     def _take(self, source: torch.Tensor, rows: Ints) -> None:
-        """Put some rows of a buffer into `hidden`."""
+        """Copy some rows of a buffer into `hidden`."""
         out = self._draft.workspace.view("hidden", len(rows))
         self._draft.kernels.take_rows(source, self._indices(rows), out)
 

@@ -1,6 +1,6 @@
-"""Logits of a draft that knows some of the target's tokens only, as logits over all of them.
+"""Expansion of a draft's logits over a reduced vocabulary to logits over the target's vocabulary.
 
-Owns: the places of these tokens. Never does: compute logits or draw. Called by: the draft pass.
+Owns: the target's token ids of the draft's logits. Never does: compute logits or draw. Called by: the draft pass.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from torch import Tensor
 
 
 class SpreadLogits:
-    """A buffer whose other entries stay minus infinity: tokens that the draft does not know are never drawn.
+    """A logits buffer over the target's vocabulary. Tokens that the draft lacks stay at minus infinity and are never
+    drawn.
 
-    token_ids: int64, the token of each of the draft's logits.
-    vocab_size: the target's tokens.
-    max_rows: most rows of one call.
+    token_ids: int64, the target's token id of each draft logit.
+    vocab_size: size of the target's vocabulary.
+    max_rows: maximum rows of one call.
     """
 
     def __init__(self, token_ids: Tensor, vocab_size: int, max_rows: int) -> None:
@@ -22,7 +23,7 @@ class SpreadLogits:
         self._spread = torch.full((max_rows, vocab_size), float("-inf"), device=token_ids.device)
 
     def __call__(self, logits: Tensor) -> Tensor:
-        """float32 [R, V] of logits [R, tokens that the draft knows]; valid until the next call."""
+        """Return float32 [R, V] for logits [R, draft vocabulary]; valid until the next call."""
         out = self._spread[: len(logits)]
         out.index_copy_(1, self._token_ids, logits)
         return out

@@ -1,7 +1,8 @@
-"""A model on a device that is not there, and one step of every kind on it: which kernels it calls, and with what.
+"""Dry run: build a model on a phantom device and run one step of every kind, to see which kernels it calls and with
+what.
 
-Owns: the steps that differ in what is called. Never does: compute, sample a token, know who listens.
-Called by: `core kernels build`, inside what a provider of kernels listens with.
+Owns: the set of steps that call different kernels. Never does: compute, sample a token, know who records the calls.
+Called by: `core kernels build`, while a kernel provider records its calls.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from core_runtime.layers.kernels import KernelSet
 from core_runtime.models.decoder import Decoder
 
 ROWS: Final = (1, 24, 48, 64, 96, 192)
-"""Numbers of rows at which kernels choose another way to compute, or lie between two such numbers."""
+"""Row counts at which kernels switch to another algorithm, or that lie between two such counts."""
 
 
 class Step(NamedTuple):
-    """Sequences of as many rows each."""
+    """A step in which all sequences have the same number of rows."""
 
     num_seqs: int
     query_len: int
@@ -38,7 +39,7 @@ class Step(NamedTuple):
 def dry_run(config: EngineConfig) -> None:
     """Build the configured model and run one step of every kind.
 
-    Raises PluginError or UserError where the model cannot be built, or where what it calls depends on what it computes.
+    Raises PluginError or UserError if the model cannot be built, or if its calls depend on computed values.
     """
     try:
         _dry_run(config)
@@ -52,6 +53,7 @@ def dry_run(config: EngineConfig) -> None:
 
 def _dry_run(config: EngineConfig) -> None:
     plugins = PluginTable(config.plugins.table)
+    # Nothing is computed.
     options = {"num_threads": 1}
     providers = [load_plugin(config, plugins, "kernels", name, options=options) for name in config.plugins.kernels]
     platform = config.device.partition(":")[0]
@@ -68,7 +70,7 @@ def _dry_run(config: EngineConfig) -> None:
 
 
 def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelInstance:
-    """The model with its cache."""
+    """Build the model with its cache."""
     if config.model.implementation == "transformers":
         raise UserError(
             f"model '{config.model.model}': its layers are those of transformers, which need a device that is there; "
@@ -76,7 +78,7 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
         )
     runtime = device.runtime
     dtype = runtime.activation_dtype(config.model.dtype)
-    # How a quantized weight lies may depend on what is in it: those are read, one layer at a time.
+    # The layout of a quantized weight may depend on its values, so quantized weights are read, one layer at a time.
     wrap = PhantomLoader if config.plugins.quantization is None else None
     checkpoint = open_checkpoint(config, plugins, dtype, wrap)
     model = build(config, checkpoint, device, plugins)
@@ -85,7 +87,7 @@ def _built(config: EngineConfig, plugins: PluginTable, device: Device) -> ModelI
 
 
 def _steps(config: EngineConfig) -> Iterator[Step]:
-    """Decoding, prompts, and prompts of many sequences."""
+    """Yield the steps: decoding, one prompt, and many prompts."""
     limits = config.limits
     for rows in sorted({min(rows, limits.tokens) for rows in (*ROWS, limits.tokens)}):
         yield Step(1, rows)
@@ -94,7 +96,7 @@ def _steps(config: EngineConfig) -> Iterator[Step]:
 
 
 def _run(decoder: Decoder, step: Step, config: EngineConfig) -> None:
-    """The forward pass of a step."""
+    """Run the forward pass of a step."""
     view = _view(step, config)
     metadata = [mixer.build(view) for mixer in decoder.mixers]
     token_ids = torch.zeros(view.num_tokens, dtype=torch.int64, device=NOWHERE)
@@ -102,7 +104,7 @@ def _run(decoder: Decoder, step: Step, config: EngineConfig) -> None:
 
 
 def _view(step: Step, config: EngineConfig) -> BatchView:
-    """A step as a recording of its size describes it: by its tensors alone."""
+    """Return a step as a recording of its size describes it: by its tensors alone."""
     num_seqs, query_len = step
     rows = num_seqs * query_len
     block_size = config.cache.block_size
@@ -129,7 +131,7 @@ def _view(step: Step, config: EngineConfig) -> BatchView:
 
 
 def _sample(kernels: KernelSet, logits: Tensor) -> None:
-    """Every kind of draw from some rows of logits, and their log-probabilities."""
+    """Call every kernel for sampling and logprobs on some rows of logits."""
     rows, vocab_size = logits.shape
 
     def made(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:

@@ -1,6 +1,7 @@
-"""Whether files are still as they were.
+"""Detection of files that have changed.
 
-Owns: what of a file is remembered, and the comparison. Never does: read one. Called by: whoever needs files of weights again.
+Owns: the recorded state of a file, and the comparison. Never does: read one. Called by: code that reads weight files
+again.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from core.api.weights import FileState
 
 
 def file_states(files: Sequence[str]) -> tuple[FileState, ...]:
-    """The files as they are now. Raises CheckpointError."""
+    """Return the current states (size, modification time) of files. Raises CheckpointError for an unreadable one."""
     states: list[FileState] = []
     for name in files:
         try:
@@ -25,12 +26,12 @@ def file_states(files: Sequence[str]) -> tuple[FileState, ...]:
 
 
 def known_states(files: Sequence[str]) -> tuple[FileState, ...]:
-    """The same of those among them that are files of this machine."""
+    """Return the states of those names that are files of this machine."""
     return file_states([name for name in files if Path(name).is_file()])
 
 
 def check_unchanged(files: Sequence[FileState]) -> None:
-    """Raises CheckpointError naming a file that has been changed since."""
+    """Raise CheckpointError, naming the file, if one has changed since its state was recorded."""
     now = file_states([file.path for file in files])
     for before, after in zip(files, now, strict=True):
         if before != after:

@@ -1,8 +1,8 @@
-"""How forced text is divided into tokens: as the model did the last time, else as the tokenizer does.
+"""Tokenization of forced text: as the model divided it the last time, else as the tokenizer does.
 
-Owns: what was learned of such texts. Never does: know grammars or sequences. Called by: `core_runtime.executor.grammars`.
+Owns: the learned tokenizations. Never does: know grammars or sequences. Called by: `core_runtime.executor.grammars`.
 
-A text can be divided in several ways, and the model chooses. It chooses the same way nearly always, so names of properties and
+A text can be divided in several ways, and the model chooses. It nearly always chooses the same way, so property names and
 the punctuation around them are guessed right from the second time on.
 """
 
@@ -14,14 +14,14 @@ from typing import Final
 
 MOST_TEXTS: Final = 1024
 MOST_CHARACTERS: Final = 128
-"""Of one text that are divided at once; behind them comes the rest."""
+"""Maximum characters of a text that are tokenized at once; the rest comes after them."""
 
 
 class ForcedTexts:
-    """The texts that were forced last.
+    """Recently forced texts with their tokens, at most `MOST_TEXTS`.
 
-    encode: the tokens of a piece of text.
-    token_bytes: the text of a token.
+    encode: tokenize a piece of text.
+    token_bytes: return the bytes of a token.
     """
 
     def __init__(self, encode: Callable[[str], list[int]], token_bytes: Callable[[int], bytes]) -> None:
@@ -30,23 +30,25 @@ class ForcedTexts:
         self._known: OrderedDict[str, list[int]] = OrderedDict()
 
     def divided(self, text: str) -> list[int]:
-        """The tokens that are likely to spell the beginning of `text`."""
+        """Return tokens that are likely to spell the beginning of `text`."""
         known = self._known.get(text)
         if known is None:
-            # the last token often becomes one with what follows
+            # The model often merges the last token with the text after it.
             known = self._encode(text)[:-1]
             self.learn(text, known)
         return known
 
     def learn(self, text: str, tokens: list[int]) -> None:
-        """The model has spelled the beginning of `text` with these tokens, and the rest as part of another one."""
+        """Remember that the model spelled the beginning of `text` with these tokens, and the rest as part of another
+        token.
+        """
         self._known[text] = tokens
         self._known.move_to_end(text)
         if len(self._known) > MOST_TEXTS:
             self._known.popitem(last=False)
 
     def spelled(self, text: str, output: Sequence[int]) -> list[int] | None:
-        """The tokens of `output` that lie wholly within `text`, with which it begins; None before all of it was written."""
+        """Return the leading tokens of `output` that lie wholly within `text`; None until all of `text` was written."""
         wanted = text.encode()
         tokens: list[int] = []
         length = 0

@@ -1,4 +1,4 @@
-"""The forward pass of a step: run by the layers' own code, or replayed from what they once called.
+"""The forward pass of a step: run by the layers' code, or replayed from a recording of its kernel calls.
 
 Owns: which buffers and which kind of recording a step uses, and its padding. Never does: decide what a step computes, or
 sample. Called by: the model runner.
@@ -38,9 +38,9 @@ def recorder_of(
     eager: bool,
     sizes: Sequence[int] | None = None,
 ) -> Recorder:
-    """The recorder of a model, with the kinds of calls that can be recorded.
+    """Make the recorder of a model, with the kinds of calls that can be recorded.
 
-    padding: whether the model's attention backends take steps with padded rows and sequences.
+    padding: whether the model's attention backends accept steps with padded rows and sequences.
     eager: record nothing.
     sizes: see `Recorder`.
     """
@@ -51,18 +51,20 @@ def recorder_of(
     recorder = Recorder(runtime, sizes)
     recorder.add(HEAD, model.max_logits)
     for start in range(0, max_num_seqs, model.max_logits):
+        # A kind per range of rows: a recording writes to fixed places, and each range has its own places for tokens.
         kind = sampling_kind(start)
         recorder.add(kind, model.max_logits, padded=False)
     if model.capture != "never":
         recorder.add(DECODE, max_num_seqs, padded=padding)
     if model.capture == "any":
-        # at one number of rows, the number of sequences still differs from step to step
+        # The same number of rows can belong to different numbers of sequences, so without padding only a recording that
+        # serves every size is of use.
         recorder.add(MIXED, max_num_tokens, every_size=not padding)
     return recorder
 
 
 class ForwardPass:
-    """Runs a model on the step's buffers.
+    """Runs a model on the buffers of a step.
 
     groups: the KV group of each layer.
     """
@@ -79,12 +81,13 @@ class ForwardPass:
     def run(self, views: Sequence[BatchView], taken: TakenTokens | None = None, given: GivenRows | None = None) -> None:
         """Compute the residual stream of the step's tokens.
 
-        views: of each KV group.
-        taken: those of its tokens that only the device has.
-        given: embeddings that stand in the place of those of some of the tokens.
+        views: one per KV group.
+        taken: input tokens that only the device has.
+        given: embeddings that replace those of some of the tokens.
         """
         view = views[0]
         num_tokens = view.num_tokens
+        # A recording has fixed arguments: it can express neither trees nor embeddings.
         if view.tails is not None or given is not None:
             self.buffers.token_ids.changed(num_tokens)
             self.buffers.send()
@@ -103,9 +106,9 @@ class ForwardPass:
         self.recorder.run(kind, num_tokens, view.num_seqs, call)
 
     def follow(self, views: Callable[[], Sequence[BatchView]], taken: TakenTokens) -> None:
-        """The step behind one of as many sequences, each of which goes on with the token that was drawn for it.
+        """Run the step that follows one with the same sequences; each continues with the token that was drawn for it.
 
-        views: makes those of each KV group, where there is no recording.
+        views: make the views of each KV group; called only if there is no recording.
         taken: all tokens of the step.
         """
         count = taken.count
@@ -114,30 +117,31 @@ class ForwardPass:
             return
         size = self.recorder.size(DECODE, count) or count
         num_seqs = min(size, self._max_num_seqs)
-        # padding of the same size lies behind these already
+        # the rows after these still hold the padding of the previous step, which had the same size
         self.buffers.positions.changed(count)
         self.buffers.seq_lens.changed(count)
         self._send(count, taken)
         self.recorder.run(DECODE, size, num_seqs, _never, (count, count))
 
     def _send(self, num_tokens: int, taken: TakenTokens | None) -> None:
-        """Bring the step to the device. Tokens that it has drawn itself are moved there to where the step finds them."""
+        """Send the step to the device. Tokens that the device drew itself are moved there to the step's input."""
         if taken is None or not taken.in_order:
             self.buffers.token_ids.changed(num_tokens)
         self.buffers.send()
+        # After `send`, which would overwrite the moved tokens with the host's stale ones.
         if taken is not None:
             taken.put(self.buffers)
 
     def logits(self, count: int) -> Tensor:
-        """float32 logits [count, V] of the residual rows that `buffers.logit_rows` names; valid until the next call."""
+        """Compute float32 logits [count, V] of the residual rows in `buffers.logit_rows`; valid until the next call."""
         rows = self.choose(count)
         self.buffers.send()
         return self.head(count, rows)
 
     def choose(self, count: int) -> int:
-        """The first `count` of `buffers.logit_rows` are what `head` computes; they go out with the step.
+        """Mark the first `count` entries of `buffers.logit_rows` as the input of `head`; they are sent with the step.
 
-        Returns the rows that it computes, padding among them.
+        Returns the number of rows that `head` computes, padding included.
         """
         rows = self.recorder.size(HEAD, count) or count
         logit_rows = self.buffers.logit_rows
@@ -147,7 +151,7 @@ class ForwardPass:
         return rows
 
     def head(self, count: int, rows: int) -> Tensor:
-        """The logits of what was chosen and sent; see `logits`."""
+        """Compute the logits of the rows that were chosen and sent; see `logits`."""
         chosen = self.buffers.logit_rows.tensor[:rows]
 
         def call() -> None:
@@ -157,7 +161,9 @@ class ForwardPass:
         return self.model.logits_view(count)
 
     def hidden(self, rows: NDArray[np.int64]) -> Tensor:
-        """The last hidden states [R, H] of rows [R] of the latest step, at most `max_logits`; valid until the next call."""
+        """Return the last hidden states [R, H] of rows [R] of the latest step, at most `max_logits`; valid until the
+        next call.
+        """
         count = len(rows)
         logit_rows = self.buffers.logit_rows
         logit_rows.array[:count] = rows
@@ -166,7 +172,7 @@ class ForwardPass:
         return self.model.hidden(chosen)
 
     def captured(self, count: int) -> bool:
-        """Whether both passes for `count` sequences of one token each are replays that need no padding."""
+        """Whether decoding `count` sequences, head included, replays recordings without padding."""
         recorder = self.recorder
         is_padded = recorder.size(DECODE, count) is not None or recorder.size(HEAD, count) is not None
         if is_padded:
@@ -174,12 +180,12 @@ class ForwardPass:
         return recorder.has(DECODE, count) and recorder.has(HEAD, count)
 
     def replay(self, count: int) -> None:
-        """Both passes for `count` sequences of one token each, when `captured`; `logits_view` then has all logits."""
+        """Replay decoding and head for `count` sequences, when `captured`; `logits_view` then has all logits."""
         self.recorder.run(DECODE, count, count, _never)
         self.recorder.run(HEAD, count, 0, _never)
 
     def move(self, moves: Sequence[tuple[int, int]]) -> None:
-        """Copy keys and values of some of the step's tokens, in all layers, to where others of them lie: (from, to)."""
+        """Copy keys and values of some of the step's tokens, in all layers, to the places of others. moves: (from, to)."""
         rows = np.array(moves, np.int64)
         device = self.buffers.logit_rows.tensor.device
         places = []
@@ -191,20 +197,20 @@ class ForwardPass:
             mixer.backend.move(mixer.handle, sources, targets)
 
     def residual(self, rows: Sequence[int]) -> Tensor:
-        """A copy of some rows of the latest residual stream, [len(rows), H]."""
+        """Return a copy of some rows of the latest residual stream, [len(rows), H]."""
         stream = self.model.workspace.buffer("residual")
         indices = torch.tensor(rows, dtype=torch.int64, device=stream.device)
         return stream[indices]
 
     def _compute(self, views: Sequence[BatchView]) -> None:
-        """The blocks on the buffers that views of each KV group show."""
+        """Run the model's blocks on the buffers that the views of each KV group show."""
         view = views[0]
         token_ids = self.buffers.token_ids.tensor[: view.num_tokens]
         metadata = self._metadata(views)
         self.model.forward(token_ids, view.positions, metadata)
 
     def _compute_unrecorded(self, views: Sequence[BatchView], given: GivenRows | None) -> None:
-        """The same for what no recording knows: tails of trees, and embeddings that are given."""
+        """Run the blocks without a recording, for trees and for given embeddings."""
         model = self.model
         if given is None:
             self._compute(views)
@@ -214,11 +220,12 @@ class ForwardPass:
         model.tell_given(given.rows.to(device), given.values.to(device))
         try:
             self._compute(views)
+        # The embeddings belong to this step alone; the next one must not see them, even if this one failed.
         finally:
             model.tell_given(None, None)
 
     def _run_padded(self, kind: str, size: int, views: Sequence[BatchView], taken: TakenTokens | None) -> None:
-        """The same on `size` rows, which a recording of that size may serve."""
+        """Run the blocks on `size` rows, padding included, so that a recording of that size can be used."""
         view = views[0]
         num_seqs = min(size, self._max_num_seqs)
         self._pad(view, size, num_seqs)
@@ -232,13 +239,14 @@ class ForwardPass:
         self.recorder.run(kind, size, num_seqs, call, live)
 
     def _pad(self, view: BatchView, num_tokens: int, num_seqs: int) -> None:
-        """Make rows and sequences behind those of the step harmless, as `BatchView` says."""
+        """Make the rows and sequences after those of the step harmless, as `BatchView` says."""
         buffers = self.buffers
         rows = slice(view.num_tokens, num_tokens)
         sequences = slice(view.num_seqs, num_seqs)
         ends = slice(view.num_seqs + 1, num_seqs + 1)
         buffers.token_ids.array[rows] = 0
         buffers.positions.array[rows] = 0
+        # Slot -1 stores nothing, so padded rows leave the KV cache alone.
         for slots in buffers.slot_mappings:
             slots.array[rows] = -1
             slots.changed(num_tokens)
@@ -249,7 +257,7 @@ class ForwardPass:
         buffers.cu_seqlens_q.changed(num_seqs + 1)
 
     def _fixed(self, kind: str, size: int, views: Sequence[BatchView]) -> list[BatchView]:
-        """Views of `size` rows that hold for every step of this size: nothing in them but places and limits."""
+        """Return views of `size` rows that hold for every step of this size: they contain only buffers and limits."""
         buffers = self.buffers
         num_seqs = min(size, self._max_num_seqs)
         first = views[0]
@@ -274,7 +282,7 @@ class ForwardPass:
         return fixed
 
     def _metadata(self, views: Sequence[BatchView]) -> list[Any]:
-        """Attention metadata of each layer, built once for each backend and KV group."""
+        """Build the attention metadata of each layer, once for each backend and KV group."""
         built: dict[tuple[int, int], Any] = {}
         metadata: list[Any] = []
         for mixer, group in zip(self.model.mixers, self.groups, strict=True):

@@ -1,7 +1,7 @@
-"""The embeddings that prompts bring with them, for the rows of a step.
+"""Prompt embeddings for the rows of a step.
 
-Owns: `GivenRows`, and which rows of a step they are. Never does: write them into a model (its embedding does).
-Called by: the persistent batch keeps the embeddings of its sequences here, the model runner asks for those of a step.
+Owns: `GivenRows`, and which rows of a step have given embeddings. Never does: write them into a model (its embedding does).
+Called by: the persistent batch (keeps the embeddings of its sequences here), the model runner (requests those of a step).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from core.api.step_plan import Slot
 
 @dataclass(frozen=True, slots=True)
 class GivenRows:
-    """rows: int64 [R], of the step's tokens. values: float32 [R, H], their embeddings; both on the host."""
+    """Given embeddings of a step, on the host. rows: int64 [R], rows of the step. values: float32 [R, H]."""
 
     rows: Tensor
     values: Tensor
 
 
 def embeddings_of(request: EngineRequest) -> Tensor:
-    """float32 [prompt tokens, H]: a copy of what the request brings."""
+    """Return a copy of the request's prompt embeddings, float32 [prompt tokens, H]."""
     values = np.frombuffer(request.prompt_embeds, np.float32).copy()
     return torch.from_numpy(values).view(len(request.prompt_token_ids), -1)
 
@@ -34,11 +34,11 @@ def embeddings_of(request: EngineRequest) -> Tensor:
 def given_rows(
     embedded: Mapping[Slot, Tensor], slots: Sequence[int], starts: Sequence[int], num_computed: Sequence[int]
 ) -> GivenRows | None:
-    """Those of a step; None where it computes no position of such a prompt.
+    """Return the given embeddings of a step; None if it computes no position of such a prompt.
 
-    embedded: of each sequence that has some.
-    slots: of the step's sequences. starts: where the tokens of each begin among those of the step, and where the last end.
-    num_computed: of each sequence, the position of its first token in the step.
+    embedded: embeddings by slot, for sequences that have them.
+    slots: slots of the step's sequences. starts: first row of each sequence in the step, and the end of the last one.
+    num_computed: position of each sequence's first token in the step.
     """
     rows: list[Tensor] = []
     values: list[Tensor] = []

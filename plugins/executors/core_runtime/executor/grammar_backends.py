@@ -1,4 +1,4 @@
-"""The grammar plugins of a worker, for the served vocabulary.
+"""Grammar backends of a worker, for the served vocabulary.
 
 Owns: when they are loaded: with the first grammar, since most workers never see one. Never does: compile.
 Called by: `core_runtime.executor.grammars`.
@@ -17,7 +17,7 @@ from core_tokens.tokenizer import Tokenizer
 
 
 class GrammarBackends:
-    """vocab_size: entries of a row of logits."""
+    """Loads grammar backends, and the tokenizer that they need. vocab_size: entries of a row of logits."""
 
     def __init__(self, config: EngineConfig, plugins: PluginTable, vocab_size: int) -> None:
         self._config = config
@@ -25,22 +25,22 @@ class GrammarBackends:
         self._vocab_size = vocab_size
 
     def load(self, name: str) -> GrammarBackend:
-        """The backend of that name. Raises PluginError, and CheckpointError for a tokenizer that cannot be read."""
+        """Load the named backend. Raises PluginError, and CheckpointError for a tokenizer that cannot be read."""
         options = {"vocabulary": self.vocabulary}
         backend: GrammarBackend = load_plugin(self._config, self._plugins, "grammar", name, options=options)
         return backend
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a piece of an answer."""
+        """Tokenize a piece of an answer, without special tokens."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The text of a token."""
+        """Return the bytes of a token."""
         return self.vocabulary.tokens[token_id]
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """That of the answers."""
+        """Tokenizer of the answers, read on first use."""
         model = self._config.model
         loader: Loader = load_plugin(self._config, self._plugins, "loader", self._config.plugins.loader)
         source = loader.resolve(model.model).tokenizer
@@ -48,5 +48,5 @@ class GrammarBackends:
 
     @cached_property
     def vocabulary(self) -> GrammarVocabulary:
-        """Read from the checkpoint's tokenizer, as the process that compiles has done it."""
+        """Vocabulary from the checkpoint's tokenizer, made as in the process that compiles grammars."""
         return grammar_vocabulary(self.tokenizer, self._vocab_size, self._config.model.eos_token_ids)

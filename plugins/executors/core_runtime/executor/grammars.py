@@ -1,11 +1,11 @@
-"""The grammars of running sequences: which tokens may come next in each.
+"""Grammars of running sequences: the tokens that each of them allows next.
 
-Owns: the matchers, one a sequence, and how they follow the output over drafts that are rejected; where an answer may end.
+Owns: the matchers, one a sequence, and how they follow the output when drafts are rejected; where an answer may end.
 Never does: compile, look at logits, or end a sequence: a matcher that fails is an error of its own row.
-Called by: the persistent batch (makes the masks), the sampler (asks them).
+Called by: the persistent batch (makes the masks), the sampler (calls them).
 
-A matcher is made when its sequence first samples, and is brought to the output then: so a sequence that was preempted or
-resumed, and each of several choices, needs nothing besides its tokens.
+A matcher is made when its sequence first samples, and is then advanced through the output. So a sequence that was preempted
+or resumed, and each of several choices, needs nothing but its tokens.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from core_runtime.sampling.state import Bitmask, MaskError, Tokens
 logger = logging.getLogger(__name__)
 
 LEAST_FORCED: Final = 2
-"""Characters: shorter text is one token, which may become one with what follows."""
+"""Minimum characters of a forced text; a shorter one is a single token, which the model may merge with the text after it."""
 
 KEPT: Final = 32
-"""Grammars that are kept; backends keep as many, read."""
+"""Maximum compiled grammars to cache; backends cache as many parsed ones."""
 
 KEPT_BYTES: Final = 64 << 20
-"""Compiled grammars that are kept for requests to come; the newest one in any case."""
+"""Maximum bytes of cached compiled grammars; the newest one is kept in any case."""
 
 
 class Grammars:
-    """Makes the masks of sequences with a grammar.
+    """Makes the token masks of sequences with a grammar. Owned by the worker; also used by the thread that prepares grammars.
 
-    load: the backend of a name; called once for each name. Whatever it raises ends the sequences that need the backend.
-    texts: how forced text is divided into tokens.
+    load: load a backend by name; called once per name. Its exceptions end the sequences that need the backend.
+    texts: tokenizations of forced text.
     vocab_size: entries of a row of logits.
     """
 
@@ -59,37 +59,40 @@ class Grammars:
         self._making = threading.Lock()
 
     def mask(self, request: EngineRequest, grammar: CompiledGrammar) -> GrammarMask:
-        """The mask of a sequence that enters the batch, or enters it again."""
+        """Make the mask of a sequence that enters the batch, for the first time or after preemption."""
         return GrammarMask(self, request, grammar)
 
     def is_prepared(self, grammar: CompiledGrammar) -> bool:
-        """Whether a matcher is made without loading a backend or reading the grammar."""
+        """Whether a matcher can be made without loading a backend or parsing the grammar."""
         return grammar.key in self._data
 
     def prepare(self, grammar: CompiledGrammar) -> None:
-        """Load its backend and have it read the grammar; for another thread than that of the steps.
+        """Load the grammar's backend and let it parse the grammar; called by another thread than that of the steps.
 
-        Raises what the backend raises.
+        Raises any exception of the backend.
         """
         self.matcher(grammar)
 
     def matcher(self, grammar: CompiledGrammar) -> Matcher:
-        """A matcher at the beginning. Raises what the backend raises."""
+        """Make a matcher in its initial state. Raises any exception of the backend."""
         backend = self._backends.get(grammar.backend)
         if backend is None:
+            # Checked again under the lock: the preparing thread and the thread of the steps may both miss, and loading
+            # takes long.
             with self._loading:
                 backend = self._backends.get(grammar.backend)
                 if backend is None:
                     backend = self._backends[grammar.backend] = self._load(grammar.backend)
-        with self._making:  # backends need not be asked by two threads at once
+        with self._making:  # backends need not be thread-safe
             data = self._data.get(grammar.key, grammar.data)
             matcher = backend.matcher(data)
             self._keep(grammar.key, data)
         return matcher
 
     def _keep(self, key: str, data: bytes) -> None:
-        """The bytes of a grammar, the same object for equal grammars: a backend that keeps what it makes of them finds it
-        without looking at the bytes."""
+        """Cache a grammar's bytes, so that equal grammars are one object: backends find their parsed grammar by
+        identity, without comparing bytes.
+        """
         if key not in self._data:
             self._data[key] = data
             self._num_bytes += len(data)
@@ -100,9 +103,9 @@ class Grammars:
 
 
 class GrammarMask:
-    """Implements `core_runtime.sampling.TokenMask` for one sequence.
+    """The token mask of one sequence; implements `core_runtime.sampling.TokenMask`.
 
-    must_end: see there.
+    must_end: see `TokenMask`.
     """
 
     def __init__(self, grammars: Grammars, request: EngineRequest, grammar: CompiledGrammar) -> None:
@@ -128,7 +131,7 @@ class GrammarMask:
         self._ignored = TokenBits([token for token in ignored if token < vocab_size and token not in wanted])
 
     def __call__(self, output: Tokens, num_drafted: int) -> Bitmask | None:
-        """See `TokenMask`."""
+        """Return the bitmask of allowed tokens; see `TokenMask`."""
         self.must_end = False
         self._prepare()
         try:
@@ -138,7 +141,7 @@ class GrammarMask:
             return words
         except MaskError:
             raise
-        except Exception as error:  # of a plugin: it costs this sequence, never the step
+        except Exception as error:  # a plugin's failure ends this sequence, never the step
             raise self._failed(error) from error
 
     def _failed(self, error: Exception) -> MaskError:
@@ -149,7 +152,7 @@ class GrammarMask:
         return MaskError(f"The grammar backend '{name}' failed ({type(error).__name__}: {error}).")
 
     def allows(self, output: Tokens, num_drafted: int, token_id: int) -> bool:
-        """See `TokenMask`. What ends an answer is left to the bitmask."""
+        """Whether the grammar allows a token; see `TokenMask`. Tokens that end an answer are left to the bitmask."""
         if token_id in self._stops:
             return False
         self._prepare()
@@ -162,6 +165,7 @@ class GrammarMask:
             raise
         except Exception as error:
             raise self._failed(error) from error
+        # Rows after a draft that is not allowed are never used, so any token may come there.
         return accepted or not follows
 
     def _accept(self, token_id: int) -> bool:
@@ -172,7 +176,7 @@ class GrammarMask:
         return True
 
     def forced(self, output: Tokens) -> list[int]:
-        """Tokens that are likely to come next because the grammar leaves nothing else to say; they may be wrong."""
+        """Return tokens that probably come next because the grammar allows only this text; they may be wrong."""
         try:
             self._prepare()
             self._work.begin()
@@ -188,12 +192,12 @@ class GrammarMask:
             tokens = self._grammars.texts.divided(text)
             assert self._matcher is not None
             return _accepted(self._matcher, tokens)
-        except Exception as error:  # the mask of the next step tells what is wrong, and ends the sequence
+        except Exception as error:  # the next step's mask reports the error and ends the sequence
             logger.debug("No text is forced.", exc_info=error)
             return []
 
     def _learn(self, output: Tokens) -> None:
-        """Take note of how the model spelled the text that was forced, once it has."""
+        """Learn how the model spelled the forced text, once it has."""
         if self._watched is None:
             return
         start, text = self._watched
@@ -204,20 +208,21 @@ class GrammarMask:
             self._watched = None
 
     def _prepare(self) -> None:
-        """Make the matcher, once; this is no work on a mask. Raises MaskError."""
+        """Make the matcher on first use; the time does not count as work on a mask. Raises MaskError."""
         if self._matcher is not None:
             return
         try:
             matcher = self._matcher = self._grammars.matcher(self._grammar)
         except Exception as error:
             raise self._failed(error) from error
-        if isinstance(matcher, ForcesTokens):  # asked once: it takes longer than a token
+        if isinstance(matcher, ForcesTokens):  # checked once: `isinstance` with a Protocol takes longer than a token
             self._forcing = matcher
 
     def _follow(self, output: Tokens, num_drafted: int) -> bool:
-        """Bring the matcher to the output; False behind a token that ends it, or a draft that may not come.
+        """Advance the matcher to the end of the output. Returns False after a token that ends it, or a draft that is
+        not allowed.
 
-        What is behind such a token is never used, so every token may come there.
+        Rows after such a token are never used, so they may allow every token.
         """
         matcher = self._matcher
         assert matcher is not None
@@ -240,12 +245,13 @@ class GrammarMask:
                     )
                 return False
             taken.append(token)
+        # Tokens that are no drafts cannot be rolled back any more, so they are not compared again.
         del taken[: num_sure - self._num_sure]
         self._num_sure = num_sure
         return True
 
     def _allowed(self, index: int) -> Bitmask | None:
-        """The tokens that may come as the output's token `index`, in regard of where it may end."""
+        """Return the tokens allowed as the output's token `index`, including where it may end; None: all."""
         assert self._matcher is not None
         words = self._words
         is_short = index < self._min_tokens
@@ -253,12 +259,14 @@ class GrammarMask:
             if not is_short and not self._ignored:
                 return None
             words.fill(-1)
+        # A grammar that is complete allows the end-of-sequence tokens, or nothing if there are none.
         may_end = self._eos.any_in(words) if self._eos else not words.any()
         if may_end:
             self._ends.set_in(words)
         elif not self._ends.any_in(words):
             return words
         rest = words.copy()
+        # When only an end is possible, the answer must end, even before `min_tokens`.
         self._ends.clear_in(rest)
         if not rest.any():
             self.must_end = True
@@ -270,7 +278,7 @@ class GrammarMask:
 
 
 class TokenBits:
-    """A few tokens and their places in bitmasks."""
+    """A few tokens with their precomputed words and bits in a bitmask."""
 
     __slots__ = ("_bits", "_places")
 
@@ -287,20 +295,20 @@ class TokenBits:
         return len(self._places) > 0
 
     def any_in(self, words: Bitmask) -> bool:
-        """Whether a mask allows one of them."""
+        """Whether a mask allows any of the tokens."""
         return bool((words[self._places] & self._bits).any())
 
     def set_in(self, words: Bitmask) -> None:
-        """Allow all of them."""
+        """Allow all of the tokens in a mask."""
         words[self._places] |= self._bits
 
     def clear_in(self, words: Bitmask) -> None:
-        """Allow none of them."""
+        """Forbid all of the tokens in a mask."""
         words[self._places] &= ~self._bits
 
 
 def _accepted(matcher: Matcher, tokens: list[int]) -> list[int]:
-    """The first of some tokens, as far as they may come. The matcher ends where it began."""
+    """Return the leading tokens that the matcher accepts. Its state is unchanged afterwards."""
     count = 0
     for token in tokens:
         if not matcher.accept(token):
@@ -312,7 +320,7 @@ def _accepted(matcher: Matcher, tokens: list[int]) -> list[int]:
 
 
 def _num_common(first: list[int], second: list[int]) -> int:
-    """How many tokens both begin with."""
+    """Return the length of the common prefix."""
     count = 0
     for one, other in zip(first, second, strict=False):
         if one != other:

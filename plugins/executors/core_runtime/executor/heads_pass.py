@@ -1,6 +1,6 @@
-"""The calls of draft heads behind a step of their target.
+"""The calls of draft heads after a step of their target.
 
-Owns: their order, and what heads are shown. Never does: verify drafts, or decide how many are wanted (the scheduler does).
+Owns: their order, and the input of the heads. Never does: verify drafts, or decide how many are wanted (the scheduler does).
 Called by: the model runner, once a step whose plan allows drafts.
 """
 
@@ -22,10 +22,10 @@ from core_runtime.sampling.sampler import run_plainly
 
 
 class HeadsPass:
-    """Runs a plugin's own heads, which keep no cache.
+    """Runs a plugin's own draft heads, which have no KV cache.
 
-    name: of the plugin, for errors.
-    taps: [T, n], what the heads read of the target's step, a row a token; None: nothing.
+    name: name of the plugin, for errors.
+    taps: [T, n], hidden states of the target's step that the heads read, one row per token; None: none.
     vocab_size: logits of a row.
     """
 
@@ -43,15 +43,17 @@ class HeadsPass:
         self.batch = batch
         self._taps = taps
         self._vocab_size = vocab_size
+        # Not recorded: the plugin chooses where its logits lie, so a recording of the sampling would not stay valid.
         self._rows = DraftRows(batch, sampler, len(batch.requests), run_plainly)
         self._listener = heads if isinstance(heads, HearsResults) else None
         self._drafted: set[SequenceKey] = set()
 
     def apply(self, plan: StepPlan) -> None:
-        """Heads keep nothing of sequences, so there is nothing to do."""
+        """Do nothing: heads have no state of sequences."""
 
     def run(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], drafts: Drafts) -> None:
-        """Add to the drafts of the next step. positions: of the tokens behind which each newest token was sampled."""
+        """Add to the drafts of the next step. positions: rows of the tokens after which each newest token was sampled."""
+        # Before drafting, which replaces the set of sequences whose drafts were verified.
         self._tell(result)
         budgets = np.array([plan.draft_budget.get(slot, 0) for slot in result.slots.tolist()], np.int32)
         chosen = (budgets > 0).nonzero()[0]
@@ -80,7 +82,7 @@ class HeadsPass:
             self._drafted = {self.batch[slot].key for slot in drafts}
 
     def _tell(self, result: StepResult) -> None:
-        """Tell the heads what became of the drafts that this step verified."""
+        """Report to the heads how many of their drafts this step accepted."""
         if self._listener is None or not self._drafted:
             return
         keys: list[SequenceKey] = []
@@ -96,7 +98,7 @@ class HeadsPass:
             self._listener.on_result(keys, accepted)
 
     def _view(self, slots: NDArray[np.int64], token_ids: NDArray[np.int64], positions: NDArray[np.int64]) -> DraftView:
-        """Of the first call."""
+        """Make the heads' input for the first call."""
         keys = [self.batch[slot].key for slot in slots.tolist()]
         if self._taps is None:
             return DraftView(keys, torch.from_numpy(token_ids))
@@ -105,14 +107,14 @@ class HeadsPass:
         return DraftView(keys, torch.from_numpy(token_ids).to(device), hidden)
 
     def _narrowed(self, view: DraftView, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> DraftView:
-        """Of the next call: some of the sequences, with the drafts that were drawn."""
+        """Make the input of the next call: some of the sequences, with the drafts that were just drawn."""
         keys = [view.keys[row] for row in rows.tolist()]
         device = view.tokens.device
         hidden = None if view.hidden is None else view.hidden[torch.from_numpy(rows).to(device)]
         return DraftView(keys, torch.from_numpy(token_ids).to(device), hidden)
 
     def _logits(self, view: DraftView, place: int) -> Tensor:
-        """Of the heads, in the form that they must have. Raises PluginError for others."""
+        """Call the heads and check the shape and dtype of their logits. Raises PluginError for wrong ones."""
         logits = self.heads.logits(view, place)
         expected = len(view.keys), self._vocab_size
         is_right = logits.dim() == 2 and len(logits) == expected[0] and logits.shape[1] >= expected[1]
@@ -123,7 +125,7 @@ class HeadsPass:
 
 
 def _parts(logits: Tensor) -> Logits:
-    """The rows of these logits, as they are asked for."""
+    """Return a function that slices these logits."""
 
     def part(start: int, end: int) -> Tensor:
         return logits[start:end]

@@ -1,6 +1,6 @@
-"""Drafts of running sequences, from the step that proposed them to the one that verifies them.
+"""Pending drafts of running sequences, from the step that proposed them to the step that verifies them.
 
-Owns: these drafts, and a plan's rows as they are once it is known what earlier steps have accepted. Never does: propose,
+Owns: these drafts, and a plan's rows once it is known what earlier steps have accepted. Never does: propose,
 verify, or decide how many drafts there may be. Called by: the persistent batch (sequences that come and go) and the model
 runner.
 """
@@ -19,7 +19,7 @@ Drafts = dict[Slot, list[int]]
 
 
 class HeldDrafts:
-    """Drafts by slot. tokens: what is known of each sequence."""
+    """Pending drafts by slot. tokens: known tokens of each sequence."""
 
     def __init__(self, num_slots: int, tokens: TokenTable) -> None:
         self._tokens = tokens
@@ -27,20 +27,20 @@ class HeldDrafts:
         self._held: Drafts = {}
 
     def start(self, slot: Slot, max_length: int) -> None:
-        """A sequence takes a slot; it ends with `max_length` tokens."""
+        """Start a sequence, which ends at `max_length` tokens."""
         self._max_length[slot] = max_length
 
     def end(self, slot: Slot) -> None:
-        """The sequence leaves its slot."""
+        """Drop the drafts of a sequence that leaves its slot."""
         self._held.pop(slot, None)
 
     def room(self, slot: Slot, budget: int) -> int:
-        """How many of `budget` drafts fit behind the known tokens: the token that a step samples needs a place of its own."""
+        """Return how many of `budget` drafts fit after the known tokens; the token that a step samples needs a place too."""
         num_left = self._max_length[slot] - self._tokens.count(slot)
         return max(min(budget, num_left - 1), 0)
 
     def hold(self, proposed: Mapping[Slot, list[int]]) -> dict[Slot, int]:
-        """Keep drafts for the next step, as far as they fit. Returns how many, for sequences that have any."""
+        """Keep drafts for the next step, as far as they fit. Returns the number kept, for sequences that have any."""
         counts: dict[Slot, int] = {}
         for slot, drafts in proposed.items():
             count = self.room(slot, len(drafts))
@@ -50,9 +50,14 @@ class HeldDrafts:
         return counts
 
     def settle(self, plan: StepPlan) -> tuple[StepPlan, Drafts]:
-        """A plan with its rows as they are now, and the drafts that it verifies. Held drafts of its other rows are gone."""
+        """Return the plan with its actual rows, and the drafts that it verifies. Pending drafts of its other rows are
+        dropped.
+
+        The scheduler plans a step before the previous one has reported how many drafts it accepted.
+        """
         if not plan.num_drafts:
             if self._held:
+                # Drafts that this step does not verify are outdated after it.
                 self._take(plan.slots)
             return plan, {}
         held = self._take(plan.slots)
@@ -66,6 +71,7 @@ class HeldDrafts:
                 continue
             verified = held.get(slot, [])[:most]
             num_known = self._tokens.count(slot)
+            # The scheduler reserved `most` rows for drafts; the actual start moves by the drafts accepted in the meantime.
             num_pending = lens[row] - most
             lens[row] = num_pending + len(verified)
             computed[row] = num_known - num_pending
@@ -78,7 +84,7 @@ class HeldDrafts:
         return settled, drafts
 
     def _take(self, slots: Int32Array) -> Drafts:
-        """The drafts of some sequences, which are held no longer."""
+        """Remove and return the pending drafts of some sequences."""
         taken: Drafts = {}
         for slot in slots.tolist():
             drafts = self._held.pop(slot, None)
@@ -88,7 +94,7 @@ class HeldDrafts:
 
 
 def _without(plan: StepPlan, is_full: np.ndarray, lens: Int32Array, computed: Int32Array) -> StepPlan:
-    """A plan without the rows of sequences that have ended, of which the scheduler had not heard. They hold no drafts."""
+    """Return the plan without sequences that have ended before the scheduler knew of it. They have no drafts."""
     rest = ~is_full
     return replace(
         plan,

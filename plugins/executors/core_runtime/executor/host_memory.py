@@ -1,7 +1,7 @@
-"""Memory of this process that nothing uses any more.
+"""Release of host memory that this process no longer uses.
 
-Owns: giving it back to the system. Never does: free anything that is in use. Called by: the worker, once it has loaded;
-the reloader, when models have gone or come.
+Owns: returning it to the system. Never does: free anything that is in use. Called by: the worker, once it has loaded;
+the reloader, when models were released or loaded.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import gc
 
 def release_unused_memory() -> None:
     """Collect garbage and return the allocator's free pages; loading leaves many behind."""
+    # Garbage first: pages can be returned only once the objects in them are freed.
     gc.collect()
     trim_memory()
 
 
 def release_dropped_models() -> None:
-    """The same when objects are among the garbage that were put aside as lasting; the others are put aside again."""
+    """Release memory when frozen objects may be garbage too; the surviving ones are frozen again."""
     num_frozen = gc.get_freeze_count()
+    # The models were frozen after start-up, and the collector skips frozen objects.
     gc.unfreeze()
     release_unused_memory()
     if num_frozen:
@@ -26,13 +28,13 @@ def release_dropped_models() -> None:
 
 
 def set_aside() -> None:
-    """Nothing that is there now is looked at for garbage, if a process does so at all: see `core.engine.process`."""
+    """Freeze all present objects so that the collector skips them, if this process does so; see `core.engine.process`."""
     if gc.get_freeze_count():
         gc.freeze()
 
 
 def trim_memory() -> None:
-    """Return the allocator's free pages. Only glibc has the call."""
+    """Return the allocator's free pages to the system; does nothing without glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,10 +1,10 @@
-"""A logits processor written for vLLM, as one of the engine's own contract.
+"""Adapter from a logits processor written for vLLM to the engine's own contract.
 
-Owns: the objects of such a class, one for each sequence that runs, and what they are told. Never does: catch what they raise
+Owns: the objects of such a class, one for each running sequence, and their updates. Never does: catch their exceptions
 (`core_runtime.executor.logits_processors` does). Called by: it, as a `LogitsProcessor` that needs order.
 
-Every sequence is alone in the batch of its object: so no bit depends on company, and an object that fails is that of one
-request. Objects are used again once their sequence is gone, so there are as many as sequences ran at the same time.
+Every sequence is alone in the batch of its object: so no result depends on the batch, and an object that fails affects one
+request. Objects are reused after their sequence has left, so there are as many as sequences ran at the same time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ALONE = 1
 
 @dataclass(slots=True)
 class Use:
-    """One object at work.
+    """One object in use.
 
-    output: the list that the object was given; grows with the sequence.
-    is_begun: whether it knows its sequence.
-    is_sound: whether its latest call came back.
+    output: the list that the object was given; it grows with the sequence.
+    is_begun: whether it has received its sequence.
+    is_sound: whether its latest call returned.
     """
 
     processor: LogitsProcessor
@@ -40,9 +40,9 @@ class Use:
 
 
 class IndexedProcessor:
-    """Implements `core_runtime.contracts.LogitsProcessor` and `NeedsOrder`.
+    """A vLLM logits processor as `core_runtime.contracts.LogitsProcessor` and `NeedsOrder`.
 
-    make: builds an object of the class; called at once, and whenever more sequences run than ever before.
+    make: builds an object of the class; called once at first, and whenever more sequences run than ever before.
     is_argmax_invariant: as the class says.
     """
 
@@ -58,16 +58,16 @@ class IndexedProcessor:
         self._uses: dict[tuple[str, int], Use] = {}
 
     def validate_params(self, params: SamplingParams) -> None:
-        """As the class does, if it does."""
+        """Validate with the class, if it has a method for that."""
         if self._validate is not None:
             self._validate(params)
 
     def wants(self, params: SamplingParams) -> bool:
-        """Whether the class says that it does nothing for such a request; most cannot say so."""
+        """Whether the class changes logits for such a request. True unless the class can answer; most cannot."""
         return self._by_request is None or self._by_request(params) is not None
 
     def update(self, changes: BatchChanges) -> None:
-        """Objects of sequences that are gone are free again, unless they failed. New ones begin with their first row."""
+        """Release the objects of sequences that have left, unless they failed. New sequences get one with their first row."""
         for key in changes.finished:
             use = self._uses.pop(key, None)
             if use is None or not use.is_sound:
@@ -77,12 +77,13 @@ class IndexedProcessor:
             self._free.append(use.processor)
 
     def apply(self, logits: Tensor, rows: Sequence[LogitsRow]) -> Tensor:
-        """The changed logits of one row, [1, V]."""
+        """Return the changed logits of one row, [1, V]."""
         (row,) = rows
         use = self._uses.get(row.key)
         if use is None:
             processor = self._free.pop() if self._free else self._make()
             use = self._uses[row.key] = Use(processor)
+        # Set before the call: an exception leaves it, and the object's state can then no longer be trusted.
         use.is_sound = False
         self._tell(use, row)
         changed = use.processor.apply(logits)
@@ -90,8 +91,8 @@ class IndexedProcessor:
         return changed
 
     def _tell(self, use: Use, row: LogitsRow) -> None:
-        """Bring an object to the row's position."""
-        # a step that failed is computed again, from fewer tokens
+        """Update an object to the row's position."""
+        # a step that failed is computed again, from fewer tokens; the list itself must stay the same object
         del use.output[len(row.output) :]
         use.output += row.output[len(use.output) :].tolist()
         if use.is_begun:

@@ -1,4 +1,4 @@
-"""One model, ready to run: its shape, weights, mixers with their part of the cache, and forward pass.
+"""A model that is ready to run: its shape, weights, mixers with their part of the cache, and forward pass.
 
 Owns: how a checkpoint and a configuration become a model, and how models share one KV cache.
 Never does: choose plugins (the configuration did), run a step. Called by: the worker, once a model.
@@ -40,15 +40,15 @@ Finish = Callable[[DecoderSpec, DecoderWeights], tuple[DecoderSpec, DecoderWeigh
 
 @dataclass(slots=True)
 class ModelInstance:
-    """One model on one device.
+    """One model on one device. The worker owns it.
 
-    spec: its shape.
-    model: its weights and its forward pass.
-    cache: how its layers keep what they have seen.
-    backends: of each layer, by its place in the model.
-    learned: scales of an 8-bit cache that the checkpoint brings, by the number of a mixer.
-    groups: the KV group of each layer; empty until a cache is bound.
-    store: of its parts, which a model of newer weights may take over; None where transformers' modules run.
+    spec: shape of the model.
+    model: weights and forward pass.
+    cache: configuration of the KV cache.
+    backends: attention backend of each layer, by its place in the model.
+    learned: scales of an 8-bit cache from the checkpoint, by the number of a mixer.
+    groups: KV group of each layer; empty until a cache is bound.
+    store: parts of the model, which newer weights may reuse; None for modules of transformers.
     """
 
     spec: ModelSpec
@@ -66,13 +66,13 @@ class ModelInstance:
 
     @property
     def attention_numerics(self) -> set[str]:
-        """Names of everything that the results of its attention backends depend on."""
+        """Names of the numerics of its attention backends, which results depend on."""
         return {backend.numerics for backend in self.backends}
 
     def layer_bytes(self) -> list[int]:
-        """Bytes of one block of each layer, or of a sequence's state in it.
+        """Return the bytes of one block of each layer, or of a sequence's state in it.
 
-        Raises PluginError when a backend wants more than planned.
+        Raises PluginError when a backend needs more than planned.
         """
         sizes: list[int] = []
         for mixer, backend in zip(self.model.mixers, self.backends, strict=True):
@@ -80,7 +80,7 @@ class ModelInstance:
         return sizes
 
     def bind(self, memory: KVMemory, first_layer: int) -> None:
-        """Give each layer its buffer. first_layer: the number that this model's first layer has in the memory's groups."""
+        """Bind each layer to its buffer. first_layer: number of this model's first layer in the memory's groups."""
         self.groups = []
         layers = zip(self.model.mixers, self.backends, strict=True)
         for index, (mixer, backend) in enumerate(layers):
@@ -103,13 +103,13 @@ def build(
     finish: Finish | None = None,
     store: PartStore | None = None,
 ) -> ModelInstance:
-    """Read the weights and make the model; `share_cache` then gives it its part of a cache.
+    """Read the weights and make the model; `share_cache` then binds it to its part of a cache.
 
-    part: which part of the model is built.
-    reduce: adds up, in place, what the ranks of a divided model have computed; see `Decoder`.
-    recorder: is told of the kernels of the engine's own layers; see `Packing`.
-    finish: makes shape and weights that run of those that were loaded; None: they are the same.
-    store: of the parts of a model that follows another; None: it is the first.
+    part: part of the model to build.
+    reduce: adds up, in place, the partial results of the ranks of a divided model; see `Decoder`.
+    recorder: receives the kernels of the engine's own layers; see `Packing`.
+    finish: derives the shape and weights that run from the loaded ones; None: they are the same.
+    store: parts of the model's predecessor; None: it is the first.
     """
     spec = checkpoint.spec.local(part)
     runtime = device.runtime
@@ -127,6 +127,7 @@ def build(
     weights = loading.run(checkpoint.loader, progress=config.use_tqdm_on_load)
     if finish is not None:
         spec, weights = finish(spec, weights)
+    # The tables also cover the positions of a step's drafts.
     length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
     tables = rotary_tables(spec, length, runtime.device, config.model.max_model_len)
     embedding = weights.embedding
@@ -156,7 +157,7 @@ def weight_loading(
     part: Part = WHOLE,
     recorder: Recorder | None = None,
 ) -> WeightLoading:
-    """What reads the weights of a model that the engine's own layers run. store, recorder: see `Packing`."""
+    """Make the reader of the weights of a model on the engine's own layers. store, recorder: see `Packing`."""
     assert isinstance(checkpoint.spec, DecoderSpec)
     runtime = device.runtime
     return WeightLoading(
@@ -175,7 +176,7 @@ def weight_loading(
 
 
 def _kernels(runtime: Runtime) -> KernelSet:
-    """Those of a runtime, as a set."""
+    """Return the kernels of a runtime as a set."""
     kernels = runtime.kernels
     return kernels if isinstance(kernels, KernelSet) else KernelSet([kernels])
 
@@ -187,7 +188,7 @@ def _modules(
     method: QuantizationMethod | None,
     kernels: KernelSet,
 ) -> ModuleModel:
-    """The model on transformers' modules, with its weights."""
+    """Build the model on modules of transformers, with its weights."""
     from core_runtime.models.fallback.build import build_modules
 
     assert checkpoint.shaped is not None, "the modules were built when the checkpoint was opened"
@@ -208,7 +209,7 @@ def _modules(
 
 
 def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[int, AttentionParams]:
-    """Scales by the number of a mixer in this part, from scales by the number of a block in the whole model."""
+    """Return scales by the number of a mixer in this part, from scales by the number of a block in the whole model."""
     found: dict[int, AttentionParams] = {}
     place = 0
     for index, block in enumerate(spec.blocks):
@@ -220,9 +221,9 @@ def _by_mixer(spec: DecoderSpec, scales: Mapping[int, AttentionParams]) -> dict[
 
 
 def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: Device) -> KVMemory:
-    """One KV memory for all layers of all models, numbered through in the order of `instances`.
+    """Make one KV memory for all layers of all models, numbered through in the order of `instances`.
 
-    cache.groups: of these numbers; without any, all layers share one block table.
+    cache.groups: groups of these numbers; empty: all layers share one block table.
     Raises ConfigError when the planned bytes hold no block.
     """
     layer_bytes: list[int] = []
@@ -236,7 +237,7 @@ def share_cache(instances: Sequence[ModelInstance], cache: CacheConfig, device: 
 
 
 def bind_cache(instances: Sequence[ModelInstance], memory: KVMemory) -> None:
-    """Give all layers of all models, numbered through in the order of `instances`, their places in a memory."""
+    """Bind all layers of all models, numbered through in the order of `instances`, to their places in a memory."""
     first_layer = 0
     for instance in instances:
         instance.bind(memory, first_layer)
@@ -244,7 +245,9 @@ def bind_cache(instances: Sequence[ModelInstance], memory: KVMemory) -> None:
 
 
 def shared_parts(weights: DecoderWeights | ModuleWeights) -> dict[str, object]:
-    """What a proposer may use of the model: `embedding`, `head` (kernels) and `norm` (weights of the final one)."""
+    """Return the parts of the model that a proposer may use: `embedding`, `head` (kernels), `norm` (weights of the
+    final one).
+    """
     way_in = weights.embedding
     way_out = weights.head
     norm = None if way_out is None else way_out.norm

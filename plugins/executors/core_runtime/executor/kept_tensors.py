@@ -1,9 +1,9 @@
-"""Tensors that came from memory, kept so that they can be read again: while the engine sleeps, by the next update, and by the
-engine that follows this one.
+"""Tensors received in memory, kept so that they can be read again: while the engine sleeps, by the next update, and by the
+next engine process.
 
 Owns: `KeptTensors`: a file in memory, and the places in it. Never does: know what a tensor is for. Called by: the reloader.
 
-Tensors are only ever appended; those that are not needed any more become holes, which take no memory.
+Tensors are only ever appended. Those that are no longer needed become holes, which take no memory.
 """
 
 from __future__ import annotations
@@ -29,28 +29,33 @@ PAGE = mmap.ALLOCATIONGRANULARITY
 FALLOC_FL_KEEP_SIZE = 1
 FALLOC_FL_PUNCH_HOLE = 2
 PIECE = 64 << 20
-"""Bytes that are copied at once."""
+"""Bytes that are copied per call."""
 
 DTYPES = {name: dtype for dtype, name in TYPES.items()}
 
 
 class KeptTensors:
-    """descriptor: of the file, which outlives this process; None: a file of our own, made when it is first needed."""
+    """A file in memory that holds tensors.
+
+    descriptor: the file, which outlives this process; None: make a private one when it is first needed.
+    """
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = descriptor
 
     def keep(self, memory: memoryview, wanted: Sequence[TensorInfo]) -> tuple[tuple[TensorInfo, ...], str]:
-        """Copy tensors. Returns their places here, and a digest of their names, types, shapes and bytes.
+        """Copy tensors into the file. Returns their places in it, and a digest of their names, types, shapes and bytes.
 
-        wanted: each with its place in `memory`, uint8.
-        Raises OSError when there is no memory left for them.
+        wanted: tensors with their places in `memory`, uint8.
+        Raises OSError when there is not enough memory.
         """
         file = self._file()
         digest = xxhash.xxh3_128()
         end = os.fstat(file).st_size
         places: list[TensorInfo] = []
         for info in wanted:
+            # Each tensor starts at a page: it is mapped by itself, mappings start at pages, and a hole frees whole
+            # pages only.
             start = -(-end // PAGE) * PAGE
             end = start + info.nbytes
             digest.update(repr((info.name, info.dtype, info.shape)).encode())
@@ -63,10 +68,11 @@ class KeptTensors:
         return tuple(places), digest.hexdigest()
 
     def read(self, info: TensorInfo) -> Tensor:
-        """One tensor: of a plain type in its shape, of a packed one uint8 [rows, bytes of a row]."""
+        """Read one tensor: a plain type in its shape, a packed one as uint8 [rows, bytes of a row]."""
         dtype = DTYPES.get(info.dtype)
         if not info.nbytes:
             return torch.empty(info.shape, dtype=dtype or torch.uint8)
+        # Copy-on-write: torch needs a writable buffer, and the file must not change.
         data = mmap.mmap(self._file(), info.nbytes, access=mmap.ACCESS_COPY, offset=info.offset)
         raw = torch.frombuffer(data, dtype=torch.uint8)
         if dtype is not None:
@@ -77,7 +83,7 @@ class KeptTensors:
         return raw.view(num_rows, -1)
 
     def keep_only(self, places: Iterable[TensorInfo]) -> None:
-        """Give the memory of all other tensors back, whoever kept them: this engine, or one before it."""
+        """Free the memory of all other tensors, whether this engine or an earlier one kept them."""
         if self._descriptor is None:
             return
         end = 0
@@ -93,7 +99,7 @@ class KeptTensors:
 
 
 def shared_memory(name: str) -> memoryview:
-    """The bytes of POSIX shared memory, read-only. Raises OSError, ValueError for a name that is none."""
+    """Map POSIX shared memory read-only. Raises OSError, or ValueError for an invalid name."""
     plain = name.removeprefix("/")
     if not plain or "/" in plain or plain in (".", ".."):
         raise ValueError(f"{name!r} is no name of shared memory")
@@ -101,6 +107,7 @@ def shared_memory(name: str) -> memoryview:
     try:
         return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))
     finally:
+        # The mapping stays valid without the descriptor.
         os.close(descriptor)
 
 
@@ -112,7 +119,7 @@ def _write(file: int, piece: memoryview, offset: int) -> None:
 
 
 def _punch(file: int, offset: int, nbytes: int) -> None:
-    """Make a hole of whole pages. Where the system has no holes, the memory stays taken."""
+    """Punch a hole of whole pages. On a system without holes, the memory stays in use."""
     fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
     if fallocate is None or nbytes <= 0:
         return

@@ -1,10 +1,10 @@
 """Prepared kernels in memory that outlives the engine process, so that the next one need not load them again.
 
-Owns: `KeptWeights`: the file in memory, whose descriptor the processes inherit, when it is complete, and what it holds for.
+Owns: `KeptWeights`: the file in memory, whose descriptor the processes inherit; when it is complete, and its key.
 Never does: prepare a weight. Called by: the worker.
 
-The file is sealed when all is written: it then never changes again, whatever a dying process does, and one that is not sealed
-was left incomplete. Its last bytes are the index and the length of that.
+The file is sealed once it is complete. A sealed file can never change again, even if the process dies, and an unsealed one
+was left incomplete. The file ends with the index and the index's length.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ LENGTH_BYTES = 8
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """What the file holds. key: of the configuration and the checkpoint that the kernels were made of."""
+    """Index of the file. key: digest of the configuration and the checkpoint that the kernels were made from."""
 
     key: str
     index: PreparedIndex
 
 
 class KeptWeights:
-    """The weights of one engine and of those after it.
+    """The weights of one engine and of its successors.
 
-    descriptor: of the file, which may be empty.
-    manifest:   of the checkpoint.
+    descriptor: the file, which may be empty.
+    manifest:   manifest of the checkpoint.
     """
 
     def __init__(self, config: EngineConfig, descriptor: int, manifest: CheckpointManifest) -> None:
@@ -55,7 +55,7 @@ class KeptWeights:
         self._thread: threading.Thread | None = None
 
     def find(self) -> PreparedWeights | None:
-        """The kernels that an engine before has kept; None when there are none for this configuration and checkpoint."""
+        """Return the kernels that an earlier engine kept; None if there are none for this configuration and checkpoint."""
         if not self._is_sealed():
             return None
         size = os.fstat(self._descriptor).st_size
@@ -65,15 +65,16 @@ class KeptWeights:
         if kept.key != self._key():
             logger.warning("The checkpoint has changed since its weights were kept; it is loaded again.")
             return None
+        # The path reaches the inherited file, which has no name of its own.
         mapped = self._config.keep_weights == "map"
         return PreparedWeights(Path(f"/proc/self/fd/{self._descriptor}"), kept.index, mapped=mapped)
 
     def note(self, name: str, reads: set[str], layout: str, saved: SavedKernel) -> None:
-        """A kernel was made; see `Recorder`."""
+        """Record a kernel that was made; see `Recorder`."""
         self._kernels.append((name, reads, layout, saved))
 
     def keep(self) -> None:
-        """Write the kernels that were noted, beside whatever follows."""
+        """Write the recorded kernels, in a thread, so that the engine can start meanwhile."""
         if self._is_sealed():
             self._kernels.clear()
         elif self._kernels:
@@ -81,12 +82,13 @@ class KeptWeights:
             self._thread.start()
 
     def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait until the writing thread has ended."""
         if self._thread is not None:
             self._thread.join()
 
     def _write(self) -> None:
         try:
+            # An earlier engine may have died while writing.
             os.ftruncate(self._descriptor, 0)
             os.lseek(self._descriptor, 0, os.SEEK_SET)
             with open(self._descriptor, "wb", closefd=False) as file:
@@ -111,7 +113,7 @@ class KeptWeights:
             return False
 
     def _key(self) -> str:
-        """Equal when the same kernels would be made again."""
+        """Return a digest that is equal when the same kernels would be made again."""
         config = self._config
         files = [_state(Path(name)) for name in self._manifest.files]
         told = (__version__, config.model, config.plugins, config.device, files)
@@ -119,7 +121,7 @@ class KeptWeights:
 
 
 def check_keeping(config: EngineConfig, device_type: str) -> None:
-    """Raises UserError where weights cannot be kept."""
+    """Raise UserError if weights cannot be kept with this device or these layers."""
     unfit = None
     if config.model.implementation == "transformers":
         unfit = "layers of transformers"
@@ -130,7 +132,7 @@ def check_keeping(config: EngineConfig, device_type: str) -> None:
 
 
 def kept_weights(config: EngineConfig, checkpoint: Checkpoint) -> KeptWeights | None:
-    """The memory for weights that outlives this process; None where none is wanted, or the checkpoint needs none."""
+    """Return the memory for weights that outlives this process; None if it is not configured or not needed."""
     if config.weights_file is None:
         return None
     if checkpoint.prepared is not None:
@@ -140,7 +142,7 @@ def kept_weights(config: EngineConfig, checkpoint: Checkpoint) -> KeptWeights | 
 
 
 def _state(path: Path) -> tuple[str, int, int]:
-    """(name, bytes, time of the last change) of a file; zeros where it is none of this machine."""
+    """Return (name, bytes, modification time) of a file; zeros if it is no file of this machine."""
     try:
         found = path.stat()
     except OSError:

@@ -1,9 +1,9 @@
-"""The bytes of the KV cache.
+"""The memory of the KV cache.
 
-Owns: the buffers that all groups share, and copies of single blocks. Never does: know what a block holds.
+Owns: the buffers that all groups share, and copies of single blocks. Never does: interpret a block.
 Called by: the worker, which runs transfers; `instance.share_cache`, which binds layers to it.
 
-The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for whichever group has it.
+The i-th layer of every group lies in the i-th buffer, so a block id names the same bytes for any group that owns it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from core_runtime.executor.device import Device
 
 
 def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:
-    """Blocks of the pool. layer_bytes: see `KVMemory`. Raises ConfigError when the planned bytes hold none."""
+    """Return the number of blocks in the pool. layer_bytes: see `KVMemory`. Raises ConfigError when none fits."""
     block_bytes = page_bytes(groups, layer_bytes)
     num_blocks = cache.num_blocks or cache.memory_bytes // block_bytes
+    # Block 0 is the null block, which no sequence gets, so one block is as good as none.
     if num_blocks < 2:
         raise ConfigError(
             [
@@ -38,13 +39,13 @@ def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Se
 
 
 class KVMemory:
-    """Equal blocks for all layers.
+    """Blocks of equal size for all layers. The worker owns it.
 
-    groups: layers that share a block table.
-    layer_bytes: one block of each layer; of those in a `state` group, a sequence's state.
+    groups: groups of layers that share a block table.
+    layer_bytes: bytes of one block of each layer; in a `state` group, bytes of a sequence's state.
     num_blocks: blocks of the pool.
 
-    Raises ConfigError when layers with keys that share a buffer differ in bytes.
+    Raises ConfigError when attention layers that share a buffer have blocks of different sizes.
     """
 
     def __init__(self, device: Device, groups: Sequence[KVGroup], layer_bytes: Sequence[int], num_blocks: int) -> None:
@@ -87,17 +88,18 @@ class KVMemory:
         return self.num_blocks * self.page_bytes
 
     def group_of_layer(self, layer: int) -> int:
-        """The index of the group that a layer is in."""
+        """Return the index of a layer's group."""
         holders = [index for index, group in enumerate(self.groups) if layer in group.layers]
         return holders[0]
 
     def of_layer(self, layer: int) -> Tensor:
-        """uint8 [num_blocks, block bytes] of a layer."""
+        """Return the buffer of a layer, uint8 [num_blocks, block bytes]."""
         index = self._buffer_of[layer]
         return self._buffers[index]
 
     def transfer(self, transfers: KVTransfers) -> list[Page]:
-        """Copy blocks out, then pages in; returns the former."""
+        """Save blocks, then load pages. Returns the saved pages."""
+        # Saves come first: a load may overwrite a block that is saved in the same step.
         pages = [self._read(block_id) for block_id in transfers.saves]
         for block_id, page in transfers.loads:
             self._write(block_id, page)
@@ -107,9 +109,10 @@ class KVMemory:
         """Copy blocks in all buffers, in the order of `copies`."""
         for sources, targets in _together(copies):
             for buffer in self._buffers:
-                # numbers of 8 bytes are moved several times as fast as single bytes
+                # copying 8-byte numbers is several times as fast as copying single bytes
                 rows = buffer if buffer.shape[1] % 8 else buffer.view(torch.int64)
                 device = rows.device
+                # All rows are read before any is written.
                 read = rows.index_select(0, torch.tensor(sources, device=device))
                 rows.index_copy_(0, torch.tensor(targets, device=device), read)
 
@@ -124,7 +127,7 @@ class KVMemory:
 
     def _write(self, block_id: int, page: Page) -> None:
         if not page.flags.writeable:
-            page = page.copy()  # torch warns of arrays that it must not write to
+            page = page.copy()  # torch warns about read-only arrays
         source = torch.from_numpy(page)
         start = 0
         for buffer, end in zip(self._buffers, self._ends, strict=True):
@@ -133,7 +136,7 @@ class KVMemory:
 
 
 def _together(copies: Sequence[StateCopy]) -> Iterator[StateCopy]:
-    """The same copies in few parts: one that reads or writes what another wrote is in a later part."""
+    """Batch copies: one that reads or writes a block written by an earlier one starts a new batch."""
     sources: list[int] = []
     targets: list[int] = []
     written: set[int] = set()

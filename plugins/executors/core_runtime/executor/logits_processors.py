@@ -1,11 +1,11 @@
-"""The logits processors of an engine, called so that whatever they do costs the requests that asked for them alone.
+"""Guarded calls of the logits processors: a failure affects only the requests that use the processor.
 
-Owns: which sequences have which processors, the calls, and the sentence for a row whose processor failed. Never does: load
+Owns: which sequences use which processors, the calls, and the error of a row whose processor failed. Never does: load
 a processor (`core_runtime.executor.processor_loading` does), or change logits itself.
 Called by: the persistent batch (sequences that come and go), the sampler (as its `CustomStage`), the engine (parameters).
 
-Each processor is called by a thread of its own and waited for so long. Where a call for several rows fails, each row is
-tried by itself, and only those that fail again have no token.
+Each processor is called in a thread of its own, with a time limit. If a call for several rows fails, each row is
+retried by itself, and only those that fail again get no token.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class NamedProcessor:
-    """A processor, and what errors call it."""
+    """A processor and its name in errors."""
 
     name: str
     processor: LogitsProcessor
 
 
 class ProcessorError(Exception):
-    """A processor failed; `str` is a sentence that names it."""
+    """Error of a processor; `str` is a sentence that names it."""
 
 
 class LogitsProcessors:
-    """Implements `core_runtime.sampling.stages.CustomStage`.
+    """All processors of an engine; implements `core_runtime.sampling.stages.CustomStage`.
 
-    named: in the order in which they run.
-    limit_s: seconds that a call may take.
+    named: processors in the order in which they run.
+    limit_s: time limit of a call, in seconds.
     """
 
     def __init__(self, named: Sequence[NamedProcessor], limit_s: float) -> None:
@@ -56,7 +56,7 @@ class LogitsProcessors:
         self._broken: dict[SequenceKey, str] = {}
 
     def check(self, params: SamplingParams) -> str:
-        """What is wrong with a request's parameters: a sentence, empty when nothing is."""
+        """Validate a request's parameters. Returns an error message, empty if they are valid."""
         for guarded in self._guarded:
             try:
                 guarded.call(guarded.processor.validate_params, params)
@@ -66,11 +66,12 @@ class LogitsProcessors:
         return ""
 
     def start(self, request: EngineRequest, state: SequenceSampling) -> None:
-        """A sequence enters the batch: note in its state which processors change its logits."""
+        """Start a sequence: record in its state which processors change its logits."""
         params = request.params
         early: list[int] = []
         late: list[int] = []
         for number, guarded in enumerate(self._guarded):
+            # Late processors do not change which logit is largest, so a greedy request does not need them.
             if params.greedy and guarded.is_late:
                 continue
             try:
@@ -80,6 +81,7 @@ class LogitsProcessors:
                 guarded.call(guarded.processor.update, BatchChanges(started=[(request.key, params)]))
             except ProcessorError as error:
                 self._broken.setdefault(request.key, str(error))
+            # Also after a failure: the row must reach `_run`, which gives it its error.
             where = late if guarded.is_late else early
             where.append(number)
             state.in_order = state.in_order or guarded.needs_order
@@ -87,7 +89,7 @@ class LogitsProcessors:
         state.late_processors = tuple(late)
 
     def end(self, keys: Sequence[SequenceKey]) -> None:
-        """Sequences left the batch."""
+        """Notify the processors of sequences that left the batch."""
         for key in keys:
             self._broken.pop(key, None)
             for guarded in self._used.pop(key, ()):
@@ -97,7 +99,7 @@ class LogitsProcessors:
                     logger.error("%s It was told that a sequence is gone.", error)
 
     def apply(self, logits: Float32, rows: Sequence[Adjusted], *, late: bool) -> dict[int, str]:
-        """See `CustomStage`."""
+        """Run the early or the late processors on a step's rows; see `CustomStage`. Returns errors by row."""
         failed: dict[int, str] = {}
         for number, guarded in enumerate(self._guarded):
             if guarded.is_late != late:
@@ -111,14 +113,14 @@ class LogitsProcessors:
         return failed
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads of all processors."""
         for guarded in self._guarded:
             guarded.close()
 
     def _run(
         self, guarded: _Guarded, logits: Float32, rows: Sequence[Adjusted], places: Sequence[int]
     ) -> dict[int, str]:
-        """One processor on the rows at `places`; returns why some have no logits."""
+        """Run one processor on the rows at `places`. Returns the errors of rows without logits."""
         failed: dict[int, str] = {}
         sound: list[int] = []
         for place in places:
@@ -127,6 +129,7 @@ class LogitsProcessors:
                 sound.append(place)
             else:
                 failed[place] = sentence
+        # One call for all rows is the fast path; processors that need order get one row per call.
         groups = [[place] for place in sound] if guarded.needs_order else [sound]
         while groups:
             group = groups.pop()
@@ -143,10 +146,10 @@ class LogitsProcessors:
 
 
 class _Guarded:
-    """A processor behind its thread.
+    """A processor and its thread.
 
-    name: what errors call it.
-    is_late: whether it runs behind the temperature.
+    name: name in errors.
+    is_late: whether it runs after the temperature.
     needs_order: see `NeedsOrder`.
     """
 
@@ -159,11 +162,11 @@ class _Guarded:
         self._beside = CallsBeside(named.name)
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What the processor answers. Raises ProcessorError for whatever else it does."""
+        """Call the processor and return its answer. Raises ProcessorError for any failure."""
         try:
             return self._beside.call(function, *arguments, limit_s=self._limit_s)
         except TimeoutError as error:
-            self._beside = CallsBeside(self.name)  # the thread of the one before is stuck
+            self._beside = CallsBeside(self.name)  # the old thread is stuck in the call that hangs
             raise ProcessorError(f"The {self.name} hangs: {error}.") from None
         except SystemExit as error:
             raise ProcessorError(f"The {self.name} called sys.exit({error}).") from None
@@ -173,18 +176,18 @@ class _Guarded:
             raise ProcessorError(f"The {self.name} failed: {type(error).__name__}: {said}.") from error
 
     def close(self) -> None:
-        """End the thread."""
+        """End the processor's thread."""
         self._beside.close()
 
 
 def _changed(guarded: _Guarded, logits: Float32, rows: Sequence[Adjusted], places: Sequence[int]) -> dict[int, str]:
-    """Change some rows in place; returns those that became no logits. Raises ProcessorError, and has changed nothing."""
+    """Change some rows in place. Returns the errors of rows with invalid logits. On ProcessorError, nothing has changed."""
     views = [_view(rows[place]) for place in places]
-    own = logits[places]  # a copy: what fails half-way leaves nothing behind
+    own = logits[places]  # a copy: a call that fails half-way changes nothing
     expected = own.shape
 
     def apply() -> Any:
-        # made by the processor's thread: tensors of this one, which only infers, could not be changed there
+        # The tensor is made in the processor's thread: inference tensors of this thread could not be changed there in place.
         return guarded.processor.apply(torch.from_numpy(own), views)
 
     answer = guarded.call(apply)
@@ -196,7 +199,7 @@ def _changed(guarded: _Guarded, logits: Float32, rows: Sequence[Adjusted], place
     wrong = (np.isnan(values) | (values == np.inf)).any(axis=1)
     failed: dict[int, str] = {}
     for place, row, is_wrong in zip(places, values, wrong.tolist(), strict=True):
-        # what the model itself computed wrong is the model's error
+        # a row that the model itself got wrong is reported as the model's error
         if is_wrong and np.isfinite(logits[place].max()):
             failed[place] = (
                 f"The {guarded.name} made logits that are NaN or infinite; expected finite numbers and -inf."
@@ -207,11 +210,12 @@ def _changed(guarded: _Guarded, logits: Float32, rows: Sequence[Adjusted], place
 
 
 def _view(row: Adjusted) -> LogitsRow:
-    """What a processor is told of a row."""
+    """Return a row as a processor sees it."""
     state = row.state
     request = state.request
     prompt = state.tokens[: state.num_prompt_tokens]
     output = state.output(row.index)
     for tokens in (prompt, output):
+        # The arrays are views of the engine's token table.
         tokens.flags.writeable = False
     return LogitsRow(request.key, state.params, prompt, output, row.num_drafted)

@@ -11,7 +11,7 @@ CONTRACT = 1
 
 @hookimpl
 def core_spec() -> PluginSpec:
-    """Say what the plugin is."""
+    """Describe the plugin."""
     return PluginSpec(
         name="torch", summary="models in PyTorch, on any platform; the worker runs in the engine's process"
     )
@@ -19,7 +19,7 @@ def core_spec() -> PluginSpec:
 
 @hookimpl
 def core_load(context: LoadContext) -> Any:
-    """Import torch and all that an engine needs; the device is opened when the executor is built."""
+    """Import torch and make the executor's factory; the device is opened when the executor is built."""
     from core_runtime.executor.uniproc import UniprocMaker
 
     return UniprocMaker()

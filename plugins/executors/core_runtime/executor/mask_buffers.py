@@ -1,6 +1,6 @@
-"""The token masks of a step on a device with memory of its own.
+"""Buffers for the token masks of a step on a device with memory of its own.
 
-Owns: their memory there, made when the first mask comes, and the one copy that brings a step's. Never does: decide what a mask
+Owns: their device memory, allocated with the first mask, and the one copy per step. Never does: decide what a mask
 allows, or which rows have one. Called by: the sampler, through `DeviceRows`.
 """
 
@@ -19,7 +19,7 @@ WORD_BYTES = 4
 
 
 class MaskBuffers:
-    """Masks of at most `num_rows` rows, of `num_words` words each. uploads: a runtime that copies in its own time, or None."""
+    """Masks of at most `num_rows` rows of `num_words` words. uploads: a runtime with asynchronous copies, or None."""
 
     def __init__(self, num_rows: int, num_words: int, device: torch.device, uploads: Uploads | None) -> None:
         self._num_rows = num_rows
@@ -29,12 +29,12 @@ class MaskBuffers:
         self._made: tuple[Tensor, Tensor, Staging] | None = None
 
     def send(self, words: NDArray[np.int32], index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Bring the masks of a step: words int32 [M, W] and index int64 [R], as a `MaskedRaceKernel` takes them.
+        """Copy the masks of a step to the device: words int32 [M, W] and index int64 [R], as a `MaskedRaceKernel` takes them.
 
-        What is returned is valid until the next call.
+        The returned tensors are valid until the next call.
         """
         host, there, staging = self._made or self._make()
-        table = self._num_rows * INDEX_BYTES  # the index comes first, so that used bytes lie side by side
+        table = self._num_rows * INDEX_BYTES  # the index comes first, so that the used bytes lie side by side
         end = table + words.size * WORD_BYTES
         host.numpy()[: index.size * INDEX_BYTES].view(np.int64)[:] = index
         host.numpy()[table:end].view(np.int32)[:] = words.reshape(-1)

@@ -1,10 +1,10 @@
-"""Limits of the work that grammars may be while answers are generated.
+"""Time limits for grammars while answers are generated.
 
-Owns: the time that all grammars may take in the engine's steps, and the sentence that ends a sequence which takes more.
-Never does: know a backend. Called by: `core_runtime.executor.grammars`, around every question to a matcher.
+Owns: the time that all grammars may take in the engine's steps, and the error message of a sequence which takes more.
+Never does: know a backend. Called by: `core_runtime.executor.grammars`, around every call of a matcher.
 
-Grammars exist whose masks take longer with each token (`s ::= s s | "a"`). A backend cannot be interrupted in the middle of a
-mask, but the time of one mask predicts that of the next, so a sequence ends before its masks hold up the others' steps.
+Some grammars have masks that take longer with each token (`s ::= s s | "a"`). A backend cannot be interrupted in the middle
+of a mask, but the time of one mask predicts that of the next, so a sequence ends before its masks hold up the others' steps.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from core_runtime.sampling.state import MaskError
 Clock = Callable[[], float]
 
 SLOW_S: Final = 0.002
-"""Seconds of a mask that counts as slow; usual ones take 0.01 to 0.5 ms."""
+"""Seconds above which a mask counts as slow; usual ones take 0.01 to 0.5 ms."""
 SINGLE_S: Final = 0.05
-"""Seconds that one mask may take."""
+"""Maximum seconds of one mask."""
 BANK_S: Final = 0.3
-"""Seconds that slow masks of all sequences may take at once."""
+"""Maximum seconds that slow masks of all sequences may take in a burst."""
 SHARE: Final = 0.1
-"""Part of the engine's time that slow masks may take in the long run."""
+"""Share of the engine's time that slow masks may take in the long run."""
 
 
 class MaskBudget:
-    """The time that slow masks of all sequences together may take. It fills up again as time passes.
+    """Time budget of the slow masks of all sequences together; it refills as time passes.
 
-    clock: seconds that pass. busy: seconds of processor time of the calling thread, which a busy machine does not lengthen.
+    clock: wall time in seconds. busy: processor time of the calling thread in seconds, which load on the machine does
+        not lengthen.
     """
 
     def __init__(self, clock: Clock = time.perf_counter, busy: Clock = time.thread_time) -> None:
@@ -41,18 +42,18 @@ class MaskBudget:
         self._filled_at = clock()
 
     def spend(self, seconds: float) -> bool:
-        """Take time for a slow mask; False when there was not as much."""
+        """Spend time on a slow mask. Returns False when the budget did not cover it."""
         now = self.clock()
         self._left = min(BANK_S, self._left + SHARE * (now - self._filled_at)) - seconds
         self._filled_at = now
         if self._left >= 0.0:
             return True
-        self._left = 0.0  # the sequence ends; the others begin with what comes from now on
+        self._left = 0.0  # the sequence ends, so its overdraft is not charged to the others
         return False
 
 
 class MaskWork:
-    """The work on the masks of one sequence. budget: of all sequences."""
+    """Measures the masks of one sequence. budget: shared by all sequences."""
 
     __slots__ = ("_begin", "_budget", "_busy", "_is_slow")
 
@@ -63,16 +64,16 @@ class MaskWork:
         self._busy = 0.0
 
     def begin(self) -> None:
-        """Start the clock of one question."""
+        """Start measuring one call of the matcher."""
         if self._is_slow:
             self._busy = self._budget.busy()
         self._begin = self._budget.clock()
 
     def end(self) -> None:
-        """Stop it. Raises MaskError when the sequence has to end."""
+        """Stop measuring. Raises MaskError when the sequence has to end."""
         budget = self._budget
         if not self._is_slow:
-            # Reading a thread's own clock takes 1.4 µs, so only a mask behind a slow one is measured by it.
+            # Reading a thread's own clock takes 1.4 µs, so it is used only after a mask that was slow by wall time.
             self._is_slow = budget.clock() - self._begin > SLOW_S
             return
         seconds = budget.busy() - self._busy

@@ -1,6 +1,6 @@
-"""The model runner: one step from plan to result.
+"""The model runner: runs one step, from plan to result.
 
-Owns: the order of a step: batch, forward, logits in chunks, sampling, proposals; what is recorded of the sampling.
+Owns: the order of a step: batch, forward, logits in chunks, sampling, proposals; which sampling calls are recorded.
 Never does: schedule, allocate blocks, load weights, read sampled rows (`core_runtime.executor.verify`).
 Called by: the worker, once a step.
 """
@@ -37,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Prepared:
-    """A step whose arrays lie in the buffers.
+    """A step whose input lies in the buffers.
 
-    plan: as it came.
-    settled: with its rows as they are now.
+    plan: plan as received.
+    settled: plan with its actual rows, after earlier steps accepted their drafts.
     step: which sequence each part of the arrays belongs to.
-    drafts: that it verifies, by slot.
+    drafts: drafts that the step verifies, by slot.
     """
 
     plan: StepPlan
@@ -52,16 +52,16 @@ class Prepared:
 
 
 class ModelRunner:
-    """Runs steps on one model.
+    """Runs steps on one model. The worker owns it.
 
-    proposer: that guesses by itself, or None.
-    drafting: the passes of a draft or of draft heads, or None.
-    tree: the shape of its drafts; None: they are chains.
+    proposer: plugin that drafts without a model of ours, or None.
+    drafting: passes of a draft model or of draft heads, or None.
+    tree: shape of the proposer's drafts; None: they are chains.
     verifies_trees: whether a tree can be verified; else its first chain is.
-    most_forced: tokens of forced text that are drafted for a sequence with a grammar; 0 where nobody would verify them.
-    pooler: of a model whose hidden states are the answer, or None.
+    most_forced: maximum tokens of forced text to draft for a sequence with a grammar; 0: no step could verify them.
+    pooler: pooler of a model whose hidden states are the answer, or None.
 
-    proposer_off: why nothing guesses any more; empty while something does, or nothing ever did.
+    proposer_off: why drafting was switched off; empty while it works, or if there never was any.
     """
 
     def __init__(
@@ -97,26 +97,28 @@ class ModelRunner:
         return StepResult() if prepared is None else self.compute(prepared)
 
     def prepare(self, plan: StepPlan) -> Prepared | None:
-        """Update the batch, and fill the step's buffers; None where there is nothing to compute."""
+        """Update the batch and fill the step's buffers. Returns None if there is nothing to compute."""
         for begin_step in self._step_hooks:
             begin_step()
         self._apply(plan)
         if not plan.total_num_tokens:
             return None
         settled, drafts = self.batch.drafts.settle(plan)
+        # All planned sequences may have ended in steps that the scheduler had not seen.
         if not settled.total_num_tokens:
             return None
         step = self.batch.step_input(settled, drafts)
         return Prepared(plan, settled, step, drafts)
 
     def compute(self, prepared: Prepared) -> StepResult:
-        """Run a step that was prepared, and wait for everything that comes of it."""
+        """Run a prepared step and wait for its result."""
         result = StepResult()
         step = prepared.step
         settled = prepared.settled
         self._compute(step, result)
         keep = verify_drafts if step.drafts else keep_tokens
         positions = keep(step, self.batch, result)
+        # Before drafting: the draft's pass and the next step expect accepted tokens in consecutive slots.
         if step.trees is not None and step.trees.moves:
             self.forward.move(step.trees.moves)
         if prepared.plan.num_drafts:
@@ -127,11 +129,11 @@ class ModelRunner:
 
     @property
     def guesses(self) -> bool:
-        """Whether anything here proposes drafts, for which it must know the tokens before them."""
+        """Whether anything proposes drafts, which needs the tokens before them on the host."""
         return self.proposer is not None or self.drafting is not None
 
     def is_plain(self, prepared: Prepared) -> bool:
-        """Whether the device does the step alone: its tokens are for the next step there, and for the host to read later."""
+        """Whether the device can run the step alone, keep its tokens for the next step, and let the host read them later."""
         if self.guesses or prepared.plan.num_drafts or self.batch.pooled or self.batch.embedded:
             return False
         if self.batch.scored and scores_some(prepared.step, self.batch):
@@ -140,16 +142,17 @@ class ModelRunner:
         return rows.count <= self.max_logits and self.sampler.draws_alone(rows)
 
     def launch(self, step: StepInput, taken: TakenTokens | None = None) -> torch.Tensor | None:
-        """Give a plain step to the device, and wait for nothing.
+        """Launch a plain step on the device without waiting.
 
-        Returns what the host wants of it, see `Sampler.draw`; None where nothing is sampled.
+        Returns the words that the host wants to read, see `Sampler.draw`; None if nothing is sampled.
 
-        taken: those of its tokens that only the device has; None: the host has written all.
+        taken: input tokens that only the device has; None: the host has written all of them.
         """
         count = len(step.positions)
         with torch.inference_mode():
             if taken is not None and taken.in_order:
                 self.forward.follow(lambda: self.batch.views(step), taken)
+                # `logit_rows` still names the right rows: the step has the same sequences as the previous one.
                 rows = self.forward.recorder.size(HEAD, count) or count
                 return self._draw(count, rows)
             views = self.batch.views(step)
@@ -159,14 +162,14 @@ class ModelRunner:
             return self._draw(count, rows)
 
     def _draw(self, count: int, rows: int) -> torch.Tensor | None:
-        """Logits of `rows` rows, of which `count` are the step's own, and the tokens drawn from them."""
+        """Compute logits of `rows` rows, the first `count` of which belong to the step, and draw their tokens."""
         if not count:
             return None
         logits = self.forward.head(count, rows)
         return self.sampler.draw(logits, self.batch.rows, self._run_sampling)
 
     def _draft(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64]) -> None:
-        """Hold drafts for the next step: guesses, and the text that grammars force. positions: see `_propose`."""
+        """Collect drafts for the next step: proposals, and the text that grammars force. positions: see `_propose`."""
         proposed: Drafts = {}
         if self.batch.undrafted:
             plan = self._with_budgets(plan)
@@ -181,12 +184,15 @@ class ModelRunner:
             result.num_proposed = self.batch.drafts.hold(proposed)
 
     def _with_budgets(self, plan: StepPlan) -> StepPlan:
-        """The plan with no drafts wanted for sequences that have none; a draft with a KV cache goes on with them."""
+        """Set the budgets of sequences without drafts to 0. They stay in the plan, because a draft's KV cache must keep
+        up.
+        """
         undrafted = self.batch.undrafted
         budgets = {slot: 0 if slot in undrafted else budget for slot, budget in plan.draft_budget.items()}
         return replace(plan, draft_budget=budgets)
 
     def _apply(self, plan: StepPlan) -> None:
+        # Before `batch.apply`, which drops the requests whose last tokens the proposer has yet to see.
         if self.proposer is not None and plan.removed:
             self._tell_rest(self.proposer, plan.removed)
         left = self.batch.apply(plan)
@@ -205,7 +211,7 @@ class ModelRunner:
             self.proposer.on_start(request.key, known)
 
     def _compute(self, step: StepInput, result: StepResult) -> None:
-        """The forward pass and the sampling, by recordings where there are some."""
+        """Run the forward pass and the sampling, replayed from recordings if possible."""
         logits = step.logits
         if logits is not None and self._shares_memory and self.forward.captured(len(step.slots)):
             self._replay(step, logits)
@@ -214,10 +220,11 @@ class ModelRunner:
                 self._run(step, result)
 
     def _run(self, step: StepInput, result: StepResult) -> None:
-        """The forward pass and every row of logits."""
+        """Run the forward pass, and sample every row of logits in chunks of `max_logits`."""
         if self.pooler is not None:
             self.pooler.begin(step, self.batch)
         self.forward.run(self.batch.views(step), given=self._given(step))
+        # A step that continues computes only generated tokens.
         if self.batch.scored and not step.continues:
             score_prompts(step, self.batch, result, self._logits, self.max_logits, self.sampler)
         if self.pooler is not None:
@@ -231,29 +238,29 @@ class ModelRunner:
             step.logits = logits  # a step that continues this one replays into the same rows
 
     def _given(self, step: StepInput) -> GivenRows | None:
-        """The embeddings that the step's prompts bring with them."""
+        """Return the given embeddings of the step's prompts, or None."""
         embedded = self.batch.embedded
         if not embedded or step.continues:
             return None
         return given_rows(embedded, step.slots.tolist(), step.cu_seqlens.tolist(), step.num_computed.tolist())
 
     def _replay(self, step: StepInput, logits: torch.Tensor) -> None:
-        """The same from recordings alone, which read what they need from the step's buffers."""
+        """Replay forward pass and sampling from recordings, which read all input from the step's buffers."""
         self.forward.replay(len(step.slots))
         self.sampler.sample(logits, self.batch.rows, 0, self._run_sampling)
 
     def _logits(self, positions: Sequence[int] | NDArray[np.int64]) -> torch.Tensor:
-        """Logits behind some tokens of the step, at most `max_logits`; valid until the next call."""
+        """Compute the logits after some tokens of the step, at most `max_logits`; valid until the next call."""
         count = len(positions)
         self.batch.buffers.logit_rows.array[:count] = positions
         return self.forward.logits(count)
 
     def _run_sampling(self, kind: str, count: int, call: Callable[[], None]) -> None:
-        """Make the kernel's call of this kind on `count` rows, recorded or replayed where that can be."""
+        """Run the kernel's call of this kind on `count` rows, recorded or replayed if possible."""
         self.forward.recorder.run(kind, count, 0, call)
 
     def _propose_forced(self, plan: StepPlan, result: StepResult, proposed: Drafts) -> None:
-        """Add the tokens of text that grammars force; they go before a proposer's, which are guesses."""
+        """Add tokens of text that grammars force. They replace a proposer's drafts, which are less certain."""
         masks = self.batch.masks
         for slot in result.slots.tolist():
             mask = masks.get(slot)
@@ -266,17 +273,18 @@ class ModelRunner:
             drafts = mask.forced(self.batch.tokens.output(slot))
             if drafts and limit > 0:
                 proposed[slot] = drafts[:limit]
+                # These tokens were not drawn, so a rule of acceptance must not use the distributions of the replaced drafts.
                 self.batch.columns.forget_drawn(slot)
                 self.batch.trees.pop(slot, None)
 
     def _untold(self, slot: Slot) -> list[int]:
-        """The newest tokens of a sequence, which the proposer has not seen: it is not asked in every step."""
+        """Return a sequence's tokens since the proposer's last call; it is not called in every step."""
         token_ids = self.batch.tokens.behind(slot, self._num_told[slot])
         self._num_told[slot] += len(token_ids)
         return token_ids
 
     def _tell_rest(self, proposer: CheckedProposer, leaving: Sequence[Slot]) -> None:
-        """Give a proposer that learns from answers the end of those for which it was not asked lately."""
+        """Give a proposer the last tokens of sequences that leave, because it may learn from answers."""
         keys: list[SequenceKey] = []
         token_ids: list[list[int]] = []
         for slot in leaving:
@@ -291,20 +299,20 @@ class ModelRunner:
             proposer.propose(ProposerInput(keys, token_ids, [0] * len(keys)))
 
     def _guess(self, plan: StepPlan, result: StepResult, positions: NDArray[np.int64], proposed: Drafts) -> None:
-        """Add guesses by whatever guesses here. positions: see `_propose`."""
+        """Add drafts of the proposer, or of the draft model or heads. positions: see `_propose`."""
         if self.proposer is not None:
             self._propose(self.proposer, plan, result, positions, proposed)
         if self.drafting is not None:
             try:
                 self.drafting.run(plan, result, positions, proposed)
-            except Exception as error:  # the answer needs no guesses
+            except Exception as error:  # answers do not depend on drafts
                 proposed.clear()
                 self.drafting = None
                 self.proposer_off = f"Drafting failed: {error}. There are no drafts until the engine starts anew."
                 logger.exception("%s", self.proposer_off)
 
     def _why_off(self) -> str:
-        """Why nothing guesses any more, if something did; it is asked no more then."""
+        """Return why drafting is off, if it is; a proposer that is off is dropped."""
         if self.proposer is not None and self.proposer.off:
             self.proposer_off = self.proposer.off
             self.proposer = None
@@ -318,7 +326,7 @@ class ModelRunner:
         positions: NDArray[np.int64],
         proposed: Drafts,
     ) -> None:
-        """Ask for drafts. positions: of the step's tokens behind which each sequence's newest token was sampled."""
+        """Call the proposer. positions: rows of the step after which each sequence's newest token was sampled."""
         if not len(result.slots):
             return
         slots = result.slots.tolist()
@@ -335,7 +343,7 @@ class ModelRunner:
                 proposed[slot] = self._shaped(slot, drafts[:limit])
 
     def _shaped(self, slot: Slot, drafts: list[int]) -> list[int]:
-        """The drafts of a tree, or its first chain where a row's logits depend on the drafts before it."""
+        """Return the drafts of a tree, or its first chain if a row's logits depend on the drafts before it."""
         if self.tree is None:
             return drafts
         columns = self.batch.columns

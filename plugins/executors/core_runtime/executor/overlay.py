@@ -1,9 +1,9 @@
-"""A checkpoint of whose tensors some are replaced by newer ones.
+"""A checkpoint some of whose tensors are replaced by newer ones.
 
 Owns: the loader that reads each tensor where it lies now, and the checks whether new tensors fit. Never does: choose what is
 replaced, or build a model. Called by: the worker (opens a checkpoint through it), the reloader (checks updates).
 
-It works below canonical names: tensors are called as the checkpoint's own loader calls them.
+It works below canonical names: tensors have the names that the checkpoint's own loader gives them.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from core_runtime.executor.kept_tensors import KeptTensors
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 
 FLOATS: Final = ("F64", "F32", "F16", "BF16")
-"""Any of them may take another's place: the engine converts them when it reads."""
+"""Floating-point types that may replace each other: the engine converts them when it reads."""
 
 NEUTRAL_KEYS: Final = frozenset(
     {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
 )
-"""Of a configuration: they say nothing about what tensors mean."""
+"""Keys of a configuration that do not affect the meaning of tensors."""
 
 
 class Overlay(Protocol):
-    """Some tensors. tensors: by name."""
+    """Replacement tensors. tensors: by name."""
 
     tensors: Mapping[str, TensorInfo]
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield these, each valid until the next one is drawn."""
+        """Yield the named tensors, each valid until the next one is drawn."""
         ...
 
 
@@ -49,25 +49,25 @@ class CheckpointOverlay:
         self.tensors: Mapping[str, TensorInfo] = {name: manifest.tensors[name] for name in names}
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """As above."""
+        """Yield the named tensors from the other checkpoint."""
         return self._loader.iter(self._manifest, names)
 
 
 class KeptOverlay:
-    """Tensors that were kept."""
+    """Replacement tensors that were kept in memory."""
 
     def __init__(self, store: KeptTensors, places: Sequence[TensorInfo]) -> None:
         self._store = store
         self.tensors: Mapping[str, TensorInfo] = {info.name: info for info in places}
 
     def read(self, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """As above."""
+        """Yield the named tensors from memory."""
         for name in names:
             yield name, self._store.read(self.tensors[name])
 
 
 class OverlayLoader:
-    """The loader of a checkpoint, with other tensors laid over it. overlays: later ones lie over earlier ones."""
+    """A checkpoint's loader with overlays. overlays: later ones take precedence over earlier ones."""
 
     def __init__(self, inner: Loader, overlays: Sequence[Overlay]) -> None:
         self._inner = inner
@@ -75,7 +75,7 @@ class OverlayLoader:
         self._base: CheckpointManifest | None = None
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """The checkpoint, each tensor with the type that it has now."""
+        """Resolve the checkpoint; each tensor has its newest description."""
         self._base = self._inner.resolve(ref)
         tensors = dict(self._base.tensors)
         for overlay in self._overlays:
@@ -83,19 +83,21 @@ class OverlayLoader:
         return msgspec.structs.replace(self._base, tensors=tensors)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """As of every loader."""
+        """Yield the named tensors, each from the newest overlay that has it, or from the checkpoint."""
         assert self._base is not None, "a manifest comes from `resolve`"
         left = list(dict.fromkeys(reads))
+        # The newest first, so that each tensor is read once, from the overlay that replaced it last.
         for overlay in reversed(self._overlays):
             own = [name for name in left if name in overlay.tensors]
             left = [name for name in left if name not in overlay.tensors]
             if own:
                 yield from overlay.read(own)
+        # With the base manifest: the inner loader does not know where the tensors of overlays lie.
         yield from self._inner.iter(self._base, left)
 
 
 def overlaid(loader: Loader, state: WeightsState, store: KeptTensors) -> Loader:
-    """With the sources of `state` laid over the loader's checkpoint. Raises CheckpointError when one is not as it was."""
+    """Wrap a loader with the sources of `state`. Raises CheckpointError when a source's files have changed."""
     if not state.sources:
         return loader
     overlays = [_overlay(source, loader, store) for source in state.sources]
@@ -105,12 +107,13 @@ def overlaid(loader: Loader, state: WeightsState, store: KeptTensors) -> Loader:
 def _overlay(source: WeightSource, loader: Loader, store: KeptTensors) -> Overlay:
     if not source.path:
         return KeptOverlay(store, source.kept)
+    # Otherwise the weights would silently become those of another version.
     check_unchanged(source.files)
     return CheckpointOverlay(loader, resolve_source(loader, source.path), source.names)
 
 
 def resolve_source(loader: Loader, path: str) -> CheckpointManifest:
-    """What lies at a path: a checkpoint, or tensors without a configuration where the loader reads such.
+    """Resolve a path: a checkpoint, or tensors without a configuration if the loader can read them.
 
     Raises CheckpointError.
     """
@@ -120,7 +123,7 @@ def resolve_source(loader: Loader, path: str) -> CheckpointManifest:
 
 
 def check_fit(base: CheckpointManifest, found: Mapping[str, TensorInfo], ref: str) -> None:
-    """Whether tensors can take the place of those of the same names. ref: where they come from. Raises CheckpointError."""
+    """Check that tensors can replace those of the same names. ref: where they come from. Raises CheckpointError."""
     if not found:
         raise CheckpointError(f"{ref}: no tensor is named; name some, or leave `names` out for all that are there.")
     for name, info in found.items():
@@ -140,7 +143,7 @@ def check_fit(base: CheckpointManifest, found: Mapping[str, TensorInfo], ref: st
 
 
 def check_same_shape(base: CheckpointManifest, new: CheckpointManifest) -> None:
-    """Whether two configurations mean the same model; one that is empty says nothing. Raises CheckpointError."""
+    """Check that two configurations mean the same model; an empty one matches any. Raises CheckpointError."""
     if not new.config:
         return
     for key in sorted(base.config.keys() | new.config.keys()):

@@ -1,4 +1,4 @@
-"""A device that is not in this machine: its tensors have shapes, types and places, and no memory.
+"""A phantom device, which is not in this machine: its tensors have shapes, types and devices, but no memory.
 
 Owns: the runtime of such a device, and a loader for it. Never does: compute. Called by: the dry run of a model.
 """
@@ -17,13 +17,13 @@ from core_runtime.models.packing import DTYPES
 from core_runtime.specs.checkpoint import CheckpointManifest
 
 NOWHERE: Final = torch.device("meta")
-"""Torch's device without memory: a function that reads what one of its tensors holds raises."""
+"""Torch's device without memory: reading a value of its tensors raises an error."""
 MEMORY: Final = 1 << 40
-"""Bytes that such a device says it has: none of them is taken."""
+"""Bytes that a phantom device reports as available; none of them is used."""
 
 
 class PhantomRuntime:
-    """The `Runtime` of such a device."""
+    """The `Runtime` of a phantom device."""
 
     num_threads = 1
 
@@ -32,32 +32,32 @@ class PhantomRuntime:
         self.kernels: Kernels = kernels
 
     def activation_dtype(self, dtype: str) -> torch.dtype:
-        """The run's dtype, as on every GPU."""
+        """Return the run's dtype, as on every GPU."""
         return DTYPES[dtype]
 
     def available_memory(self) -> int:
-        """More than any model needs."""
+        """Return more bytes than any model needs."""
         return MEMORY
 
     def allocate(self, nbytes: int, tag: MemoryTag = "kv") -> Tensor:
-        """uint8 [nbytes] on the device."""
+        """Return uint8 [nbytes] on the phantom device."""
         return torch.zeros(nbytes, dtype=torch.uint8, device=self.device)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is no memory to release."""
 
 
 class PhantomLoader:
-    """A loader whose tensors lie on such a device: what it reads of files is their shapes and types alone."""
+    """A loader of tensors on a phantom device. It uses only their shapes and types, not their values."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """See `Loader`."""
+        """Resolve with the inner loader."""
         return self._loader.resolve(ref)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Any:
-        """See `Loader`."""
+        """Yield the named tensors without their values."""
         for name, tensor in self._loader.iter(manifest, reads):
             yield name, tensor.to(NOWHERE)

@@ -1,10 +1,10 @@
-"""The plan of a step as one message, on its way to a worker.
+"""Encoding of a step's plan as one message to a worker.
 
-Owns: what travels, and in which columns. Never does: send, or know processes. Called by: executors whose workers are
+Owns: which fields are sent, and in which columns. Never does: send, or know processes. Called by: executors whose workers are
 elsewhere.
 
-A plan of the same batch as the one before says only that: the worker's end knows the slots, and how far each sequence
-has got. So a plan of steady decode has a few bytes, whatever the number of sequences, and the blocks that are new.
+A plan with the same batch as the previous one says only that: the worker knows the slots, and how far each sequence has
+got. So a plan of steady decode takes a few bytes, for any number of sequences, plus the new blocks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class PlanFacts(msgspec.Struct, array_like=True, omit_defaults=True):
     """The part of a plan outside of its columns.
 
     same_batch: as in `StepPlan`; slots and lengths are left out.
-    goes_on:    every sequence continues where the plan before left it; `num_computed` is left out.
-    transfers:  the number of the copies that come along; None: there are none.
-    requests:   of the new sequences, without their tokens.
+    goes_on:    every sequence continues where the previous plan left it; `num_computed` is left out.
+    transfers:  number of the KV transfers in the message; None: there are none.
+    requests:   requests of the new sequences, without their tokens.
     """
 
     total_num_tokens: int = 0
@@ -38,13 +38,13 @@ _PLANS: msgspec.msgpack.Decoder[Header[PlanFacts]] = msgspec.msgpack.Decoder(Hea
 
 
 class PlanEncoder:
-    """The scheduler's end. Plans are encoded in their order, and each message is meant for every worker."""
+    """The scheduler's end. Plans are encoded in order, and every worker receives every message."""
 
     def __init__(self) -> None:
         self._expected: Int32Array = NO_ROWS
 
     def encode(self, plan: StepPlan) -> bytes:
-        """One plan. A plan that cannot be encoded raises, and leaves the encoder as it was."""
+        """Encode one plan. If it raises, the encoder's state has not changed."""
         columns = ColumnWriter()
         same_batch = plan.same_batch and len(self._expected) == len(plan.slots)
         goes_on = same_batch and np.array_equal(plan.num_computed, self._expected)
@@ -69,6 +69,7 @@ class PlanEncoder:
         if plan.transfers is not None:
             facts.transfers = plan.transfers.number
             _put_transfers(columns, plan.transfers)
+        # Encoded before the state changes, because encoding may raise.
         message = columns.message(facts)
         if len(plan.slots):
             self._expected = plan.num_computed + plan.query_lens
@@ -83,16 +84,18 @@ class PlanDecoder:
         self._expected = NO_ROWS
 
     def decode(self, message: bytes) -> StepPlan:
-        """One plan. Raises WireError when it goes on from one that never came."""
+        """Decode one plan. Raises WireError when it continues a plan that never arrived."""
         columns = ColumnReader(message, _PLANS)
         facts = columns.facts
         if facts.same_batch:
             self._check_batch(facts.total_num_tokens)
             slots = self._slots
+            # `same_batch` is set only for plans in which every sequence computes one token.
             query_lens = np.ones(len(slots), np.int32)
         else:
             slots = columns.get("slots")
             query_lens = columns.get("query_lens")
+        # Both ends add the query lengths to the positions, so they agree without sending the result.
         num_computed = self._expected if facts.goes_on else columns.get("num_computed")
         if not len(slots) == len(query_lens) == len(num_computed):
             raise WireError(f"A plan has {len(slots)} slots, {len(query_lens)} and {len(num_computed)} lengths.")
@@ -125,7 +128,7 @@ class PlanDecoder:
 
 
 def _without_tokens(request: EngineRequest) -> EngineRequest:
-    """The part of a request that a worker reads and that is no column: a worker needs not know who asked, and when."""
+    """Return a request without its columns and without fields that a worker does not use, such as the user and the times."""
     return msgspec.structs.replace(
         request,
         prompt_token_ids=[],
@@ -144,7 +147,7 @@ def _without_tokens(request: EngineRequest) -> EngineRequest:
 
 
 def _put_new(columns: ColumnWriter, sequences: list[NewSequence]) -> None:
-    """Add the new sequences, a row each, without what travels in their requests."""
+    """Add the new sequences, one row each, without their requests."""
     slots = [new.slot for new in sequences]
     num_computed = [new.num_computed_tokens for new in sequences]
     prompts = [new.request.prompt_token_ids for new in sequences]
@@ -162,7 +165,7 @@ def _put_new(columns: ColumnWriter, sequences: list[NewSequence]) -> None:
 
 
 def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) -> list[NewSequence]:
-    """The sequences that `_put_new` was given. requests: theirs, whose tokens are put back."""
+    """Return the sequences that `_put_new` wrote. requests: their requests, which get their tokens back."""
     if not requests:
         return []
     prompts = columns.lists("new.prompt")
@@ -181,7 +184,7 @@ def _get_new(columns: ColumnReader[PlanFacts], requests: list[EngineRequest]) ->
 
 
 def _state_copy(lists: list[list[int]]) -> StateCopy:
-    """A copy that was put as a table of two rows."""
+    """Return a copy that was written as a table of two rows."""
     if len(lists) != 2:
         raise WireError(f"A copy of a state has {len(lists)} lists of blocks; expected where from and where to.")
     sources, targets = lists
@@ -198,7 +201,7 @@ def _put_transfers(columns: ColumnWriter, transfers: KVTransfers) -> None:
 
 
 def _get_transfers(columns: ColumnReader[PlanFacts], number: int) -> KVTransfers:
-    """The copies that `_put_transfers` was given."""
+    """Return the transfers that `_put_transfers` wrote."""
     saves = columns.items("saves")
     loaded = columns.items("loads")
     pages = columns.byte_arrays("pages")

@@ -1,6 +1,6 @@
-"""The plugins that the configuration chose, as objects.
+"""Loading of the configured plugins.
 
-Owns: what each kind is told when it is loaded. Never does: choose. Called by: whoever builds models, and the worker.
+Owns: the arguments that each kind is loaded with. Never does: choose. Called by: the code that builds models, and the worker.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ from core_runtime.specs.module_spec import ModelSpec
 
 
 def load_plugin(config: EngineConfig, plugins: PluginTable, kind: str, name: str, **extra: Any) -> Any:
-    """A chosen plugin with its arguments. extra: further fields of its `LoadContext`."""
+    """Load a chosen plugin with its arguments. extra: further fields of its `LoadContext`."""
     arguments = config.plugins.arguments.get(f"{kind}.{name}")
     context = LoadContext(device=config.device, dtype=config.model.dtype, arguments=arguments, config=config, **extra)
     return plugins.load(kind, name, context)
 
 
 def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
-    """The configured device, with its kernels."""
+    """Open the configured device, with its kernels."""
     choices = config.plugins
     platform: Platform = load_plugin(config, plugins, "platform", choices.platform)
     threads = {"num_threads": platform.num_threads}
     providers = [load_plugin(config, plugins, "kernels", name, options=threads) for name in choices.kernels]
     if config.model.numerics == "reference":
+        # Last: `KernelSet` then leaves out its own reference kernels.
         providers.append(RowKernels())
     return platform.open(config.device, providers)
 
@@ -38,7 +39,7 @@ def open_runtime(config: EngineConfig, plugins: PluginTable) -> Runtime:
 def quantization_method(
     config: EngineConfig, manifest: CheckpointManifest, plugins: PluginTable
 ) -> QuantizationMethod | None:
-    """That of the checkpoint, or the one that rounds it while it loads; None: its tensors are plain."""
+    """Return the checkpoint's quantization, or the one that quantizes it while it loads; None: its tensors are plain."""
     name = config.plugins.quantization
     if name is None:
         return None
@@ -51,9 +52,10 @@ def quantization_method(
 
 
 def attention_backends(config: EngineConfig, spec: ModelSpec, runtime: Runtime, plugins: PluginTable) -> list[Any]:
-    """The attention backend of each layer; layers of one kind share it."""
+    """Return the attention backend of each layer; layers with the same backend share one object."""
     names = config.plugins.attention
     loaded: dict[str, Any] = {}
+    # One object per plugin: layers that share it also share a step's metadata.
     for name in sorted(set(names.values())):
         loaded[name] = load_plugin(config, plugins, "attention", name, kernels=runtime.kernels)
     backends: list[Any] = []

@@ -1,6 +1,6 @@
-"""Hidden states of prompts, pooled.
+"""Pooling of prompts' hidden states.
 
-Owns: which rows of a step count, what is known of a sequence between its chunks, and the way through the model's head.
+Owns: which rows of a step count, a sequence's state between its chunks, and the use of the model's head.
 Never does: sample, or compute a layer of the model.
 Called by: the model runner, in steps with a sequence to pool.
 """
@@ -24,11 +24,11 @@ from core_runtime.models.decoder import Decoder
 from core_runtime.models.vector_head import VectorHead, dense_head
 
 LEAST_NORM = 1e-12
-"""Shorter vectors keep their direction and get no longer than this allows, as in torch's `normalize`."""
+"""Minimum divisor of a normalization, as in torch's `normalize`: shorter vectors stay shorter than 1."""
 
 
 def pooler_of(config: PoolingConfig, forward: ForwardPass) -> Pooler:
-    """The pooler of a model. Raises CheckpointError for a damaged file of its head."""
+    """Make the pooler of a model. Raises CheckpointError for a damaged file of its head."""
     model = forward.model
     head: VectorHead | None = None
     if config.head == "dense":
@@ -39,10 +39,10 @@ def pooler_of(config: PoolingConfig, forward: ForwardPass) -> Pooler:
 
 
 class Stretch(NamedTuple):
-    """Some tokens of a sequence.
+    """Consecutive tokens of a sequence in a step.
 
-    row: of the step, where they begin.
-    begin: number of the first of them in its sequence.
+    row: row of the first token in the step.
+    begin: position of the first token in its sequence.
     """
 
     state: Pooled
@@ -51,7 +51,7 @@ class Stretch(NamedTuple):
     length: int
 
     def cut(self, most: int) -> tuple[Stretch, Stretch | None]:
-        """The first tokens, at most so many, and the others."""
+        """Split off the first `most` tokens. Returns them and the rest, or None if nothing is left."""
         if self.length <= most:
             return self, None
         left = self._replace(row=self.row + most, begin=self.begin + most, length=self.length - most)
@@ -59,7 +59,9 @@ class Stretch(NamedTuple):
 
 
 class Pooler:
-    """For one model. head: what vectors go through, where that is no head for the next token."""
+    """Pools the sequences of one model. head: head for vectors; None if the model's head predicts tokens, or there is
+    none.
+    """
 
     def __init__(self, forward: ForwardPass, config: PoolingConfig, head: VectorHead | None) -> None:
         self._forward = forward
@@ -70,7 +72,7 @@ class Pooler:
         self._told_segments = False
 
     def begin(self, step: StepInput, batch: PersistentBatch) -> None:
-        """Before the forward pass: tell the model which tokens are of the second text of a pair."""
+        """Set the model's segments before the forward pass: which tokens belong to the second text of a pair."""
         seconds = [state.pooling.second for state in batch.pooled.values()]
         model = self._forward.model
         if not isinstance(model, Decoder) or not (any(seconds) or self._told_segments):
@@ -79,10 +81,11 @@ class Pooler:
         segments: Tensor | None = None
         if self._told_segments:
             segments = _segments(step, batch).to(model.workspace.buffer("residual").device)
+        # Called once more without pairs, so that the segments of an earlier step are removed.
         model.tell_segments(segments)
 
     def run(self, step: StepInput, batch: PersistentBatch, result: StepResult) -> None:
-        """Take in the tokens of a step; sequences whose prompt ended get their result."""
+        """Pool the tokens of a step; sequences whose prompt has ended get their result."""
         stretches: list[Stretch] = []
         ended: list[tuple[Slot, Pooled, int]] = []
         for index, slot in enumerate(step.slots.tolist()):
@@ -105,7 +108,7 @@ class Pooler:
                 result.errors[slot] = "The model's hidden states hold NaN or infinity."
 
     def _take(self, stretches: list[Stretch]) -> None:
-        """Give all of these tokens to their sequences, as many at a time as there is room for."""
+        """Pass these tokens to their sequences, as many at a time as the head's buffer has rows."""
         left: Stretch | None
         waiting = deque(stretches)
         while waiting:
@@ -128,26 +131,26 @@ class Pooler:
                 part.state.take(own, part.begin)
 
     def _states(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """What counts of some tokens of the step [R]: hidden states [R, H], or numbers of classes that are tokens."""
+        """Return hidden states [R, H] of rows [R] of the step, or class scores if the classes are tokens."""
         if self._token_ids:
             return self._of_tokens(rows)
         return _on_host(self._forward.hidden(rows))
 
     def _of_tokens(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[R, classes]: the logits of the classes' tokens, or how much larger the second one is than the first."""
+        """Return [R, classes]: the logits of the classes' tokens, or with contrast the difference to the first one."""
         logit_rows = self._forward.buffers.logit_rows
         logit_rows.array[: len(rows)] = rows
         logits = _on_host(self._forward.logits(len(rows))[:, self._token_ids])
         return logits[:, 1:] - logits[:, :1] if self._contrast else logits
 
     def _through_head(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """[R, outputs] of [R, H]."""
+        """Apply the head to vectors [R, H]. Returns [R, outputs]."""
         assert self._head is not None, "a request asks for a head that was loaded"
         with torch.inference_mode():
             return _on_host(self._head(torch.from_numpy(np.ascontiguousarray(vectors, np.float32))))
 
     def _finished(self, state: Pooled, num_tokens: int) -> NDArray[np.float32]:
-        """float32 [H] or [T, H]; of classes [N] or [T, N]."""
+        """Return the result of a sequence: float32 [H] or [T, H]; for classes [N] or [T, N]."""
         pooling = state.pooling
         vectors = state.vector(num_tokens)
         if pooling.through_head and not pooling.tokenwise and not self._token_ids:
@@ -163,7 +166,7 @@ class Pooler:
 
 
 def _segments(step: StepInput, batch: PersistentBatch) -> Tensor:
-    """int64 [T]: 1 for tokens of the second text of a pair, 0 for all others."""
+    """Return int64 [T]: 1 for tokens of the second text of a pair, 0 for all others."""
     segments = np.zeros(step.num_tokens, np.int64)
     for index, slot in enumerate(step.slots.tolist()):
         state = batch.pooled.get(slot)
@@ -177,7 +180,7 @@ def _segments(step: StepInput, batch: PersistentBatch) -> Tensor:
 
 
 def _wanted(whole: Stretch, *, is_last: bool) -> list[Stretch]:
-    """The tokens of a sequence in this step that count. is_last: whether its prompt ends with them."""
+    """Return the tokens of a sequence in this step that are pooled. is_last: whether its prompt ends with them."""
     kinds = set(whole.state.pooling.kinds)
     if not kinds <= {"cls", "last"}:
         return [whole]
@@ -191,18 +194,19 @@ def _wanted(whole: Stretch, *, is_last: bool) -> list[Stretch]:
 
 
 def _squashed(numbers: NDArray[Any], squash: Squash) -> NDArray[Any]:
-    """Numbers of classes, along the last axis, as the request wants them."""
+    """Apply the request's activation to class scores, along the last axis."""
     if squash == "none":
         return numbers
     wide = numbers.astype(np.float64)
     if squash == "sigmoid":
         return 0.5 * (1.0 + np.tanh(0.5 * wide))  # the same as 1 / (1 + exp(-x)), which may overflow
+    # The largest is subtracted so that `exp` cannot overflow.
     shares = np.exp(wide - wide.max(axis=-1, keepdims=True))
     found: NDArray[Any] = shares / shares.sum(axis=-1, keepdims=True)
     return found
 
 
 def _on_host(rows: Tensor) -> NDArray[np.float32]:
-    """The same numbers as an array."""
+    """Copy rows to the host as float32."""
     found: NDArray[np.float32] = rows.to("cpu", torch.float32).numpy()
     return found

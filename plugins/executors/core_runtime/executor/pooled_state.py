@@ -1,10 +1,10 @@
-"""A sequence to pool, between its chunks.
+"""State of a pooled sequence between its chunks.
 
-Owns: what each kind of pooling keeps of the hidden states that it has seen, and the vector that it makes of them.
-Never does: compute a hidden state. Called by: the persistent batch (holds one a slot), `core_runtime.executor.pooled`
+Owns: what each kind of pooling keeps of the hidden states so far, and its result.
+Never does: compute a hidden state. Called by: the persistent batch (has one a slot), `core_runtime.executor.pooled`
 (fills it).
 
-Sums are float64 and whole rows are added one after the other, so where a prompt is cut into chunks changes no bit.
+Sums are float64 and rows are added one after the other, so the division of a prompt into chunks changes no bit.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ Rows = NDArray[np.float32]
 
 
 class Kept(Protocol):
-    """What one kind of pooling keeps of a sequence."""
+    """State of one kind of pooling for one sequence."""
 
     def take(self, rows: Rows, begin: int) -> None:
-        """Hidden states [n, H] of the tokens from number `begin` on; each token comes once, in order."""
+        """Add hidden states [n, H] of the tokens from position `begin` on; each token comes once, in order."""
 
     def vector(self, count: int) -> NDArray[Any]:
-        """[H], or [T, H]: of a sequence of `count` tokens."""
+        """Return the result for a sequence of `count` tokens: [H] or [T, H]."""
 
 
 class _First:
-    """The first token's state."""
+    """Pooling by the first token's state."""
 
     def __init__(self) -> None:
         self._row: Rows | None = None
 
     def take(self, rows: Rows, begin: int) -> None:
         if begin == 0:
+            # Copied: the rows may share a buffer that the next step overwrites.
             self._row = rows[0].copy()
 
     def vector(self, count: int) -> NDArray[Any]:
@@ -47,7 +48,7 @@ class _First:
 
 
 class _Last:
-    """The last token's state."""
+    """Pooling by the last token's state."""
 
     def __init__(self) -> None:
         self._row: Rows | None = None
@@ -61,7 +62,7 @@ class _Last:
 
 
 class _Each:
-    """The states of all tokens."""
+    """No pooling: the states of all tokens."""
 
     def __init__(self) -> None:
         self._parts: list[Rows] = []
@@ -74,7 +75,7 @@ class _Each:
 
 
 class _Chunks(_Each):
-    """The means of some tokens after the other. size: tokens of each, the last one may have fewer."""
+    """The means of consecutive chunks. size: tokens of a chunk; the last one may have fewer."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -89,7 +90,7 @@ class _Chunks(_Each):
 
 
 class _Largest:
-    """The largest number of each column."""
+    """Pooling by the maximum of each column."""
 
     def __init__(self) -> None:
         self._most: Rows | None = None
@@ -104,13 +105,14 @@ class _Largest:
 
 
 class _Mean:
-    """The sum of the states, through their number."""
+    """Pooling by the mean: the sum of the states divided by their number."""
 
     def __init__(self) -> None:
         self._total: NDArray[np.float64] | None = None
 
     def take(self, rows: Rows, begin: int) -> None:
         weighed = self._weighed(rows, begin)
+        # The total so far is the first row of the sum, so that the order of additions is that of one long prompt.
         known = np.zeros((1, rows.shape[1])) if self._total is None else self._total[None]
         self._total = np.add.reduce(np.concatenate([known, weighed]), axis=0)
 
@@ -126,14 +128,14 @@ class _Mean:
 
 
 class _RootMean(_Mean):
-    """The sum of the states, through the root of their number."""
+    """Pooling by the sum of the states divided by the square root of their number."""
 
     def _divisor(self, count: int) -> float:
         return math.sqrt(count)
 
 
 class _WeightedMean(_Mean):
-    """The mean in which the n-th token weighs n times as much as the first."""
+    """Pooling by a weighted mean, in which the n-th token weighs n times as much as the first."""
 
     def _weighed(self, rows: Rows, begin: int) -> NDArray[Any]:
         weights = np.arange(begin + 1, begin + 1 + len(rows), dtype=np.float64)
@@ -155,7 +157,7 @@ KEPT: Mapping[PoolingKind, Callable[[], Kept]] = {
 
 
 class Pooled:
-    """What is known of one sequence. pooling: what it asks for."""
+    """The pooling state of one sequence. pooling: pooling parameters of its request."""
 
     __slots__ = ("_kept", "pooling")
 
@@ -166,11 +168,11 @@ class Pooled:
             self._kept = [_Chunks(pooling.chunk)]
 
     def take(self, rows: Rows, begin: int) -> None:
-        """See `Kept`; where only the first and the last token count, no others need come."""
+        """Add hidden states, see `Kept`. If only the first and last token count, the others may be left out."""
         for kept in self._kept:
             kept.take(rows, begin)
 
     def vector(self, count: int) -> NDArray[Any]:
-        """[H], of several kinds one behind the other, or [T, H]. count: tokens of the sequence."""
+        """Return [H], several kinds concatenated, or [T, H]. count: tokens of the sequence."""
         vectors = [kept.vector(count) for kept in self._kept]
         return vectors[0] if len(vectors) == 1 else np.concatenate(vectors)

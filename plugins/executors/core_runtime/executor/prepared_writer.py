@@ -1,4 +1,4 @@
-"""Prepared kernels, written to a data file as they are made.
+"""Writer of prepared kernels to a data file, as they are made.
 
 Owns: `PreparedWriter`: the places of blocks in the file, and the entries of an index. Never does: prepare a weight, or open a
 file. Called by: the conversion (a file on disk), kept weights (a file in memory), spilled weights (a file without a name).
@@ -19,7 +19,7 @@ from core_runtime.models.prepared import PAGE, VERSION, Block, MadeFor, Prepared
 from core_runtime.specs.checkpoint import CheckpointManifest, TokenizerSource
 
 NotedKernel = tuple[str, set[str], str, SavedKernel]
-"""What a `Recorder` was told."""
+"""Arguments of a `Recorder` call: name, tensors that were read, layout, kernel."""
 
 TYPES = {
     torch.float64: "F64",
@@ -36,13 +36,13 @@ TYPES = {
     torch.float8_e5m2: "F8_E5M2",
     torch.float8_e8m0fnu: "F8_E8M0",
 }
-"""Of tensors that are stored as they are."""
+"""Type names of tensors that are stored as they are."""
 
 
 class PreparedWriter:
     """Writes to the end of a data file.
 
-    kernels: as they stand in the index. used: tensors that they were made of. stored: names of plain tensors.
+    kernels: entries of the index. used: tensors that the kernels were made from. stored: names of plain tensors.
     """
 
     def __init__(self, data: BinaryIO) -> None:
@@ -52,7 +52,7 @@ class PreparedWriter:
         self.stored: list[str] = []
 
     def kernel(self, name: str, reads: set[str], layout: str, saved: SavedKernel) -> None:
-        """Write one; see `Recorder`."""
+        """Write one kernel; see `Recorder`."""
         memory = self.block(saved.memory)
         tables = {key: self.block(table) for key, table in saved.tables.items()}
         entry = PreparedKernel(layout, saved.facts, memory, tables)
@@ -60,8 +60,9 @@ class PreparedWriter:
         self.used |= reads
 
     def block(self, tensor: Tensor) -> Block:
-        """Write a tensor to the next page."""
+        """Write a tensor, starting at the next page."""
         place = self._data.tell()
+        # Page-aligned, so that a reader can map each block.
         offset = -(-place // PAGE) * PAGE
         self._data.write(bytes(offset - place))
         raw = tensor.contiguous().flatten().view(torch.uint8)
@@ -72,7 +73,7 @@ class PreparedWriter:
 def written_kernels(
     file: BinaryIO, kernels: Iterable[NotedKernel], made_for: MadeFor, manifest: CheckpointManifest
 ) -> PreparedIndex:
-    """Write kernels to the beginning of an empty file; returns their index. manifest: of the checkpoint. Raises OSError."""
+    """Write kernels to an empty file and return their index. manifest: manifest of the checkpoint. Raises OSError."""
     writer = PreparedWriter(file)
     for name, reads, layout, saved in kernels:
         writer.kernel(name, reads, layout, saved)
@@ -81,6 +82,7 @@ def written_kernels(
         engine=__version__,
         made_for=made_for,
         source=Source(manifest.ref, {}, ""),
+        # The index describes the kernels only; the rest is read from the checkpoint again.
         manifest=msgspec.structs.replace(manifest, config={}, tensors={}, tokenizer=TokenizerSource()),
         kernels=writer.kernels,
         stored=[],

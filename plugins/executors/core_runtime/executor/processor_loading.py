@@ -1,4 +1,4 @@
-"""The configured logits processors, as objects.
+"""Loading of the configured logits processors.
 
 Owns: the import of classes by their path, and which of the two contracts a class has. Never does: call a processor.
 Called by: the worker, once.
@@ -23,7 +23,7 @@ from core_runtime.specs.vllm_config import VllmConfig
 
 
 def load_processors(config: EngineConfig, plugins: PluginTable) -> list[NamedProcessor]:
-    """Every configured one, in order. Raises UserError for a path that leads nowhere, PluginError for a plugin that fails."""
+    """Load all configured processors, in order. Raises UserError for an invalid path, PluginError for a plugin that fails."""
     found: list[NamedProcessor] = []
     for name in config.plugins.logits_processors:
         if "." in name or ":" in name:
@@ -37,7 +37,7 @@ def load_processors(config: EngineConfig, plugins: PluginTable) -> list[NamedPro
 
 
 def _of_class(path: str, config: EngineConfig) -> LogitsProcessor:
-    """An object of the class at `path`, of either contract. Raises UserError."""
+    """Make an object of the class at `path`, which may follow either contract. Raises UserError."""
     said = f"--logits-processors {path}"
     named = _imported(path, said)
     if not isinstance(named, type):
@@ -47,7 +47,7 @@ def _of_class(path: str, config: EngineConfig) -> LogitsProcessor:
             return _indexed(named, config)
         context = LoadContext(device=config.device, dtype=config.model.dtype, config=config)
         processor = named(context)
-    except Exception as error:  # of the user's class
+    except Exception as error:  # raised by the user's class
         raise UserError(f"{said}: it cannot be built: {type(error).__name__}: {error}.") from error
     contract = [LogitsProcessor]
     lacking = missing_parts(contract, processor)
@@ -62,16 +62,16 @@ def _of_class(path: str, config: EngineConfig) -> LogitsProcessor:
 
 
 def _indexed(named: type[Any], config: EngineConfig) -> IndexedProcessor:
-    """A class with vLLM's interface."""
+    """Wrap a class with vLLM's interface."""
     import torch
 
     view = VllmConfig(config)
-    device = torch.device("cpu")  # where rows are that anything changes
+    device = torch.device("cpu")  # rows that a processor changes are on the host
     return IndexedProcessor(lambda: named(view, device, False))
 
 
 def _imported(path: str, said: str) -> Any:
-    """What a path names: `module:Class`, or `module.Class`. Raises UserError."""
+    """Import the object at a path, `module:Class` or `module.Class`. Raises UserError."""
     module, colon, attribute = path.partition(":")
     if not colon:
         module, _, attribute = path.rpartition(".")
@@ -79,7 +79,7 @@ def _imported(path: str, said: str) -> Any:
         raise UserError(f"{said}: expected module:Class.")
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:  # of the user's module
+    except Exception as error:  # raised by the user's module
         raise UserError(f"{said}: {module} cannot be imported: {type(error).__name__}: {error}.") from error
     for part in attribute.split("."):
         if not hasattr(found, part):

@@ -24,7 +24,9 @@ from core.api.errors import UtilityError
 
 
 class StepProfiler:
-    """Records operations between `start` and `stop`; a thread then writes `core-PID-TIME.pt.trace.json`, `.gz` if asked."""
+    """Records operations between `start` and `stop`. A thread then writes `core-PID-TIME.pt.trace.json`, or `.gz` if
+    configured.
+    """
 
     def __init__(self, config: ProfilerConfig) -> None:
         self._config = config
@@ -33,11 +35,11 @@ class StepProfiler:
         self._writing: threading.Thread | None = None
         self._path = ""
         self._error = ""
-        with profile(use_kineto=True):  # the first one takes longest: better now than in a running engine
+        with profile(use_kineto=True):  # the first profile takes longest: better now than in a running engine
             pass
 
     def start(self) -> str:
-        """Record from now on; returns the directory of traces. Raises UtilityError when that cannot be."""
+        """Start recording and return the directory of traces. Raises UtilityError if that is not possible."""
         if self._profile is not None:
             raise UtilityError("A profile is being recorded already; stop it first.")
         try:
@@ -58,7 +60,7 @@ class StepProfiler:
         return str(self._directory)
 
     def stop(self) -> None:
-        """Record no more, and begin to write. Raises UtilityError when nothing is recorded."""
+        """Stop recording and start writing the trace. Raises UtilityError when nothing is recorded."""
         recording = self._profile
         if recording is None:
             raise UtilityError("No profile is being recorded; start one first.")
@@ -72,7 +74,7 @@ class StepProfiler:
         self._writing.start()
 
     def written(self) -> str | None:
-        """The newest trace; None while it is being written. Raises UtilityError when it cannot be."""
+        """Return the path of the newest trace; None while it is being written. Raises UtilityError when writing failed."""
         if self._writing is not None and self._writing.is_alive():
             return None
         if self._error:
@@ -85,12 +87,12 @@ class StepProfiler:
             recording.export_chrome_trace(plain)
             if plain != path:
                 _compress(plain, path)
-        except Exception as error:  # whatever it is, who asks for the file is told
+        except Exception as error:  # reported to the caller of `written`
             self._error = f"{type(error).__name__}: {error}"
 
 
 def _compress(plain: str, path: str) -> None:
-    """In place of the plain file."""
+    """Compress the plain file and remove it."""
     with open(plain, "rb") as source, gzip.open(path, "wb") as target:
         shutil.copyfileobj(source, target)
     os.remove(plain)

@@ -1,4 +1,4 @@
-"""Log-probabilities of prompts, for the requests that ask for them.
+"""Prompt logprobs, for the requests that want them.
 
 Owns: which positions of a step are scored, and against which tokens. Never does: sample.
 Called by: the model runner, once a step while such a request runs.
@@ -17,7 +17,7 @@ from core_runtime.executor.batch import PersistentBatch, StepInput
 from core_runtime.sampling import Sampler, prompt_logprobs
 
 Logits = Callable[[Sequence[int]], Tensor]
-"""float32 [R, V] behind these tokens of the step; valid until the next call."""
+"""Function from rows of the step to logits float32 [R, V], valid until the next call."""
 
 
 def scores_some(step: StepInput, batch: PersistentBatch) -> bool:
@@ -31,10 +31,10 @@ def scores_some(step: StepInput, batch: PersistentBatch) -> bool:
 def score_prompts(
     step: StepInput, batch: PersistentBatch, result: StepResult, logits: Logits, max_rows: int, sampler: Sampler
 ) -> None:
-    """Score the prompt tokens that follow the positions computed in this step.
+    """Compute logprobs of the prompt tokens that follow the positions computed in this step.
 
-    max_rows: of logits at once.
-    sampler: whose kernel tells log-probabilities, in its mode.
+    max_rows: maximum rows of logits at once.
+    sampler: supplies the logprobs kernel and the mode.
     """
     as_logits = shows_logits(sampler.mode)
     for index, slot in enumerate(step.slots.tolist()):
@@ -42,6 +42,7 @@ def score_prompts(
         number = request.params.prompt_logprobs
         prompt = request.prompt_token_ids
         begin = int(step.num_computed[index])
+        # The last prompt token predicts the first output token, which the sampler reports.
         end = min(begin + int(step.query_lens[index]), len(prompt) - 1)
         if number is None or begin >= end:
             continue

@@ -1,10 +1,10 @@
-"""Recordings of what the steps call, by kind of call and number of rows.
+"""Recordings of a step's kernel calls, by kind of call and number of rows.
 
-Owns: what was recorded, for which sizes, and what can be recorded at all. Never does: know what a call computes.
+Owns: the recordings, their sizes, and what can be recorded at all. Never does: know what a call computes.
 Called by: the forward pass and the sampling of a step.
 
-A call is recorded once and must then be right for every later step of its kind and size: it works on buffers whose
-addresses never change, and whatever it reads of a step it reads from them.
+A call is recorded once and must be correct for every later step of its kind and size: it works on buffers whose addresses
+never change, and reads all input of a step from them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ EVERY_SIZE: Final = -1
 
 @dataclass(slots=True)
 class Recordings:
-    """The recordings of one kind of calls.
+    """The recordings of one kind of call.
 
-    sizes: numbers of rows that are recorded, in order; None: one recording serves all.
+    sizes: row counts that are recorded, ascending; None: one recording serves all.
     padded: whether a step may have more rows than it needs.
-    calls: by number of rows (or EVERY_SIZE), and what was recorded, which keeps its memory alive.
+    calls: recording and the call that it was made from, which keeps its memory alive, by row count (or EVERY_SIZE).
     """
 
     sizes: list[int] | None
@@ -34,7 +34,7 @@ class Recordings:
     calls: dict[int, tuple[CapturedCalls, Call]] = field(default_factory=dict)
 
     def fixed(self, num_rows: int) -> int | None:
-        """The recorded size that serves `num_rows` rows, None when there is none or no need of one."""
+        """Return the recorded size for `num_rows` rows; None if there is none or none is needed."""
         if self.sizes is None:
             return None
         index = bisect_left(self.sizes, num_rows)
@@ -47,11 +47,11 @@ class Recordings:
 
 
 class Recorder:
-    """Runs calls: by themselves, recording them, or by replaying what was recorded.
+    """Runs calls directly, while recording them, or by replaying their recording.
 
-    sizes: numbers of rows in place of those that the runtime has for a kind, where it has any.
+    sizes: row counts that replace the runtime's own for each kind that has any.
 
-    Only kinds that were added are recorded, and only when the runtime can. What it could not record is not tried again.
+    Only kinds that were added are recorded, and only if the runtime can. A failed recording is not tried again.
     """
 
     def __init__(self, runtime: Runtime | None = None, sizes: Sequence[int] | None = None) -> None:
@@ -60,7 +60,7 @@ class Recorder:
         self._kinds: dict[str, Recordings] = {}
 
     def add(self, kind: str, max_rows: int, *, padded: bool = True, every_size: bool = False) -> None:
-        """Record calls of this kind, of at most `max_rows` rows.
+        """Allow recordings of this kind of call, with at most `max_rows` rows.
 
         padded: False when a call must not have more rows than its step.
         every_size: record only if one recording serves all sizes.
@@ -79,14 +79,14 @@ class Recorder:
             self._kinds[kind] = Recordings(listed, padded)
 
     def size(self, kind: str, num_rows: int) -> int | None:
-        """The rows that a step of `num_rows` rows must be padded to; None when it is run as it is."""
+        """Return the row count that a step of `num_rows` rows must be padded to; None: it runs unpadded."""
         recordings = self._kinds.get(kind)
         if recordings is None:
             return None
         return recordings.fixed(num_rows)
 
     def has(self, kind: str, num_rows: int) -> bool:
-        """Whether `num_rows` rows of this kind would be a replay."""
+        """Whether a recording exists for `num_rows` rows of this kind."""
         recordings = self._kinds.get(kind)
         if recordings is None:
             return False
@@ -94,9 +94,9 @@ class Recorder:
         return size in recordings.calls
 
     def run(self, kind: str, num_rows: int, num_seqs: int, call: Call, live: tuple[int, int] | None = None) -> None:
-        """Do what `call` does, on `num_rows` rows and `num_seqs` sequences.
+        """Run `call` on `num_rows` rows and `num_seqs` sequences, or replay its recording.
 
-        live: how many rows and sequences are not padding, where some are.
+        live: numbers of rows and sequences that are not padding, if some are.
         """
         recordings = self._kinds.get(kind)
         if recordings is None:
@@ -109,12 +109,13 @@ class Recorder:
             live_rows, live_seqs = live or (num_rows, num_seqs)
             replay(live_rows, live_seqs)
         elif recordings.sizes is None or num_rows in recordings.sizes:
+            # No call is needed here: a runtime computes what it records, even if the recording fails.
             self._record(kind, size, num_rows, num_seqs, call)
         else:
             call()
 
     def forget(self, kind: str) -> None:
-        """The memory that calls of this kind used is no longer theirs."""
+        """Drop the recordings of a kind, because the memory that they use is reused."""
         recordings = self._kinds.get(kind)
         if recordings is not None:
             recordings.calls.clear()
@@ -123,6 +124,7 @@ class Recorder:
         assert self._runtime is not None
         calls = self._runtime.capture(call, num_rows, num_seqs)
         if calls is None:
+            # This runtime cannot record the kind; without the entry, all its calls run directly.
             del self._kinds[kind]
         else:
             self._kinds[kind].calls[size] = calls, call

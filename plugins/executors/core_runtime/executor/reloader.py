@@ -1,10 +1,11 @@
-"""The weights of a worker: given back while the engine sleeps, brought back, and replaced by newer ones.
+"""Changes of a worker's weights: released while the engine sleeps, restored, and replaced by newer ones.
 
-Owns: which parts of the memory are there, the sources of the weights, and the order of each change. Never does: schedule, count
-requests, or build a model (the worker does). Called by: the engine between two steps, in the thread that computes them.
+Owns: which parts of the memory are present, the sources of the weights, and the order of each change. Never does:
+schedule, count requests, or build a model (the worker does). Called by: the engine between two steps, in the thread
+that computes them.
 
-A change happens whole or not at all: new models are built beside those that compute, and take their place when they are done.
-Both have the parts in common whose tensors have not changed.
+A change happens completely or not at all: new models are built while the old ones still serve, and
+replace them when they are complete. Both share the parts whose tensors have not changed.
 """
 
 from __future__ import annotations
@@ -38,26 +39,31 @@ PARTS: Final[frozenset[MemoryPart]] = frozenset(get_args(MemoryPart))
 
 
 class Reloader:
-    """state: of the weights, which a worker that sleeps will have when it is woken."""
+    """Releases, restores and replaces the weights of one worker. Owned by the executor.
+
+    state: state of the weights; a sleeping worker will have it once it is woken.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self.state = worker.config.weights
         self._worker = worker
         self._missing: set[MemoryPart] = set()
         self._base_files = known_states(worker.base_files)
-        self._loader: RememberedLoader | None = None  # from the first update on
-        self._checkpoint: Checkpoint | None = None  # opened while the engine sleeps, so that it wakes sooner
+        self._loader: RememberedLoader | None = None  # set by the first update
+        self._checkpoint: Checkpoint | None = None  # opened before the engine sleeps, so that it wakes sooner
 
     def release(self, level: int) -> None:
-        """Give weights, cache and device back.
+        """Release weights, cache and device.
 
         level: 1 writes the prepared weights to a file first, 2 drops them.
-        Raises OSError when they cannot be written, CheckpointError when they could not be read again; then nothing has changed.
+        Raises OSError when they cannot be written, CheckpointError when they could not be read again; nothing has
+        changed then.
         """
         worker = self._worker
         if "weights" in self._missing:  # the cache is allocated with them
             self._missing = set(PARTS)
             return
+        # Opened before anything is released: an error must leave the engine as it was.
         checkpoint = None if worker.is_foreign else worker.open_checkpoint(self.state, self._loader)
         spilled = worker.spilled
         if spilled is not None:
@@ -67,15 +73,15 @@ class Reloader:
                 spilled.close()
             spilled.forget_kernels()
         self._checkpoint = checkpoint
-        self._missing = set(PARTS)  # first: from here on none of them can be relied upon
+        self._missing = set(PARTS)  # before they are dropped: if that fails half-way, none of them can be relied upon
         worker.drop_models()
         release_dropped_models()
 
     def restore(self, parts: Sequence[MemoryPart]) -> None:
-        """Bring parts back; the cache, whose size follows from the models, not before the weights are there.
+        """Restore parts. The cache comes after the weights, because its size follows from the models.
 
-        Raises CheckpointError when the weights cannot be read; then they are still missing. When the cache cannot be allocated,
-        the weights stay, and another call needs to bring nothing back but the cache.
+        Raises CheckpointError when the weights cannot be read; then they are still missing. When the cache cannot be
+        allocated, the weights stay, and the next call only has to restore the cache.
         """
         worker = self._worker
         wanted = self._missing & set(parts)
@@ -89,15 +95,15 @@ class Reloader:
                 raise
             self._missing.discard("weights")
         if worker.instances and "kv_cache" not in left:
-            self._missing.add("kv_cache")  # it may have been asked for before the weights were there
+            self._missing.add("kv_cache")  # it may have been requested before the weights were present
             worker.allocate_cache()
         self._missing = left
         set_aside()
 
     def stage(self, update: WeightUpdate) -> WeightSource:
-        """Check an update against the weights, and copy what cannot be read again. Nothing changes yet.
+        """Check an update against the weights, and copy data that cannot be read again. Nothing else changes.
 
-        Raises UserError, which says what does not fit; OSError when there is no memory for copies.
+        Raises UserError, which says what does not fit; OSError when there is not enough memory for copies.
         """
         loader = self._updating()
         store = self._worker.kept_tensors
@@ -106,26 +112,26 @@ class Reloader:
 
     @property
     def missing(self) -> frozenset[MemoryPart]:
-        """Parts of the memory that are not there."""
+        """Parts of the memory that are released."""
         return frozenset(self._missing)
 
     def discard(self, source: WeightSource) -> None:
-        """Drop a staged update, unless the weights in use are made of it. Its memory is given back by `settle`."""
+        """Drop a staged update, unless the current weights use it. `settle` releases its memory."""
         self._forget_unused()
 
     def settle(self, staged: Sequence[WeightSource]) -> None:
-        """Give back the memory of kept tensors that neither the weights in use nor `staged` are made of."""
+        """Release the memory of kept tensors that neither the current weights nor `staged` use."""
         places: list[TensorInfo] = []
         for source in (*self.state.sources, *staged):
             places += source.kept
         self._worker.kept_tensors.keep_only(places)
 
     def apply(self, sources: Sequence[WeightSource], version: str | None, *, frees_first: bool = False) -> None:
-        """Compute with staged updates from now on, or once the weights are woken.
+        """Switch to staged updates now, or once the weights are woken.
 
-        version: None: the number of the update.
-        frees_first: whether the models in use go before others are built.
-        Raises UserError when the weights cannot be used; then nothing has changed.
+        version: version of the new weights; None: the number of the update.
+        frees_first: whether the current models are released before new ones are built.
+        Raises UserError when the weights cannot be used; nothing has changed then.
         """
         number = self.state.number + 1
         together = compacted([*self.state.sources, *sources])
@@ -136,7 +142,7 @@ class Reloader:
             self._use(state, {name for source in sources for name in source.names})
 
     def reload(self) -> None:
-        """Read all weights again, as their files are now."""
+        """Read all weights again from the current files."""
         self._loader = None
         fresh: list[WeightSource] = []
         for source in self.state.sources:
@@ -146,6 +152,7 @@ class Reloader:
         self._base_files = known_states(self._worker.base_files)
         number = self.state.number
         version = self.state.version
+        # Unchanged files keep their number and version.
         if (tuple(fresh), self._base_files) != (self.state.sources, before):
             number += 1
             version = str(number)
@@ -156,10 +163,10 @@ class Reloader:
             raise
 
     def _exchange(self, state: WeightsState) -> None:
-        """Compute with these weights from now on; the models in use go first, and their memory with them.
+        """Switch to these weights, releasing the current models and their memory first.
 
-        Raises what building them raised when those before are in use again, read from their files. Raises EngineDeadError when
-        not even that is possible: the next engine begins with the weights before, in memory of its own.
+        Re-raises the error when the old weights are in use again, read from their files. Raises EngineDeadError when
+        not even that is possible: the next engine starts with the old weights, in memory of its own.
         """
         before = self.state
         there = sorted(PARTS - self._missing)
@@ -168,18 +175,18 @@ class Reloader:
         self.state = state
         try:
             self.restore(there)
-        except Exception as error:  # whatever it was, such as the lack of memory for which the weights go first
+        except Exception as error:  # any error, such as a lack of memory, for which the old weights are released first
             logger.error("New weights cannot be used (%s); those before are read again.", error)
             self.state = before
-            traceback.clear_frames(error.__traceback__)  # they hold what was built of the new ones
+            traceback.clear_frames(error.__traceback__)  # they keep alive whatever was built of the new models
             self._restore_or_die(there, error)
             raise
         self._forget_unused()
 
     def _restore_or_die(self, parts: Sequence[MemoryPart], first: Exception) -> None:
-        """Bring parts of the weights before back. first: why newer ones could not be used. Raises EngineDeadError."""
+        """Restore parts of the old weights. first: why the new ones could not be used. Raises EngineDeadError."""
         try:
-            if "weights" not in self._missing:  # the new ones were built, and their cache could not be
+            if "weights" not in self._missing:  # the new models were built, but their cache was not
                 self.release(2)
                 self._checkpoint = None
             release_unused_memory()
@@ -190,9 +197,9 @@ class Reloader:
             ) from error
 
     def _use(self, state: WeightsState, changed: Set[str] | None) -> None:
-        """Compute with these weights from now on, or once the weights are woken. Raises UserError; then nothing has changed.
+        """Switch to these weights now, or once the weights are woken. Raises UserError; nothing has changed then.
 
-        changed: tensors that are newer than those in use, by their names in files; None: any may be.
+        changed: tensors that are newer than the current ones, by their names in files; None: any may be.
         """
         worker = self._worker
         config = worker.config
@@ -200,7 +207,7 @@ class Reloader:
         fresh = None if before is None else SpilledWeights(config)
         if "weights" not in self._missing:
             taken_over = self._replace_models(state, changed, None if fresh is None else fresh.note)
-            self.state = state  # at once: from here on the state must name what computes, whatever fails
+            self.state = state  # at once: the state must describe the models in use, even if a later line fails
             if fresh is not None and before is not None:
                 fresh.take_over(before, taken_over)
         self.state = state
@@ -213,12 +220,12 @@ class Reloader:
         release_dropped_models()
 
     def _forget_unused(self) -> None:
-        """Checkpoints that no tensor is taken from any more need not be remembered."""
+        """Forget checkpoints that no tensor is taken from any more."""
         if self._loader is not None:
             self._loader.keep_only({source.path for source in self.state.sources})
 
     def _replace_models(self, state: WeightsState, changed: Set[str] | None, recorder: Recorder | None) -> Set[str]:
-        """Have models of these weights compute; returns the names of the model's parts that are those of the one before."""
+        """Build and use models of these weights. Returns the names of the parts that were taken from the old model."""
         worker = self._worker
         self._check_base(state)
         checkpoint = worker.open_checkpoint(state, self._loader)
@@ -232,6 +239,7 @@ class Reloader:
                 worker.instances = instances
             else:
                 worker.use_models(instances)
+            # The new models are in use: their parts are kept.
             undo.pop_all()
         for store in stores:
             if store is not None:
@@ -240,7 +248,7 @@ class Reloader:
         return frozenset() if own is None else own.taken_over
 
     def _following(self, checkpoint: Checkpoint, changed: Set[str] | None) -> Stores:
-        """The stores of models that take the place of those in use. A draft keeps its weights, unless all are read again."""
+        """Make the stores of the new models. A draft keeps its weights, unless all are read again."""
         model, *drafts = self._worker.instances
         newer: Set[str] | None = None
         if changed is not None and checkpoint.names is not None:
@@ -252,7 +260,7 @@ class Reloader:
         return own, draft
 
     def _built(self) -> list[ModelInstance]:
-        """The models, from what was written when they went, or from the checkpoint."""
+        """Build the models from the spilled weights, or else from the checkpoint."""
         worker = self._worker
         spilled = worker.spilled
         self._check_base(self.state)
@@ -273,7 +281,7 @@ class Reloader:
         return models
 
     def _updating(self) -> RememberedLoader:
-        """The checkpoint's own loader. Raises UserError where no tensor can be replaced."""
+        """Return the checkpoint's own loader. Raises UserError if its tensors cannot be replaced."""
         if self._loader is None:
             loader = self._worker.open_loader()
             if isinstance(loader, HasPrepared):
@@ -285,7 +293,7 @@ class Reloader:
         return self._loader
 
     def _check_base(self, state: WeightsState) -> None:
-        """The checkpoint's files are as they were, unless no tensor of them is read any more. Raises CheckpointError."""
+        """Check that the checkpoint's files are unchanged, unless all its tensors are replaced. Raises CheckpointError."""
         if known_states(self._worker.base_files) == self._base_files:
             return
         replaced: set[str] = set()
@@ -298,5 +306,5 @@ class Reloader:
 
 
 def _told(error: Exception) -> str:
-    """What an error says, without the stop at its end."""
+    """Return an error's message without the final period."""
     return (str(error) or type(error).__name__).rstrip(".")

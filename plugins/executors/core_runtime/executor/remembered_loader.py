@@ -1,7 +1,7 @@
-"""A loader that does not read again what it knows of checkpoints whose files have not changed.
+"""A loader that caches the manifests of checkpoints whose files have not changed.
 
-Owns: `RememberedLoader`: what was resolved, and when that still holds. Never does: read a tensor by itself. Called by: the
-reloader, from the first update of weights on: an update asks for the same checkpoints several times.
+Owns: `RememberedLoader`: the cached manifests, and their validity. Never does: read a tensor by itself. Called by: the
+reloader, from the first weight update on: an update resolves the same checkpoints several times.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from core_runtime.executor.file_states import known_states
 from core_runtime.specs.checkpoint import CheckpointManifest, TokenizerSource
 
 Key = tuple[Literal["checkpoint", "tensors"], str]
-"""What was resolved, and its place."""
+"""Key of a cached manifest: how it was resolved, and the path."""
 
 
 class RememberedLoader:
-    """inner: the checkpoint's own loader. Manifests come without tokenizer, which nobody needs of weights."""
+    """A caching loader. inner: the checkpoint's own loader. Manifests have no tokenizer, which weights do not need."""
 
     def __init__(self, inner: Loader) -> None:
         self._inner = inner
         self._known: dict[Key, tuple[CheckpointManifest, tuple[FileState, ...]]] = {}
 
     def resolve(self, ref: str) -> CheckpointManifest:
-        """The checkpoint at `ref`. Raises CheckpointError."""
+        """Resolve the checkpoint at `ref`. Raises CheckpointError."""
         return self._resolved(("checkpoint", ref), self._inner.resolve)
 
     def resolve_tensors(self, ref: str) -> CheckpointManifest:
-        """What lies at `ref`, without a configuration where the inner loader reads such. Raises CheckpointError."""
+        """Resolve `ref`, without a configuration if the inner loader can do that. Raises CheckpointError."""
         inner = self._inner
         resolve = inner.resolve_tensors if isinstance(inner, ResolvesTensors) else inner.resolve
         return self._resolved(("tensors", ref), resolve)
 
     def iter(self, manifest: CheckpointManifest, reads: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
-        """As the inner one."""
+        """Read tensors with the inner loader."""
         return self._inner.iter(manifest, reads)
 
     def forget(self, ref: str) -> None:
-        """Read the tensors at `ref` anew the next time."""
+        """Forget the tensors at `ref`, so that they are resolved again."""
         self._known.pop(("tensors", ref), None)
 
     def keep_only(self, refs: Set[str]) -> None:
         """Forget the tensors at all other places."""
         for kind, ref in list(self._known):
+            # The base checkpoint stays: every update resolves it.
             if kind == "tensors" and ref not in refs:
                 self.forget(ref)
 

@@ -1,6 +1,6 @@
-"""The result of a step as one message, on its way back from a worker.
+"""Encoding of a step's result as one message from a worker.
 
-Owns: what travels, and in which columns. Never does: send, or know processes. Called by: executors whose workers are
+Owns: which fields are sent, and in which columns. Never does: send, or know processes. Called by: executors whose workers are
 elsewhere.
 
 Slots that are the plan's are left out: both ends know the plan that a result answers.
@@ -22,7 +22,7 @@ class ResultFacts(msgspec.Struct, array_like=True, omit_defaults=True):
     """The part of a result outside of its columns.
 
     same_slots: the slots are the plan's, and left out.
-    has_pages:  the copies of the plan were made.
+    has_pages:  the plan's KV transfers were made.
     errors, draft_seconds, proposer_off: as in `StepResult`.
     """
 
@@ -37,9 +37,10 @@ _RESULTS: msgspec.msgpack.Decoder[Header[ResultFacts]] = msgspec.msgpack.Decoder
 
 
 def encode_result(result: StepResult, plan: StepPlan) -> bytes:
-    """One result. plan: the one that it answers."""
+    """Encode one result. plan: the plan that it answers."""
     columns = ColumnWriter()
     same_slots = result.same_slots or np.array_equal(result.slots, plan.slots)
+    # A flag of its own: an empty column could mean an empty list or None.
     has_pages = result.pages is not None
     facts = ResultFacts(same_slots, has_pages, result.errors, result.draft_seconds, result.proposer_off)
     if not same_slots:
@@ -60,7 +61,7 @@ def encode_result(result: StepResult, plan: StepPlan) -> bytes:
 
 
 def decode_result(message: bytes, plan: StepPlan) -> StepResult:
-    """The result that `encode_result` was given. plan: the one that it answers."""
+    """Decode one result. plan: the plan that it answers. Raises WireError for a damaged message."""
     columns = ColumnReader(message, _RESULTS)
     facts = columns.facts
     slots = plan.slots if facts.same_slots else columns.get("slots")
@@ -88,7 +89,7 @@ def decode_result(message: bytes, plan: StepPlan) -> StepResult:
 
 
 def _put_logprobs(columns: ColumnWriter, name: str, logprobs: dict[Slot, list[TokenLogprobs]]) -> None:
-    """Entries of some slots: how many each has, then all of them, one after the other."""
+    """Add logprobs of some slots: the number of entries of each, then all entries, concatenated."""
     if not logprobs:
         return
     token_ids: list[list[int]] = []
@@ -109,7 +110,7 @@ def _put_logprobs(columns: ColumnWriter, name: str, logprobs: dict[Slot, list[To
 
 
 def _get_logprobs(columns: ColumnReader[ResultFacts], name: str) -> dict[Slot, list[TokenLogprobs]]:
-    """The entries that `_put_logprobs` was given."""
+    """Return the logprobs that `_put_logprobs` wrote."""
     counts = columns.items(f"{name}.counts")
     if not counts:
         return {}

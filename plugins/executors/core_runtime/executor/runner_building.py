@@ -1,7 +1,7 @@
-"""How the models of a worker become something that runs steps.
+"""Construction of the step runner from the models of a worker.
 
 Owns: which buffers, passes and proposer the configuration means, and their sizes. Never does: load a model, or run a step.
-Called by: the worker, at the start and whenever its models are others.
+Called by: the worker, at the start and whenever its models change.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ from core_runtime.specs.draft_config import draft_of
 
 @dataclass(frozen=True, slots=True)
 class StepRunner:
-    """runner: runs steps.
+    """A runner and its helpers. The worker owns it.
 
-    ahead: the steps in flight of a device that computes in its own time; None: each step is waited for.
-    proposer: what guesses by itself, without a model of the core's; None: nothing does.
+    runner: runs steps.
+    ahead: steps in flight of an asynchronous device; None: each step is waited for.
+    proposer: plugin that drafts without a model of ours; None: there is none.
     """
 
     runner: ModelRunner
@@ -48,15 +49,16 @@ class StepRunner:
     proposer: CheckedProposer | None
 
     def close(self) -> None:
-        """Give back what the proposer holds."""
+        """Close the proposer."""
         if self.proposer is not None:
             self.proposer.close()
 
 
 class RunnerBuilder:
-    """instances: the models, whose cache is bound; the first one is asked for tokens, another is its draft.
+    """Builds step runners.
 
-    memory: that cache.
+    instances: models with a bound cache; the first is the target, the second, if any, its draft.
+    memory: the cache.
     grammars, processors: see `Worker`.
     """
 
@@ -82,7 +84,7 @@ class RunnerBuilder:
         self._processors = processors
 
     def build(self) -> StepRunner:
-        """A runner that knows of no sequence yet."""
+        """Build a runner without any sequences."""
         config = self._config
         buffers = self._buffers()
         forward = self._forward(buffers)
@@ -141,7 +143,7 @@ class RunnerBuilder:
         )
 
     def _drafting(self, batch: PersistentBatch, sampler: Sampler) -> DraftPass | HeadsPass | None:
-        """The passes of the draft or of draft heads; None without either."""
+        """Make the passes of the draft or of draft heads; None without either."""
         config = self._config
         described = draft_of(config)
         if described is None:
@@ -161,7 +163,7 @@ class RunnerBuilder:
         )
 
     def _proposer(self) -> CheckedProposer | None:
-        """What guesses by itself; None where the core runs a draft, or nothing guesses."""
+        """Load the proposer plugin; None if the core runs a draft, or drafting is off."""
         config = self._config
         name = config.plugins.speculative
         if name is None or config.draft is not None:
@@ -173,19 +175,19 @@ class RunnerBuilder:
 
     @property
     def _vocab_size(self) -> int:
-        """Tokens that rows of logits have a number for."""
+        """Tokens in a row of logits."""
         return self._config.model.vocab_size or self._target.spec.vocab_size
 
     @property
     def _num_sampled(self) -> int:
-        """Rows that the device samples by itself, and whose tokens it brings back in its own time."""
+        """Rows that the device samples by itself, with asynchronous download; 0: the host samples."""
         if not isinstance(self._runtime, Downloads) or self._model.kernels.race is None:
             return 0
         return min(self._config.limits.logit_rows, self._config.limits.tokens)
 
     @property
     def _max_table_length(self) -> int:
-        """Blocks in the longest row of a block table."""
+        """Blocks of the longest row of a block table."""
         config = self._config
         length = config.model.max_model_len + config.scheduler.num_speculative_tokens + 1
         num_blocks = -(-length // config.cache.block_size)
@@ -194,7 +196,7 @@ class RunnerBuilder:
 
     @property
     def _padding(self) -> bool:
-        """Whether all attention backends take steps with padded rows and sequences."""
+        """Whether all attention backends accept steps with padded rows and sequences."""
         names = set(self._config.plugins.attention.values())
         draft = draft_of(self._config)
         if draft is not None:
@@ -204,15 +206,17 @@ class RunnerBuilder:
 
     @property
     def _verifies_trees(self) -> bool:
-        """Whether all layers can see the drafts of a tree side by side, and a draft is judged by its token alone."""
+        """Whether all layers accept the drafts of a tree, and drafts are judged by their token alone."""
         names = set(self._config.plugins.attention.values())
         able = all(self._plugins.capabilities("attention", name).get("tree", False) for name in names)
+        # A recurrent state has no keys to mask, so it cannot hold several branches.
         has_states = any(group.kind == "state" for group in self._groups)
         return able and not has_states and self._config.acceptance is None
 
     @property
     def _most_forced(self) -> int:
-        """Tokens of forced text that a step may verify: as the scheduler sees it."""
+        """Maximum tokens of forced text that a step can verify, as the scheduler sees it."""
+        # A recurrent state forgets rejected tokens only with spare blocks, which hold a copy from before verification.
         has_way_back = all(group.num_spare_blocks for group in self._groups if group.kind == "state")
         if not has_way_back:
             return 0

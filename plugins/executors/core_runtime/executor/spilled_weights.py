@@ -1,9 +1,9 @@
-"""Prepared kernels in a file without a name, from which an engine that slept has them back without packing.
+"""Prepared kernels in an unnamed file, from which a sleeping engine restores them without packing.
 
 Owns: `SpilledWeights`: the kernels in use, and the file. Never does: prepare a weight, or decide when to sleep.
-Called by: the worker (tells of kernels), the reloader (writes, finds).
+Called by: the worker (records kernels), the reloader (writes, finds).
 
-The file lies in the directory for temporary files (TMPDIR), and goes with the process, however that ends.
+The file lies in the directory for temporary files (TMPDIR), and disappears with the process, even after a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from core_runtime.specs.checkpoint import CheckpointManifest, TokenizerSource
 
 
 class SpilledWeights:
-    """Of one set of weights: those that new kernels are told of."""
+    """The prepared kernels of one set of weights, and their file. The worker owns it."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._made_for = made_for(config)
@@ -34,15 +34,15 @@ class SpilledWeights:
         self._index: PreparedIndex | None = None
 
     def note(self, name: str, reads: set[str], layout: str, saved: SavedKernel) -> None:
-        """A kernel was made; see `Recorder`."""
+        """Record a kernel that was made; see `Recorder`."""
         self._kernels.append((name, reads, layout, saved))
 
     def take_over(self, before: SpilledWeights, names: Set[str]) -> None:
-        """Layers of these names kept their kernels. before: of the weights until now."""
+        """Take over the records of layers that kept their kernels. before: records of the old weights."""
         self._kernels += [noted for noted in before._kernels if noted[0] in names]
 
     def write(self) -> None:
-        """Write all kernels, unless they were written before, or there are none. Raises OSError; then nothing was written."""
+        """Write all kernels, unless they are written already or there are none. Raises OSError; nothing is written then."""
         if self._file is not None or not self._kernels:
             return
         file = tempfile.TemporaryFile(prefix="core-sleep-")  # noqa: SIM115
@@ -52,20 +52,21 @@ class SpilledWeights:
         except BaseException:
             file.close()
             raise
+        # Set last: a file that is not complete is never found.
         self._file = file
 
     def forget_kernels(self) -> None:
-        """The kernels are about to go; what was written stays."""
+        """Drop the records, so that the kernels can be freed; the file stays."""
         self._kernels.clear()
 
     def find(self) -> PreparedWeights | None:
-        """What was written; None when nothing was."""
+        """Return the written kernels; None if there are none."""
         if self._file is None or self._index is None:
             return None
         return PreparedWeights(Path(f"/proc/self/fd/{self._file.fileno()}"), self._index)
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file, which deletes it."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""The ways between the host and a device with memory of its own: one copy a step each, by rings of host copies.
+"""Staged copies between the host and a device with memory of its own: one copy a step each way, through rings.
 
 Owns: the rings, and which bytes have changed since the last copy. Never does: know what the bytes mean.
 Called by: the step's buffers (to the device), the steps ahead (back).
@@ -18,15 +18,15 @@ from torch import Tensor
 from core_runtime.contracts import Downloads, Uploads
 
 RING: Final = 3
-"""Copies under way at once; one more waits for the oldest."""
+"""Maximum copies in flight; one more waits for the oldest."""
 
 
 class Staging:
-    """Brings what changes in `host` to `device`, both uint8 [nbytes].
+    """Copies changed bytes of `host` to `device`, both uint8 [nbytes].
 
-    host: written by steps at any time, because a copy under way reads the ring.
+    host: steps may write to it at any time, because a copy in flight reads the ring.
     device: the same layout on the device.
-    uploads: the runtime's own way; None: a copy that is done when the call returns.
+    uploads: a runtime with asynchronous copies; None: a copy is complete when the call returns.
     """
 
     def __init__(self, host: Tensor, device: Tensor, uploads: Uploads | None) -> None:
@@ -47,16 +47,17 @@ class Staging:
         self._end = 0
 
     def changed(self, begin: int, end: int) -> None:
-        """Bytes [begin, end) of the host are newer than the device's."""
+        """Mark bytes [begin, end) of the host as changed."""
         self._begin = min(self._begin, begin)
         self._end = max(self._end, end)
 
     def send(self) -> None:
-        """One copy of everything from the first changed byte to the last; kernels called from now on see it."""
+        """Copy everything from the first changed byte to the last; kernels launched from now on see it."""
         begin = self._begin
         end = self._end
         if begin >= end:
             return
+        # An empty range, into which `changed` puts the next bytes.
         self._begin = self._host.shape[0]
         self._end = 0
         changed = self._host[begin:end]
@@ -67,6 +68,7 @@ class Staging:
         turn = self._next
         self._next = (turn + 1) % RING
         wait = self._waits[turn]
+        # The ring's oldest copy may still be read by the device.
         if wait is not None:
             wait()
         source = self._ring[turn][begin:end]
@@ -76,9 +78,9 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a step gives, on its way back.
+    """Words of a step on their way to the host.
 
-    words: int64 [n] on the host, which mean nothing before `wait` was called, and are another step's after RING more.
+    words: int64 [n] on the host; valid after `wait`, and until RING further copies have begun.
     """
 
     words: NDArray[np.int64]
@@ -86,7 +88,7 @@ class Returned:
 
 
 class Returns:
-    """Brings what a step gives, at most `num_words` of 64 bits, from the device."""
+    """Copies a step's output, at most `num_words` 64-bit words, from the device."""
 
     def __init__(self, num_words: int, downloads: Downloads) -> None:
         self._downloads = downloads
@@ -94,7 +96,7 @@ class Returns:
         self._next = 0
 
     def begin(self, words: Tensor) -> Returned:
-        """Begin to copy int64 [R], as they are behind all kernels that were called so far."""
+        """Start to copy int64 [R], after all kernels that were launched so far."""
         target = self._ring[self._next][: len(words)]
         self._next = (self._next + 1) % RING
         wait = self._downloads.download(target.view(torch.uint8), words.view(torch.uint8))

@@ -1,6 +1,6 @@
-"""The flat arrays of a step, for any sequences of the batch and any part of their tokens.
+"""Filling of a step's flat arrays, for any sequences of the batch and any part of their tokens.
 
-Owns: how tokens, positions, lengths and block tables are laid side by side in the step's buffers. Never does: remember a
+Owns: the layout of tokens, positions, lengths and block tables in the step's buffers. Never does: remember a
 sequence, or decide what a step computes. Called by: the persistent batch (steps of the model) and the draft pass.
 """
 
@@ -18,12 +18,12 @@ from core_runtime.executor.step_buffers import StepBuffers
 
 
 def fill_arrays(tables: BlockTables, slots: Int32Array, lens: Int32Array, computed: Int32Array) -> Int32Array:
-    """Put positions, lengths and block tables of a step into the buffers of `tables`.
+    """Write positions, lengths and block tables of a step into the buffers of `tables`.
 
-    slots: int32 [B], the sequences.
+    slots: int32 [B], slots of the sequences.
     lens: int32 [B], tokens that each computes.
-    computed: int32 [B], tokens of each in front of them.
-    Returns where each sequence's tokens start, int32 [B + 1].
+    computed: int32 [B], tokens of each that come before them.
+    Returns the start of each sequence's tokens, int32 [B + 1].
     """
     buffers = tables.buffers
     num_seqs = len(slots)
@@ -36,7 +36,7 @@ def fill_arrays(tables: BlockTables, slots: Int32Array, lens: Int32Array, comput
         positions[:] = computed
     else:
         owner = np.repeat(np.arange(num_seqs), lens)
-        # the nth token of the step is at position n of its sequence, but for what each began with
+        # a token's position is its index in the step plus an offset that is constant within its sequence
         begins = computed - cu_seqlens[:-1]
         offsets = np.repeat(begins, lens)
         np.add(np.arange(num_tokens), offsets, out=positions)
@@ -56,10 +56,11 @@ def fill_tokens(
     computed: Int32Array,
     cu_seqlens: Int32Array,
 ) -> None:
-    """Write the step's tokens. Most sequences compute one. known: int32 [slots, length], the tokens of all sequences."""
+    """Write the step's tokens. known: int32 [slots, length], the tokens of all sequences."""
     token_ids = buffers.token_ids.array
     firsts = cu_seqlens[:-1]
     token_ids[firsts] = known[slots, computed]
+    # Most sequences compute one token: these are written at once, and only longer ones in a loop.
     longer = (lens != 1).nonzero()[0]
     for row in longer.tolist():
         start = cu_seqlens[row]
@@ -70,7 +71,9 @@ def fill_tokens(
 
 
 def step_views(buffers: StepBuffers, lens: Int32Array, block_size: int) -> list[BatchView]:
-    """The step in the buffers as attention sees it, for each KV group. lens: int32 [B], tokens of each sequence."""
+    """Return the step in the buffers as attention sees it, one view per KV group. lens: int32 [B], tokens of each
+    sequence.
+    """
     num_seqs = len(lens)
     num_tokens = int(buffers.cu_seqlens_q.array[num_seqs])
     seq_lens_list = buffers.seq_lens.array[:num_seqs].tolist()

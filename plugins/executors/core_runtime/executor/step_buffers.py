@@ -1,4 +1,4 @@
-"""The inputs of a step, at addresses that never change, so that a recorded forward pass finds them again.
+"""Input buffers of a step, at addresses that never change, so that recorded forward passes stay valid.
 
 Owns: one arena of bytes, and in it one buffer for each flat array of a step. Never does: decide what is in them (the
 persistent batch fills them). Called by: the persistent batch (writes), the forward pass (reads).
@@ -24,7 +24,7 @@ from core_runtime.sampling.device_rows import DeviceRows
 from core_runtime.sampling.told import MOST_LOGPROBS, words_of
 
 ALIGNMENT: Final = 64
-"""Bytes: of a cache line, and of the widest vector."""
+"""Bytes of a cache line, and of the widest vector."""
 
 
 SAMPLED: Final[tuple[tuple[tuple[int, ...], torch.dtype], ...]] = (
@@ -37,14 +37,13 @@ SAMPLED: Final[tuple[tuple[tuple[int, ...], torch.dtype], ...]] = (
     ((), torch.int64),
     ((5,), torch.int64),
 )
-"""Of a row that samples: which, temperature, top-k, top-p, least; of one that something is told of: which, and how much.
-
-The key of a row, which changes in every step, comes last.
+"""Columns of sampling rows: row of logits, temperature, top-k, top-p, min-p score; for a reported row: its index and
+the number of logprobs. The key of a row changes in every step and comes last, so that it lies next to the positions.
 """
 
 
 class StepBuffer:
-    """One array of the arena.
+    """One array of a step's arena.
 
     array: numpy view of the host's bytes.
     tensor: the same place on the device; on the CPU the same memory.
@@ -60,18 +59,18 @@ class StepBuffer:
         self._staging = staging
 
     def changed(self, rows: int) -> None:
-        """The host has written to the first `rows` rows."""
+        """Mark the first `rows` rows as changed by the host."""
         if self._staging is not None:
             self._staging.changed(self._begin, self._begin + rows * self._row_bytes)
 
     def upload(self, rows: int) -> Tensor:
-        """The first `rows` rows on the device, which hold what the host wrote once the buffers are sent."""
+        """Mark the first `rows` rows as changed, and return them on the device; they are valid once the buffers are sent."""
         self.changed(rows)
         return self.tensor[:rows]
 
 
 class StepBuffers:
-    """The buffers of one model's steps: T tokens, B sequences and R rows of logits at most, M blocks a sequence.
+    """The buffers of one model's steps: at most T tokens, B sequences, R rows of logits and M blocks a sequence.
 
     token_ids: int64 [T].
     logit_rows: int64 [R].
@@ -80,15 +79,15 @@ class StepBuffers:
     cu_seqlens_q: int32 [B + 1].
     slot_mappings: int64 [T] for each KV group.
     block_tables: int32 [B, M] for each KV group; last in the arena, because few steps change them.
-    num_sampled: rows whose sampling columns the device reads, where its memory is its own; 0: the host samples.
-    num_mask_words: of the token mask of such a row.
-    uploads: a runtime whose device has memory of its own and copies in its own time.
+    num_sampled: rows whose sampling columns the device reads from memory of its own; 0: the host samples.
+    num_mask_words: words of a row's token mask.
+    uploads: a runtime whose device has memory of its own and copies asynchronously.
 
-    sampled: these columns, or None.
-    taken: int64 [B], twice, or None: the rows of the step before whose tokens the device takes, and which of this step's
-        tokens they are.
+    sampled: the sampling columns, or None.
+    taken: int64 [B], twice, or None: rows of the previous step whose tokens the device takes, and their token indices in
+        this step.
 
-    The tokens come first, so that a step whose tokens the device has drawn itself brings everything behind them alone.
+    The tokens come first, so that a step whose tokens the device drew itself sends only the bytes after them.
     """
 
     def __init__(
@@ -129,11 +128,11 @@ class StepBuffers:
 
     @property
     def shared(self) -> bool:
-        """Whether the device reads the host's memory: what is written needs no copy."""
+        """Whether the device reads the host's memory, so that nothing needs to be copied."""
         return self._staging is None
 
     def send(self) -> None:
-        """Bring everything that was uploaded since the last call to the device, in one copy."""
+        """Copy everything that changed since the last call to the device, in one copy."""
         if self._staging is not None:
             self._staging.send()
 
@@ -164,9 +163,10 @@ class StepBuffers:
 
 
 def _device_rows(columns: Sequence[StepBuffer], num_rows: int, device: torch.device, masks: MaskBuffers) -> DeviceRows:
-    """Columns in the order of `SAMPLED`."""
+    """Make the device rows from columns in the order of `SAMPLED`."""
     which, temperatures, top_k, top_p, least, told_rows, told_counts, keys = columns
     room = words_of(num_rows, 1 + MOST_LOGPROBS)
+    # Tokens and logprobs lie next to each other, so that one copy brings both to the host.
     memory = torch.zeros(num_rows + room, dtype=torch.int64, device=device)
     return DeviceRows(
         which=which,

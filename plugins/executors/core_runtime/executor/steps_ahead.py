@@ -1,15 +1,16 @@
-"""Steps that a device is given before the results of those before them are known.
+"""Asynchronous steps: a device gets the next step before the results of the previous one are known.
 
 Owns: the steps in flight, and the order in which they are launched. Never does: plan, or compute.
 Called by: the worker, where the runtime has `Downloads`.
 
-A step that gives only what the device can draw and tell alone (tokens, and log-probabilities of them) needs nothing of the
-steps before it but the tokens that the device has drawn itself. So it is launched at once, and the host reads its results one
-step behind: sequences that go on take their tokens from where they were drawn, and those that came or compute a part of their
-prompt have theirs from the host. A sequence that turns out to have ended computes a token too many, which nobody reads.
+A step whose output the device can compute alone (tokens, and their logprobs) needs nothing of earlier steps but the
+tokens that the device drew itself. So it is launched at once, and the host reads its results one step later. Sequences
+that continue take their tokens from where they were drawn. New sequences, and those that compute a part of their
+prompt, get theirs from the host. A sequence that turns out to have ended computes one token too many, which is
+discarded.
 
-A step whose tokens the device cannot draw alone (drafts, masks, changed logits) waits for those before it, and is computed
-when its result is asked for.
+A step whose tokens the device cannot draw alone (drafts, masks, changed logits) waits for the previous ones, and is
+computed when its result is requested.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ NOT_DRAWN = -1
 
 @dataclass(slots=True)
 class Begun:
-    """A step on its way.
+    """A step that was begun. It is in flight until `finish` returns its result.
 
-    number: counts steps.
-    result: what is known of it.
-    held: a step that is computed when it is asked for; None: it is with the device, or done.
-    returned: the tokens on their way back, and what is told of them; None: nothing is.
-    expected: whose tokens these are.
-    told: of which of these something is told; None: of none.
+    number: running number of the step.
+    result: the result, as far as it is known.
+    held: a step that is computed when its result is requested; None: it is on the device, or done.
+    returned: tokens and logprobs on their way back; None: there are none.
+    expected: the sequences that the tokens belong to.
+    told: rows with logprobs; None: there are none.
     slots: int32 [B], as planned.
-    is_uniform: whether all of them sample.
-    pages: the bytes of KV blocks that were saved in front of it, or None.
-    error: what it failed of, or None.
+    is_uniform: whether all sequences sample.
+    pages: bytes of KV blocks that were saved before the step, or None.
+    error: the exception that it failed with, or None.
     """
 
     number: int
@@ -64,7 +65,7 @@ class Begun:
 
 
 class StepsAhead:
-    """The steps of one runner. downloads: the device's way back."""
+    """The asynchronous steps of one runner. downloads: copies from the device."""
 
     def __init__(self, runner: ModelRunner, downloads: Downloads) -> None:
         self._runner = runner
@@ -75,13 +76,13 @@ class StepsAhead:
         self._returns = Returns(len(on_device.memory), downloads)
         self._in_flight: deque[Begun] = deque()
         self._num_begun = 0
-        # the row in which the newest token of each slot was drawn, of the latest step that drew any
+        # row of each slot's newest token in the latest step that drew any
         self._rows_drawn = np.full(len(runner.batch.requests), NOT_DRAWN)
         self._continues = False
         self._last_launched = False
 
     def begin(self, plan: StepPlan) -> Begun:
-        """Take a plan; returns what `finish` wants. Raises what the computation raises."""
+        """Begin a plan and return the argument of `finish`. Raises any exception of the computation."""
         follows = self._continues and plan.same_batch
         self._continues = False
         if not follows:
@@ -101,27 +102,29 @@ class StepsAhead:
             self._launch(begun, step, self._taken(step))
         else:
             self._know_tokens(step)
+            # Computed in `finish`: until then the scheduler can plan on.
             begun.held = prepared
         self._in_flight.append(begun)
         return begun
 
     def finish(self, begun: Begun) -> StepResult:
-        """Wait for a step, and for those before it. Raises what its computation raises."""
+        """Wait for a step and all earlier ones. Raises the exception of its computation."""
         self._finish_until(begun.number)
         if begun.error is not None:
             raise begun.error
         return begun.result
 
     def compute_held(self) -> None:
-        """Have all steps computed, or with the device: what is asked of it from now on comes behind them.
+        """Compute all held steps, so that later work on the device comes after them.
 
-        Raises RuntimeError where one of them fails.
+        Raises RuntimeError if one of them fails.
         """
+        # A held step waits for all earlier ones, so only the newest step can be held.
         if self._in_flight and self._in_flight[-1].held is not None:
             self._settle()
 
     def _settle(self) -> None:
-        """Wait for all steps; their results are kept. Raises RuntimeError where one of them fails."""
+        """Wait for all steps, and keep their results. Raises RuntimeError if one of them fails."""
         waiting = list(self._in_flight)
         self._finish_until(self._num_begun)
         for begun in waiting:
@@ -129,30 +132,30 @@ class StepsAhead:
                 raise RuntimeError("the step before this one failed") from begun.error
 
     def _make_way(self, plan: StepPlan) -> None:
-        """Wait for what a plan that does not continue the step before cannot do without."""
+        """Wait for the results that a plan needs which does not continue the previous step."""
         self.compute_held()
         if self._runner.guesses or plan.num_drafts:
             self._settle()
         if self._last_launched:
-            # what was drawn lies in the table soon, but never where a step that continues would look for it
+            # the drawn tokens will be in the token table, but not in the buffer from which a continuing step on the host reads
             self._batch.forget_latest()
             self._last_launched = False
 
     def _taken(self, step: StepInput) -> TakenTokens | None:
-        """What the device takes of the latest step that drew tokens; None where the host knows all tokens of this one."""
+        """Return the tokens that the device takes from the latest step that drew any; None: the host knows all tokens."""
         num_expected = self._batch.tokens.num_expected[step.slots]
         waiting = num_expected.nonzero()[0]
         if not len(waiting):
             return None
         rows = self._rows_drawn[step.slots[waiting]]
-        if rows.min() == NOT_DRAWN:  # it was left out of a step, and the next one drew where its token lay
+        if rows.min() == NOT_DRAWN:  # it was left out of a step, whose tokens overwrote its own
             self._know_tokens(step)
             return None
         newest = step.cu_seqlens[1:][waiting] - 1
         return TakenTokens.chosen(self._drawn, self._batch.buffers, rows, newest.astype(np.int64))
 
     def _know_tokens(self, step: StepInput) -> None:
-        """Wait for all steps, so that this one has all its tokens from the host."""
+        """Wait for all steps, so that the host knows all tokens of this one."""
         if self._in_flight:
             self._settle()
             self._batch.write_tokens(step)
@@ -166,6 +169,7 @@ class StepsAhead:
             begun.expected = self._batch.tokens.expect(owners)
             rows = self._batch.rows
             begun.told = rows.told() if rows.reported else None
+            # The step's tokens overwrite those of all earlier steps.
             self._rows_drawn.fill(NOT_DRAWN)
             self._rows_drawn[owners] = np.arange(len(owners))
         self._last_launched = True
@@ -174,7 +178,7 @@ class StepsAhead:
             self._continues = True
 
     def _finish_until(self, number: int) -> None:
-        """Wait for all steps up to this one. What one of them raises is kept for whoever asks for its result."""
+        """Wait for all steps up to this number. An exception is kept for the `finish` call of its own step."""
         while self._in_flight and self._in_flight[0].number <= number:
             oldest = self._in_flight.popleft()
             try:
@@ -192,7 +196,7 @@ class StepsAhead:
             self._keep(begun, begun.returned.words)
 
     def _keep(self, begun: Begun, words: NDArray[np.int64]) -> None:
-        """One token for every sequence that sampled; a failed row fails only its own sequence."""
+        """Record one token for every sequence that sampled; a failed row fails only its own sequence."""
         assert begun.expected is not None and begun.slots is not None
         result = begun.result
         owners = begun.expected.slots
@@ -201,7 +205,7 @@ class StepsAhead:
             self._tell(begun, begun.told, words)
         is_good = token_ids >= 0
         all_good = bool(is_good.all())
-        # a sequence that failed ends, and whatever stands for its token goes with it
+        # a failed sequence ends, so any valid token may stand in for its missing one
         self._batch.tokens.tell(begun.expected, token_ids if all_good else token_ids.clip(0))
         if begun.is_uniform and all_good:
             result.slots = begun.slots
@@ -214,7 +218,7 @@ class StepsAhead:
         result.token_ids = token_ids[is_good]
 
     def _tell(self, begun: Begun, told: Told, words: NDArray[np.int64]) -> None:
-        """Log-probabilities of the tokens for which they are wanted. words: the tokens, and then what `Told` reads."""
+        """Add the requested logprobs to the result. words: the tokens, then the words that `Told` reads."""
         assert begun.expected is not None
         entries = told.entries(words[len(self._drawn) :])
         for row, entry in zip(told.rows, entries, strict=True):

@@ -1,7 +1,7 @@
-"""Tokens of a step that the device takes from where it drew them for the step before.
+"""Input tokens that the device takes from where it drew them in the previous step.
 
-Owns: how they get there. Never does: know which sequences go on (the steps ahead do), or read a token.
-Called by: the forward pass, once the step's other inputs are on their way.
+Owns: the move on the device. Never does: know which sequences continue (the steps ahead do), or read a token.
+Called by: the forward pass, after the step's other inputs were sent.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from core_runtime.executor.step_buffers import StepBuffers
 
 @dataclass(frozen=True, slots=True)
 class TakenTokens:
-    """The first `count` drawn tokens are the step's own in order, or those that its buffers `taken` name.
+    """The drawn tokens that a step takes: the first `count` in order, or those named in the buffers `taken`.
 
-    drawn: int64 [N] on the device; -1 where none could be drawn: that sequence goes on with any token.
-    count: how many are taken.
+    drawn: int64 [N] on the device; -1 for a failed row, whose sequence continues with any token.
+    count: number of tokens that are taken.
     in_order: whether they are all tokens of the step, in the order in which they were drawn.
     """
 
@@ -33,7 +33,7 @@ class TakenTokens:
     def chosen(
         cls, drawn: Tensor, buffers: StepBuffers, sources: NDArray[np.int64], targets: NDArray[np.int64]
     ) -> TakenTokens:
-        """Take drawn tokens `sources` as tokens `targets` of the step, both int64 [count]; the host writes its others."""
+        """Take drawn tokens `sources` as tokens `targets` of the step, both int64 [count]; the host writes the others."""
         assert buffers.taken is not None, "the device draws no tokens"
         count = len(sources)
         for column, rows in zip(buffers.taken, (sources, targets), strict=True):
@@ -42,9 +42,10 @@ class TakenTokens:
         return cls(drawn, count, in_order=False)
 
     def put(self, buffers: StepBuffers) -> None:
-        """Move the tokens on the device, behind the step's other inputs."""
+        """Move the tokens on the device, after the step's other inputs were sent."""
         token_ids = buffers.token_ids.tensor
         if self.in_order:
+            # -1 has no embedding; the sequence's output is discarded anyway.
             torch.clamp(self.drawn[: self.count], min=0, out=token_ids[: self.count])
             return
         assert buffers.taken is not None

@@ -1,6 +1,6 @@
 """The tokens of running sequences, by slot.
 
-Owns: prompt and output of each sequence, and the drafts behind them while a step verifies these. Never does: know what a
+Owns: prompt and output of each sequence, and its drafts while a step verifies them. Never does: know what a
 step computes. Called by: the persistent batch; the sampling states read their sequence's row.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from core.api.step_plan import Int32Array, Slot
 
 ONE: Final = np.array(1)
-"""numpy adds it in half the time of a Python number."""
+"""A numpy scalar: adding it takes half the time of adding a Python int."""
 
 Slots = NDArray[np.int64]
 """numpy indexes with 64-bit integers several times faster than with others."""
@@ -24,11 +24,11 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One token for each of some sequences, which counts as known and is told later.
+    """One token for each of some sequences, which counts as known but is written later.
 
     slots: int64 [R].
-    places: int64 [R], where each goes in the flat table.
-    lives: int64 [R], the life of each slot: what is told of an earlier one is of no use.
+    places: int64 [R], index of each token in the flat table.
+    lives: int64 [R], life of each slot; a token for an earlier life is ignored.
     """
 
     slots: Slots
@@ -37,11 +37,12 @@ class Expected:
 
 
 class TokenTable:
-    """int32 [num_slots, length]; rows that no sequence reaches cost no memory.
+    """The tokens of all slots, int32 [num_slots, length]; pages that no sequence reaches cost no memory.
 
-    array: prompt, output, then drafts; what is behind them is stale.
+    array: prompt, output, then drafts; entries after them are stale.
     num_prompt_tokens: int32 [num_slots].
-    num_expected: int32 [num_slots], the newest tokens of each sequence that are only expected; they are stale.
+    num_expected: int32 [num_slots], number of each sequence's newest tokens that are not written yet; their entries are
+        stale.
     """
 
     def __init__(self, num_slots: int, length: int) -> None:
@@ -51,11 +52,11 @@ class TokenTable:
         self._lives = np.zeros(num_slots, np.int64)
         self._length = length
         self._flat = self.array.reshape(-1)
-        # where the next token of each sequence goes in the flat table
+        # flat index of each sequence's next token
         self._ends = np.arange(num_slots, dtype=np.int64) * length
 
     def start(self, slot: Slot, prompt: Sequence[int], output: Sequence[int]) -> NDArray[np.int32]:
-        """A sequence takes a slot; returns its row, which grows with it."""
+        """Start a sequence. Returns its row, a view in which its output will appear."""
         row: NDArray[np.int32] = self.array[slot]
         split = len(prompt)
         known = split + len(output)
@@ -63,48 +64,49 @@ class TokenTable:
         row[split:known] = output
         self.num_prompt_tokens[slot] = split
         self.num_expected[slot] = 0
+        # A step in flight may still deliver a token of the slot's previous sequence; `tell` ignores it by this number.
         self._lives[slot] += 1
         self._ends[slot] = slot * self._length + known
         return row
 
     def num_tokens(self, slots: Slots) -> Int32Array:
-        """Known tokens of each of these sequences: prompt and output."""
+        """Return the number of known tokens of each sequence, prompt and output, int32 [B]."""
         starts = slots * self._length
         counts = self._ends[slots] - starts
         return counts.astype(np.int32)
 
     def count(self, slot: Slot) -> int:
-        """Known tokens of one sequence."""
+        """Return the number of known tokens of one sequence."""
         return int(self._ends[slot]) - slot * self._length
 
     def output(self, slot: Slot) -> Int32Array:
-        """The output of one sequence so far, int32 [n]; valid until the next step."""
+        """Return the output of one sequence so far, int32 [n]; valid until the next step."""
         first = int(self.num_prompt_tokens[slot])
         known = self.count(slot)
         output: Int32Array = self.array[slot, first:known]
         return output
 
     def behind(self, slot: Slot, start: int) -> list[int]:
-        """The known tokens of one sequence from position `start` on."""
+        """Return the known tokens of one sequence from position `start` on."""
         known = int(self._ends[slot]) - slot * self._length
         tokens: list[int] = self.array[slot, start:known].tolist()
         return tokens
 
     def extend(self, slots: Slots, token_ids: Int32Array) -> None:
-        """One new token for each of these sequences."""
+        """Append one token to each of these sequences."""
         ends = self._ends[slots]
         self._flat[ends] = token_ids
         self._ends[slots] = ends + ONE
 
     def expect(self, slots: Slots) -> Expected:
-        """Each of these sequences has a token more, which `tell` writes."""
+        """Append one token to each of these sequences, whose value `tell` writes later."""
         places = self._ends[slots]
         self._ends[slots] = places + ONE
         self.num_expected[slots] += 1
         return Expected(slots, places, self._lives[slots])
 
     def tell(self, expected: Expected, token_ids: Int32Array) -> None:
-        """The tokens that were expected, int32 [R]; those of sequences that have left since are passed over."""
+        """Write expected tokens, int32 [R]; those of sequences that have left since are ignored."""
         slots = expected.slots
         places = expected.places
         is_alive = self._lives[slots] == expected.lives
@@ -116,12 +118,12 @@ class TokenTable:
         self.num_expected[slots] -= 1
 
     def extend_one(self, slot: Slot, token_ids: Sequence[int]) -> None:
-        """New tokens for one sequence."""
+        """Append tokens to one sequence."""
         self.write_drafts(slot, token_ids)
         self._ends[slot] += len(token_ids)
 
     def write_drafts(self, slot: Slot, token_ids: Sequence[int]) -> None:
-        """Put tokens behind the known ones, which they may become."""
+        """Write tokens after the known ones, without making them known."""
         start = self._ends[slot]
         stop = start + len(token_ids)
         self._flat[start:stop] = token_ids

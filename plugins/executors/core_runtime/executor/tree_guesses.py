@@ -1,10 +1,10 @@
-"""Several guesses for each position, where a draft that runs token by token drafts a tree.
+"""Draft trees of a draft model that runs token by token: several guesses for each position.
 
-Owns: for which sequences there are such guesses, how far the draft runs for them, and where they lie among its drafts.
+Owns: which sequences have such guesses, how deep the draft goes for them, and where they lie among its drafts.
 Never does: compute, draw or verify. Called by: the draft pass.
 
-The draft goes on behind the first guess for a position only; the others are tokens that would have been drawn without it, and
-cost nothing but their verification.
+The draft continues after the first guess for a position only. The others are the runners-up of the same draw, and cost
+nothing but their verification.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Counts = NDArray[np.int64]
 
 
 class TreeGuesses:
-    """The guesses of a tree that has `widths`."""
+    """The guesses of a tree with regular `widths`. The draft pass owns it."""
 
     def __init__(self, tree: DraftTree, batch: PersistentBatch) -> None:
         widths = tree.widths
@@ -33,8 +33,9 @@ class TreeGuesses:
         self._begins = np.cumsum((0, *widths[:-1]))
 
     def depths(self, slots: Counts, counts: Int32Array) -> Int32Array:
-        """How many positions are drafted for sequences that may have `counts` drafts each, and which of them have a tree."""
+        """Return the number of positions to draft for sequences with budgets `counts`, and set which of them have a tree."""
         columns = self._batch.columns
+        # Penalties and masks depend on the drafts before a row, which differ between the branches of a tree.
         is_chain = columns.adjusts[slots] | columns.masked[slots]
         for slot, chain in zip(slots.tolist(), is_chain.tolist(), strict=True):
             if chain:
@@ -47,16 +48,17 @@ class TreeGuesses:
         return depths
 
     def num_others(self, place: int) -> int:
-        """Guesses beside the first one."""
+        """Return the number of guesses for a position in addition to the first."""
         return self._widths[place] - 1
 
     def add(
         self, drafts: dict[Slot, list[int]], slots: Sequence[int], first: Sequence[int], others: Sequence[Counts]
     ) -> None:
-        """Put further guesses behind the first ones, which are among the drafts. others: [guesses][sequences]."""
+        """Append further guesses to the drafts, after the first one. others: [guesses][sequences]."""
         for row, (slot, token) in enumerate(zip(slots, first, strict=True)):
             if token < 0 or slot not in self._batch.trees:
                 continue
             for guesses in others:
                 guess = int(guesses[row])
+                # Duplicates fill up a level, because the tree's shape is fixed.
                 drafts[slot].append(guess if guess >= 0 else token)

@@ -1,12 +1,12 @@
-"""The part of a step that verifies trees of drafts.
+"""Verification of draft trees in a step.
 
-Owns: how the drafts of a tree lie among a step's tokens, which keys each of them sees, and what is moved when some of them
-are accepted. Never does: know what a token says, or sample. Called by: the persistent batch, the reading of sampled rows,
+Owns: the layout of a tree's drafts among a step's tokens, which keys each draft sees, and the moves after some are
+accepted. Never does: interpret a token, or sample. Called by: the persistent batch, the reading of sampled rows,
 and the model runner.
 
-The drafts of a sequence are computed side by side: the k-th one lies in the slot of the k-th position behind what is known,
-whatever its own position is. Attention sees each of them as a sequence of one row, whose last keys are those of its path.
-What a row computes is then to the bit what it would be as the end of a chain.
+The drafts of a sequence are computed side by side: the k-th one uses the slot of the k-th position after the known
+tokens, whatever its own position is. Attention sees each draft as a sequence of one row, whose last keys are those of
+its path. So the result of a row is bit for bit the same as at the end of a chain.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ Rows = NDArray[np.int64]
 class TreeStep:
     """The trees of one step.
 
-    trees: by sequence; those of all others are chains.
-    moves: (from, to): the step's tokens whose keys and values lie elsewhere than where they now belong.
+    trees: trees by slot; all other sequences have chains.
+    moves: (from, to): tokens of the step whose keys and values must be moved to the slots of their positions.
     """
 
     trees: dict[Slot, DraftTree] = field(default_factory=dict)
     moves: list[tuple[int, int]] = field(default_factory=list)
 
     def nth_of_rows(self, owners: Sequence[int], starts: Rows, nth: Rows) -> Rows:
-        """How many drafts come before each row's token, which in a tree is not how many rows do."""
+        """Return the number of drafts on the path to each row's token; `nth` is right for chains only."""
         corrected = nth.copy()
         for slot, start in zip(owners, starts.tolist(), strict=False):
             tree = self.trees.get(slot)
             if tree is not None:
+                # Row `start` follows the newest known token, which is before all drafts.
                 first = start + 1
                 corrected[first : first + len(tree.parents)] = [len(path) for path in tree.paths]
         return corrected
 
     def place(self, positions: NDArray[np.int64], slots: Int32Array, cu_seqlens: Int32Array) -> None:
-        """Give the drafts of trees their own positions, in place of those in whose slots they lie."""
+        """Set the positions of tree drafts, which differ from those of their slots."""
         for slot, stop in zip(slots.tolist(), cu_seqlens[1:].tolist(), strict=True):
             tree = self.trees.get(slot)
             if tree is None:
@@ -58,29 +59,31 @@ class TreeStep:
             positions[first:stop] = [newest + len(path) for path in tree.paths]
 
     def kept(self, slot: Slot, drafts: Sequence[int], sampled: Sequence[int], first_token: int) -> list[int] | None:
-        """The rows, from 0 on, that a sequence keeps; None: its drafts are no tree. Notes what is to be moved.
+        """Return the rows that a sequence keeps, counted from 0, and note the moves; None: its drafts are no tree.
 
-        first_token: the step's token behind which the first of them was sampled.
+        first_token: row of the step after which the first of them was sampled.
         """
         tree = self.trees.get(slot)
         if tree is None:
             return None
         accepted = tree.walk(drafts, sampled)
         for place, draft in enumerate(accepted):
+            # On the first chain, a draft lies in its final slot already.
             if place != draft:
                 self.moves.append((first_token + 1 + draft, first_token + 1 + place))
         return [0, *(draft + 1 for draft in accepted)]
 
     def views(self, views: Sequence[BatchView], slots: Int32Array, buffers: StepBuffers) -> list[BatchView]:
-        """The step as attention sees it, with a sequence of its own for each draft of a tree; for each KV group.
+        """Return the step as attention sees it, with each draft of a tree as a sequence; one view per KV group.
 
-        views: of the same step, as if all drafts were chains.
-        slots: of its sequences.
+        views: views of the same step, as if all drafts were chains.
+        slots: slots of its sequences.
         """
         layout = _Layout.of(self.trees, slots, views[0])
         found = []
         device = views[0].seq_lens.device
         for view, mapping in zip(views, buffers.slot_mappings, strict=True):
+            # `where` evaluates both branches, so a tail of -1 indexes the mapping too; that value is discarded.
             tails = np.where(layout.tails < 0, -1, mapping.array[layout.tails]).astype(np.int32)
             lengths = torch.tensor(layout.seq_lens, dtype=torch.int32)
             ends = torch.tensor([0, *np.cumsum(layout.query_lens).tolist()], dtype=torch.int32)
@@ -103,11 +106,11 @@ class TreeStep:
 
 @dataclass(slots=True)
 class _Layout:
-    """Sequences as attention sees them, B of them.
+    """The B sequences that attention sees.
 
-    owners: the step's sequence that each is, or is a part of.
-    query_lens, seq_lens: of each.
-    tails: int64 [B, depth], the step's tokens whose keys are a sequence's last ones; -1: where the table says.
+    owners: for each, the step's sequence that it is, or is a part of.
+    query_lens, seq_lens: lengths of each.
+    tails: int64 [B, depth], tokens of the step that hold a sequence's last keys; -1: the block table applies.
     """
 
     owners: list[int]
@@ -127,6 +130,7 @@ class _Layout:
             num_drafts = 0 if tree is None else len(tree.parents)
             known = view.seq_lens_list[owner] - num_drafts
             found._add(owner, view.query_lens[owner] - num_drafts, known)
+            # Tokens that are no drafts read all keys through the block table.
             tails.append([-1] * depth)
             first = stop - num_drafts
             for path in () if tree is None else tree.paths:

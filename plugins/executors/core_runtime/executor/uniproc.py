@@ -1,6 +1,6 @@
 """The executor for one device: the worker runs in the engine's own process and thread.
 
-Owns: one worker, and building it. Never does: cross a process border. Called by: the engine core; the manifest.
+Owns: one worker, and its construction. Never does: cross a process border. Called by: the engine core; the manifest.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from core_runtime.executor.worker import Worker
 
 
 class UniprocExecutor:
-    """Runs steps in place.
+    """Runs steps in the calling process. The engine core owns it.
 
-    num_blocks, page_bytes: of KV blocks.
+    num_blocks, page_bytes: number and size of KV blocks.
     numerics, phases, state: see `Worker`.
-    profiler: records steps; None where none is configured.
-    reloader: gives weights and cache back, and replaces weights.
-    max_in_flight: steps that a device which computes in its own time is given at once; 0: each is waited for.
+    profiler: records steps; None if it is not configured.
+    reloader: releases weights and cache, and replaces weights.
+    max_in_flight: maximum steps in flight on an asynchronous device; 0: each step is waited for.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -37,11 +37,11 @@ class UniprocExecutor:
         self.profiler = None if config.profiler is None else StepProfiler(config.profiler)
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step and return what it produced."""
+        """Run one step and return its result."""
         return self.worker.execute(plan)
 
     def submit(self, plan: StepPlan) -> Begun:
-        """Begin one step behind those before it."""
+        """Begin one step after the previous ones; returns its ticket."""
         return self.worker.begin(plan)
 
     def result(self, ticket: object) -> StepResult:
@@ -50,25 +50,25 @@ class UniprocExecutor:
         return self.worker.finish(ticket)
 
     def is_prepared(self, grammar: CompiledGrammar) -> bool:
-        """Whether a step would take this grammar without delay."""
+        """Whether a step could use this grammar without delay."""
         return self.worker.grammars.is_prepared(grammar)
 
     def prepare(self, grammar: CompiledGrammar) -> None:
-        """Make it ready, in another thread than that of the steps."""
+        """Prepare a grammar; called in another thread than that of the steps."""
         self.worker.grammars.prepare(grammar)
 
     def check_params(self, params: SamplingParams) -> str:
-        """What is wrong with a request's parameters, for the logits processors: a sentence, empty when nothing is."""
+        """Validate a request's parameters with the logits processors. Returns an error message, empty if they are valid."""
         processors = self.worker.processors
         return "" if processors is None else processors.check(params)
 
     def close(self) -> None:
-        """Give the device back."""
+        """Close the worker, which releases the device."""
         self.worker.close()
 
 
 class UniprocMaker:
-    """Implements `core.engine.executor.ExecutorMaker`."""
+    """Builds the executor; implements `core.engine.executor.ExecutorMaker`."""
 
     def build(self, config: EngineConfig) -> UniprocExecutor:
         """Open the device and read the weights."""

@@ -1,4 +1,4 @@
-"""The sampled rows of a step, read for each sequence: the tokens that it keeps, or why it failed.
+"""Reading of a step's sampled rows: the tokens that each sequence keeps, or why it failed.
 
 Owns: the reading of sampled rows with and without drafts. Never does: compute logits or sample.
 Called by: the model runner.
@@ -18,9 +18,9 @@ from core_runtime.sampling import accept
 
 
 def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> NDArray[np.int64]:
-    """One token for every sequence that sampled; a failed row fails only its own sequence.
+    """Keep one token for every sequence that sampled; a failed row fails only its own sequence.
 
-    Returns the positions behind which the kept tokens were sampled, int64 [len(result.slots)].
+    Returns the rows after which the kept tokens were sampled, int64 [len(result.slots)].
     """
     rows = batch.rows
     owners = step.owners
@@ -29,6 +29,7 @@ def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> 
     for row, entry in rows.logprobs.items():
         slot = int(owners[row])
         result.logprobs[slot] = [entry]
+    # The usual decode step. `extend` lets the next step continue this one, without filling the buffers again.
     if step.uniform and not rows.errors:
         batch.extend(step, token_ids)
         result.slots = step.slots
@@ -50,9 +51,9 @@ def keep_tokens(step: StepInput, batch: PersistentBatch, result: StepResult) -> 
 
 
 def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -> NDArray[np.int64]:
-    """The same with drafts: one row for each draft and one behind them.
+    """Keep the tokens that agree with the drafts, and the one after them: one row for each draft and one more.
 
-    A sequence keeps the tokens that agree with its drafts, and the one behind them.
+    Returns as `keep_tokens` does.
     """
     assert step.starts is not None
     rows = batch.rows
@@ -66,6 +67,7 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
         sampled = rows.tokens[begin:end].tolist()
         places = _kept_places(step, slot, drafts, sampled, begin)
         kept = [begin + place for place in places]
+        # A failed row after the last kept one does not matter: its draft was rejected.
         errors = [rows.errors[row] for row in kept if row in rows.errors]
         if errors:
             result.errors[slot] = errors[0]
@@ -87,7 +89,7 @@ def verify_drafts(step: StepInput, batch: PersistentBatch, result: StepResult) -
 
 
 def _kept_places(step: StepInput, slot: int, drafts: list[int], sampled: list[int], begin: int) -> Sequence[int]:
-    """The rows that a sequence keeps, counted from its first one, which is row `begin` of the step."""
+    """Return the rows that a sequence keeps, counted from its first one, which is row `begin` of the step."""
     if step.trees is not None:
         first_token = int(step.positions[begin])
         places = step.trees.kept(slot, drafts, sampled, first_token)

@@ -1,4 +1,4 @@
-"""From what an update asks for to a source that can be read again and again.
+"""Conversion of a weight update to a source that can be read repeatedly.
 
 Owns: the checks of an update, and which sources are still needed. Never does: apply one. Called by: the reloader.
 """
@@ -21,16 +21,16 @@ from core_runtime.executor.remembered_loader import RememberedLoader
 from core_runtime.specs.checkpoint import ITEM_BYTES, CheckpointManifest, TensorInfo
 
 DTYPE_NAMES: Final = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
-"""Types of manifests by torch's names."""
+"""Type names of manifests by torch's names."""
 
 
 def source_of(
     update: WeightUpdate, loader: RememberedLoader, base: CheckpointManifest, store: KeptTensors
 ) -> WeightSource:
-    """What an update brings, held against the tensors in use; what cannot be read again is copied.
+    """Check an update against the current tensors and return its source; data that cannot be read again is copied.
 
-    loader: of the checkpoint. base: its tensors as they are now, by their names in files.
-    Raises UserError, which says what does not fit; OSError when there is no memory for copies.
+    loader: the checkpoint's loader. base: its current tensors, by their names in files.
+    Raises UserError, which says what does not fit; OSError when there is not enough memory for copies.
     """
     if (update.path is None) == (update.shared_memory is None):
         raise UserError("weight update: expected either `path` or `shared_memory`.")
@@ -62,6 +62,7 @@ def _from_files(
     loader: RememberedLoader, base: CheckpointManifest, path: str, names: Sequence[str] | None
 ) -> WeightSource:
     absolute = str(Path(path).expanduser().absolute())
+    # Resolved again, even if a manifest is remembered.
     loader.forget(absolute)
     found = resolve_source(loader, absolute)
     check_same_shape(base, found)
@@ -92,12 +93,13 @@ def _from_memory(
         end = info.offset + info.nbytes
         if end > len(memory):
             raise UserError(f"{ref}: tensor '{info.name}' ends at byte {end} of {len(memory)}. Nothing was changed.")
+    # Copied only when all checks have passed.
     kept, digest = store.keep(memory, list(wanted.values()))
     return WeightSource(names=tuple(wanted), kept=kept, digest=digest)
 
 
 def _placed(place: TensorPlace, base: CheckpointManifest) -> TensorInfo:
-    """A tensor of shared memory; one of a packed type has as many bytes as the one that it replaces."""
+    """Return the description of a tensor in shared memory; one of a packed type has the size of the tensor it replaces."""
     dtype = DTYPE_NAMES.get(place.dtype, place.dtype)
     shape = tuple(place.shape)
     known = base.tensors.get(place.name)

@@ -1,4 +1,4 @@
-"""The worker: one device, the models on it, their KV cache and the runner of steps.
+"""The worker: one device, its models, their KV cache and the step runner.
 
 Owns: the order of start-up (device, checkpoint, weights, cache) and the time of each phase.
 Never does: choose plugins (the configuration did), build a model (`instance.build` does) or schedule.
@@ -46,24 +46,24 @@ from core_runtime.specs.module_spec import ModelSpec
 logger = logging.getLogger(__name__)
 
 Stores = tuple[PartStore | None, PartStore | None]
-"""Of the parts of a model, and of its draft."""
+"""Stores of the parts of a model and of its draft."""
 
 
 class Worker:
-    """Everything that runs on one device.
+    """Everything that runs on one device. The executor owns it.
 
-    runtime, device: the opened device, and what is allocated on it.
-    instances: the models; the first one is asked for tokens.
-    kv_memory: the cache that they share; absent while it is given back.
+    runtime, device: the opened device, and its allocations.
+    instances: the models; the first is the target.
+    kv_memory: the cache that they share; absent while it is released.
     runner: runs the steps.
-    base_files: of the checkpoint.
-    kept_tensors: those of updates that nobody could read again.
-    spilled: the weights in use, as a sleep of level 1 writes them; None: this engine never sleeps.
-    grammars: the grammars of sequences, which another thread may have prepared.
-    processors: what changes logits of requests; None: nothing does.
-    phases: (name, seconds) of the start.
+    base_files: files of the checkpoint.
+    kept_tensors: tensors of updates that cannot be read again from elsewhere.
+    spilled: the current weights, as a sleep of level 1 writes them; None: this engine never sleeps.
+    grammars: grammars of sequences; another thread may prepare them.
+    processors: logits processors; None: there are none.
+    phases: (name, seconds) of the phases of start-up.
     state: weights and tables for the state canary; None without one.
-    ahead: the steps in flight of a device that computes in its own time; None: each step is waited for.
+    ahead: steps in flight of an asynchronous device; None: each step is waited for.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -91,6 +91,7 @@ class Worker:
             with self._phase("load weights"):
                 recorder = None if checkpoint.prepared is not None else self._recorder()
                 self.instances = self.build_models(checkpoint, recorder)
+                # So that `release_unused_memory` also frees what only the checkpoint refers to.
                 del checkpoint
                 weights = self.instances[0].model.weights
                 self.state = state_of({"weights": weights}) if config.state_canary else None
@@ -100,18 +101,19 @@ class Worker:
             self.grammars = self._grammars()
             self._use_steps(self._step_runner(self.instances))
             if self._kept is not None:
+                # Last, so that a failed start writes nothing.
                 self._kept.keep()
             undo.pop_all()  # nothing failed: the device stays open until `close`
 
     def open_loader(self) -> Loader:
-        """The loader of the checkpoint."""
+        """Make a new loader of the checkpoint."""
         loader: Loader = load_plugin(self.config, self.plugins, "loader", self.config.plugins.loader)
         return loader
 
     def open_checkpoint(self, state: WeightsState, loader: Loader | None = None) -> Checkpoint:
-        """The configured checkpoint with what was laid over it; no tensor is read. Raises CheckpointError.
+        """Open the configured checkpoint with its overlays; no tensor is read. Raises CheckpointError.
 
-        loader: in place of a new one.
+        loader: replaces a new loader.
         """
 
         def wrap(plain: Loader) -> Loader:
@@ -123,7 +125,7 @@ class Worker:
     def build_models(
         self, checkpoint: Checkpoint, recorder: Recorder | None, stores: Stores = (None, None)
     ) -> list[ModelInstance]:
-        """The models without a cache: the one that is asked for tokens, and its draft.
+        """Build the target and its draft, without a cache.
 
         recorder: see `Packing`. stores: see `build`; one for each of the two.
         """
@@ -136,18 +138,19 @@ class Worker:
         return [model, build_draft(config, draft, model, self.device, self.plugins, drafts)]
 
     def use_models(self, instances: list[ModelInstance]) -> None:
-        """Compute with other models of the same shapes from now on, on the cache that is there.
+        """Switch to other models of the same shapes, on the existing cache.
 
-        No sequence of an earlier plan is known afterwards. When this raises, nothing has changed.
+        All sequences of earlier plans are forgotten. When this raises, nothing has changed.
         """
         bind_cache(instances, self.kv_memory)
         steps = self._step_runner(instances)
+        # Only after the new runner exists, so that a failure leaves the old one in use.
         self._end_steps()
         self.instances = instances
         self._use_steps(steps)
 
     def drop_models(self) -> None:
-        """Give models, cache and device back; `open_device` and what follows it at the start bring them back."""
+        """Release models, cache and device; `open_device` and the following phases of start-up bring them back."""
         self._end_steps()
         self.runtime.close()  # first: it may still touch pages of the cache
         self.instances = []
@@ -159,7 +162,8 @@ class Worker:
         self.device = Device(self.runtime)
 
     def allocate_cache(self) -> None:
-        """The cache of the models, and what runs steps. When this raises, there is none of both."""
+        """Allocate the cache and make the step runner. When this raises, neither exists."""
+        # The old cache first: both may not fit.
         self._drop_cache()
         try:
             self.kv_memory = share_cache(self.instances, self.config.cache, self.device)
@@ -169,12 +173,12 @@ class Worker:
             raise
 
     def _drop_cache(self) -> None:
-        """Give the cache back; there is none while only the weights are awake."""
+        """Release the cache; does nothing while only the weights are awake."""
         if hasattr(self, "kv_memory"):
             del self.kv_memory
 
     def _step_runner(self, instances: Sequence[ModelInstance]) -> StepRunner:
-        """What runs the steps of models whose cache is bound."""
+        """Make the step runner of models with a bound cache."""
         return RunnerBuilder(
             self.config, self.plugins, self.device, instances, self.kv_memory, self.grammars, self.processors
         ).build()
@@ -185,7 +189,7 @@ class Worker:
         self.ahead = steps.ahead
 
     def _end_steps(self) -> None:
-        """Give back what runs steps; there is nothing where the cache is not there."""
+        """Release the step runner; does nothing without a cache."""
         if self._steps is None:
             return
         self._steps.close()
@@ -194,13 +198,13 @@ class Worker:
         del self.runner
 
     def _recorder(self) -> Recorder | None:
-        """Who wants to know of prepared kernels."""
+        """Return the receiver of prepared kernels: kept or spilled weights, or None."""
         if self._kept is not None:
             return self._kept.note
         return None if self.spilled is None else self.spilled.note
 
     def _logits_processors(self) -> LogitsProcessors | None:
-        """Those that are configured; None without any."""
+        """Load the configured logits processors; None if there are none."""
         if not self.config.plugins.logits_processors:
             return None
         return LogitsProcessors(load_processors(self.config, self.plugins), self.config.processor_timeout_s)
@@ -216,37 +220,37 @@ class Worker:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether the layers are those of transformers, which a checkpoint brings with it once."""
+        """Whether the layers are modules of transformers, which a checkpoint can be used for only once."""
         return self.config.model.implementation == "transformers"
 
     @property
     def spec(self) -> ModelSpec:
-        """The shape of the model that is asked for tokens."""
+        """Shape of the target model."""
         return self.instances[0].spec
 
     @property
     def groups(self) -> Sequence[KVGroup]:
-        """Layers that share a block table."""
+        """Groups of layers that share a block table."""
         return self.kv_memory.groups
 
     @property
     def num_blocks(self) -> int:
-        """KV blocks."""
+        """Number of KV blocks."""
         return self.kv_memory.num_blocks
 
     @property
     def weights_nbytes(self) -> int:
-        """Bytes of prepared weights."""
+        """Bytes of the prepared weights of all models."""
         return sum(instance.weights_nbytes for instance in self.instances)
 
     @property
     def kv_nbytes(self) -> int:
-        """Bytes of the cache."""
+        """Bytes of the KV cache."""
         return self.kv_memory.nbytes
 
     @property
     def numerics(self) -> str:
-        """Names what results depend on: kernels, attention, dtypes."""
+        """Names of everything that results depend on: kernels, attention, dtypes."""
         backends: set[str] = set()
         for instance in self.instances:
             backends |= instance.attention_numerics
@@ -255,7 +259,7 @@ class Worker:
         return f"{kernels}/{attention}/{self.config.model.dtype}/kv-{self.config.cache.dtype}"
 
     def execute(self, plan: StepPlan) -> StepResult:
-        """Make the plan's copies of KV blocks, then run the step. Raises PluginError when a plugin's code fails."""
+        """Run a plan's copies of KV blocks, then its step. Raises PluginError when a plugin's code fails."""
         if self.ahead is not None:
             return self.finish(self.begin(plan))
         try:
@@ -268,11 +272,11 @@ class Worker:
         return result
 
     def begin(self, plan: StepPlan) -> Begun:
-        """The same, as far as the device does it alone. Raises PluginError when a plugin's code fails."""
+        """Begin a step, as far as the device can run it alone. Raises PluginError when a plugin's code fails."""
         assert self.ahead is not None, "the device computes nothing alone"
         try:
             if plan.transfers is not None or plan.copies:
-                self.ahead.compute_held()  # the copies are of what the steps before have written
+                self.ahead.compute_held()  # the copies read what earlier steps write
             pages = self._copy(plan)
             begun = self.ahead.begin(plan)
         except Exception as error:
@@ -293,7 +297,7 @@ class Worker:
         return result
 
     def _copy(self, plan: StepPlan) -> list[Page] | None:
-        """The copies of KV blocks in front of a step; returns the pages that it saves."""
+        """Make the plan's copies of KV blocks; returns the saved pages."""
         pages: list[Page] | None = None
         if plan.transfers is not None:
             pages = self.kv_memory.transfer(plan.transfers)
@@ -302,13 +306,14 @@ class Worker:
         return pages
 
     def close(self) -> None:
-        """Give threads and memory back."""
+        """Stop all threads and release the device."""
         if self._kept is not None:
             self._kept.close()
         if self._steps is not None:
             self._steps.close()
         if self.processors is not None:
             self.processors.close()
+        # Without models the device is closed already; see `drop_models`.
         if self.instances:
             self.runtime.close()
 
@@ -320,7 +325,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _blaming(self) -> Iterator[None]:
-        """Raise PluginError in place of what a plugin's code raised."""
+        """Turn exceptions of a plugin's code into PluginError."""
         try:
             yield
         except Exception as error:

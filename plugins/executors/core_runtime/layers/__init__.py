@@ -1,1 +1,1 @@
-"""What models are made of: linear, norm and rotary layers over kernels with explicit outputs, and reference kernels."""
+"""Building blocks of models: linear, norm and rotary layers over kernels with explicit outputs, and reference kernels."""

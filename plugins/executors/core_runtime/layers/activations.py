@@ -1,9 +1,9 @@
-"""Activations between two products of an MLP, by name.
+"""Activation functions between the two products of an MLP, by name.
 
 Owns: the names and what they mean, in plain torch. Never does: compute in a narrower type than float32.
 Called by: the reference kernels, and providers of kernels (they read the numbers of a name).
 
-A name is a word, or a word and its numbers: `clamped_swiglu:1.702:7`.
+A name is a word, possibly followed by its parameters: `clamped_swiglu:1.702:7`.
 
 silu:           x * sigmoid(x).
 gelu_tanh:      the approximation of gelu by tanh.
@@ -12,7 +12,8 @@ relu:           max(x, 0).
 relu2:          relu(x)² (So et al. 2021, arXiv 2109.08668).
 quick_gelu:     x * sigmoid(1.702 * x).
 xielu:          with AP, AN, BETA and EPS (Huang and Schlag 2024, arXiv 2411.13010): AP * x² + BETA * x above zero, else
-                (expm1(min(x, EPS)) - x) * AN + BETA * x. AP and AN as they count, behind the softplus of the parameters.
+                                (expm1(min(x, EPS)) - x) * AN + BETA * x. AP and AN are values after the softplus of the
+                                parameters.
 clamped_swiglu: with ALPHA and LIMIT, of gate and up together (gpt-oss): g * sigmoid(ALPHA * g) * (u + 1), where g is
                 min(gate, LIMIT) and u is up within -LIMIT and LIMIT.
 """
@@ -38,19 +39,19 @@ NUMBERS = {
     "xielu": 4,
     "clamped_swiglu": 2,
 }
-"""How many numbers follow each word."""
+"""Number of parameters after each word."""
 PAIRED = frozenset({"clamped_swiglu"})
-"""Activations of a gate and what it opens, which `gated` alone can serve."""
+"""Activations that combine the gate with the value it opens; only `gated` can compute them."""
 BASIC = frozenset({"silu", "gelu_tanh"})
-"""What every provider of the operation `gated` serves, without saying so."""
+"""Activations that every provider of `gated` supports without declaring them."""
 QUICK_GELU = 1.702
 
 
 class NamedActivation(NamedTuple):
-    """What a name says.
+    """A parsed activation name.
 
-    kind: its word.
-    numbers: behind the word.
+    kind: the word.
+    numbers: parameters after the word.
     """
 
     kind: str
@@ -59,7 +60,7 @@ class NamedActivation(NamedTuple):
 
 @functools.cache
 def parse(name: str) -> NamedActivation:
-    """Read the name of an activation. Raises ValueError for an unknown one."""
+    """Parse the name of an activation. Raises ValueError for an unknown one."""
     kind, *texts = name.split(":")
     expected = NUMBERS.get(kind)
     if expected is None:
@@ -75,9 +76,9 @@ def parse(name: str) -> NamedActivation:
 
 
 def learned(kind: str, parameters: Sequence[float]) -> str:
-    """The name of an activation whose numbers come from parameters of the model.
+    """Return the name of an activation whose parameters come from the model's weights.
 
-    parameters: of `xielu` those of AP and AN in front of the softplus, BETA and EPS; AN is at least BETA.
+    parameters: for `xielu` AP and AN before the softplus, BETA and EPS; AN is at least BETA.
     """
     if kind != "xielu":
         raise ValueError(f"the numbers of activation '{kind}' do not come from parameters")
@@ -87,7 +88,7 @@ def learned(kind: str, parameters: Sequence[float]) -> str:
 
 
 def activate(x: Tensor, name: str) -> Tensor:
-    """act(x) in float32, the shape of x. Raises ValueError for an unknown name, or one that needs a gate."""
+    """Return act(x) in float32, in the shape of x. Raises ValueError for an unknown name, or one that needs a gate."""
     kind, numbers = parse(name)
     wide = x.float()
     match kind:
@@ -109,7 +110,7 @@ def activate(x: Tensor, name: str) -> Tensor:
 
 
 def gated(x: Tensor, name: str) -> Tensor:
-    """act(gate) * up, float32 [T, I], of x [T, 2 * I]: the gate and then up. Raises ValueError for an unknown name."""
+    """Return act(gate) * up, float32 [T, I], for x [T, 2 * I]: the gate, then up. Raises ValueError for an unknown name."""
     gate, up = x.float().chunk(2, dim=-1)
     kind, numbers = parse(name)
     if kind == "clamped_swiglu":
@@ -118,6 +119,7 @@ def gated(x: Tensor, name: str) -> Tensor:
 
 
 def _softplus(x: float) -> float:
+    # Written so that exp cannot overflow for a large x.
     return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 

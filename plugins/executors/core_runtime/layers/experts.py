@@ -1,7 +1,7 @@
-"""Mixture of experts: the router's choice and the layer of experts, in plain torch.
+"""Mixture of experts in plain torch: the router's choice and the layer of experts.
 
 Owns: the meaning of the operations `route` and `experts`; native kernels are tested against these. Never does: drop a token
-for capacity. Called by: `ReferenceKernels`, hence models where no provider's kernel supports them.
+for capacity. Called by: `ReferenceKernels`, and so by models where no provider's kernel supports these operations.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from core.api.specs import RoutingSpec
 from core_runtime.layers.linear import Linear
 
 COMBINE_RANGES = 8
-"""Ranges of experts with sums of their own, at most."""
+"""Maximum ranges of experts with partial sums of their own."""
 
 
 def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
     """Choose the experts of each token; see `RoutingSpec`. The lowest id wins a tie.
 
     logits: [T, E].
-    bias: float32 [E], counts in the choice alone, or None.
-    ids: int64 [T, k], written.
-    weights: float32 [T, k], written.
+    bias: float32 [E], added for the choice only, or None.
+    ids: int64 [T, k], output.
+    weights: float32 [T, k], output.
 
-    Without a bias and paired groups the choice compares logits, else scores (plus bias); a not-a-number is least of all.
+    Without a bias and paired groups the choice compares logits, otherwise scores (plus bias). NaN counts as the
+    smallest value.
     """
     problem = routing.problem(bias is not None)
     if problem is not None:
@@ -40,7 +41,7 @@ def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor
     elif routing.group_rank == "best_two":
         choice = scores
     else:
-        choice = wide  # scores rise with them, but rounding may make equal what was not
+        choice = wide  # same order as the scores, but rounding can make different scores equal
     least = torch.finfo(torch.float32).min
     choice = choice.nan_to_num(nan=least, neginf=least, posinf=-least)
     if routing.groups > 1:
@@ -56,7 +57,7 @@ def route(logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor
 
 
 def _mix_sparsely(logits: Tensor, routing: RoutingSpec, ids: Tensor, weights: Tensor) -> None:
-    """The scores `sparse_mixer`, float32 [T, E]; see `RoutingSpec`."""
+    """Choose experts by the scores `sparse_mixer`, float32 [T, E]; see `RoutingSpec`."""
     least = torch.finfo(torch.float32).min
     left = logits.nan_to_num(nan=least, neginf=least, posinf=-least)
     for column in range(routing.top_k):
@@ -73,7 +74,7 @@ def _mix_sparsely(logits: Tensor, routing: RoutingSpec, ids: Tensor, weights: Te
 
 
 def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
-    """Which experts belong to the best groups, bool [T, E]."""
+    """Return which experts belong to the best groups, bool [T, E]."""
     grouped = choice.unflatten(-1, (routing.groups, -1))
     size = grouped.shape[-1]
     counting = 2 if routing.group_rank == "best_two" else 1
@@ -86,16 +87,16 @@ def _kept_groups(choice: Tensor, routing: RoutingSpec) -> Tensor:
 
 
 def _falling(values: Tensor) -> Tensor:
-    """The places of the values of each row, the largest first and the lower place first on ties: int64 [T, n]."""
+    """Return the places of each row's values, the largest first, the lower place first on ties: int64 [T, n]."""
     return torch.sort(values, dim=-1, descending=True, stable=True).indices
 
 
 def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Tensor:
-    """float32 [T, H]: the weighted sum of each token's experts, parts float32 [T, k, H].
+    """Return the weighted sum of each token's experts, float32 [T, H], for parts float32 [T, k, H].
 
-    A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a sum of its own, and
-    these are added as a binary tree. A rank with half of the experts thus has a whole subtree, and the sum of two halves
-    has the bits of the whole.
+    A token's experts are added in order of their ids: each of up to eight equal ranges of ids has a partial sum, and
+    these are added as a binary tree. So a rank with half of the experts computes a whole subtree, and the sum of two
+    halves has the same bits as the whole.
     """
     ranges = 1
     while 2 * ranges <= COMBINE_RANGES and num_experts % (2 * ranges) == 0:
@@ -117,14 +118,14 @@ def combine(parts: Tensor, ids: Tensor, weights: Tensor, num_experts: int) -> Te
 
 
 class ReferenceExperts:
-    """The experts of one layer.
+    """The experts of one layer, run one after the other.
 
-    gate_up: gate_up[e] maps H to 2 * I, or to I where the experts have no gate.
+    gate_up: gate_up[e] maps H to 2 * I, or to I for experts without a gate.
     down: down[e] maps I to H.
-    activation: of the gate, or of the first product.
-    between: the operation between the two: `Kernels.gated`, or `activate` where the experts have no gate.
-    weight_inputs: a choice's weight multiplies what its expert takes, not what it gives.
-    nbytes: of all their weights.
+    activation: activation of the gate, or of the first product.
+    between: operation between the two products: `Kernels.gated`, or `activate` for experts without a gate.
+    weight_inputs: whether a choice's weight multiplies the expert's input instead of its output.
+    nbytes: bytes of all weights.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class ReferenceExperts:
             out.copy_(total)
 
     def _expert(self, expert: int, x: Tensor) -> Tensor:
-        """What one expert makes of x [n, H]: [n, H]."""
+        """Compute one expert for x [n, H]. Returns [n, H]."""
         rows = x.shape[0]
         gate_up = self.gate_up[expert]
         down = self.down[expert]

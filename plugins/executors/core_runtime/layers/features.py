@@ -1,4 +1,4 @@
-"""What single calls of operations need beyond what every provider's operations do.
+"""Features: needs of single calls that go beyond the operations of every provider.
 
 Owns: the features that a call needs, and the choice of a provider by them. Never does: compute.
 Called by: `KernelSet`, for operations whose best provider lacks a feature.
@@ -17,20 +17,20 @@ from core_runtime.layers import activations
 
 
 def features_of(provider: Any) -> Collection[str]:
-    """What a provider (or a kernel of one) declares, and the activations that every one serves."""
+    """Return the features that a provider or a kernel declares, plus the activations that every one supports."""
     declared = provider.features if isinstance(provider, HasFeatures) else ()
     return {*activations.BASIC, *declared}
 
 
 def routing_feature(routing: RoutingSpec) -> str | None:
-    """What the choice of experts needs."""
+    """Return the feature that a choice of experts needs, or None."""
     if routing.scores == "sparse_mixer":
         return "sparse_mixer"
     return "routing_epsilon" if routing.epsilon else None
 
 
 class ByFeature:
-    """An operation of several providers: each call goes to the first that has the feature which it needs."""
+    """An operation of several providers: each call goes to the first provider with the feature that it needs."""
 
     def __init__(self, op: str, providers: Sequence[Kernels]) -> None:
         able = [provider for provider in providers if hasattr(provider, op)]
@@ -38,7 +38,7 @@ class ByFeature:
         self._providers = [(getattr(provider, op), features_of(provider)) for provider in able]
 
     def __call__(self, *args: Any) -> None:
-        """See the operation's contract."""
+        """Call the operation; see its contract."""
         feature = self._feature(*args)
         for operation, features in self._providers:
             if feature is None or feature in features:
@@ -71,4 +71,4 @@ FEATURE_OF: dict[str, Callable[..., str | None]] = {
     "activate": _activation_feature,
     "route": _routing_feature,
 }
-"""What a call of each operation needs, or None."""
+"""Function from the arguments of each operation to the feature that the call needs, or None."""

@@ -1,6 +1,6 @@
-"""One matrix for each attention head.
+"""Attention matrices with one matrix per head.
 
-Owns: the two ways to run them: a linear kernel a head, or one batched product. Never does: choose between them
+Owns: two implementations: one linear kernel per head, or one batched product. Never does: choose between them
 (`KernelSet.heads` does). Called by: latent attention, on both sides of its backend.
 """
 
@@ -23,7 +23,7 @@ class LinearHeads:
         self.capturable = all(is_recordable(kernel) for kernel in kernels)
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """One head after the other."""
+        """Compute one head after the other."""
         inputs = x.unbind(1)
         outputs = out.unbind(1)
         for kernel, rows, into in zip(self.kernels, inputs, outputs, strict=True):
@@ -31,10 +31,10 @@ class LinearHeads:
 
 
 class BatchedHeads:
-    """The same in one product of torch.
+    """All heads in one batched product of torch.
 
     weight: [H, N, K].
-    rounded: inputs are rounded to bfloat16 first.
+    rounded: whether inputs are rounded to bfloat16 first.
     """
 
     def __init__(self, weight: Tensor, rounded: bool) -> None:
@@ -43,7 +43,7 @@ class BatchedHeads:
         self.nbytes = weight.nbytes
 
     def __call__(self, x: Tensor, out: Tensor) -> None:
-        """All heads at once, in the wider of both types unless inputs are rounded."""
+        """Compute all heads at once, in the wider of both types unless inputs are rounded."""
         if self.rounded:
             x = x.bfloat16()
         by_head = x.transpose(0, 1)

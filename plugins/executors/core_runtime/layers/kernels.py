@@ -1,4 +1,4 @@
-"""The kernels of one device: for each operation the best provider that supports it.
+"""The kernels of one device: for each operation, the best provider that supports it.
 
 Owns: the choice among providers, once, when a device is opened. Never does: compute.
 Called by: platforms (they build one for their runtime), models and layers (they call its operations).
@@ -57,30 +57,30 @@ from core_runtime.layers.rows import RowKernels
 from core_runtime.weights.formats import CanonicalWeight, Dense, HasGroups, IntGroups, SuperGroups
 
 OPERATIONS = ("rms_norm", "rms_norm_heads", "rotary", "gated", "add", "scale", "soft_cap", "take_rows")
-"""The operations that the blocks and the head of every model call besides their matrices."""
+"""Operations that the blocks and the head of every model use in addition to matrices."""
 
 SPECIAL_OPERATIONS = ("layer_norm", "layer_norm_heads", "activate", "open_gate", "route")
-"""The operations that some models call."""
+"""Operations that only some models use."""
 
 Room = Callable[[int], Tensor]
-"""Gives uint8 memory of so many bytes."""
+"""Function from a number of bytes to uint8 memory of that size."""
 
 
 class KernelSet:
-    """Providers in order of preference, the reference kernels last (or those by rows).
+    """All operations of a device. Providers are in order of preference; the reference kernels (or those by rows) come last.
 
     Operations are bound once and cost no extra call.
 
-    numerics: names everything that results depend on here.
-    native: whether torch's own threads are of no use.
+    numerics: names of everything that results of these operations depend on.
+    native: whether there is a native provider, so that torch's own threads are not needed.
     race: the sampling kernel of the best provider that has one, or None.
-    masked_race: the same for rows with token masks.
-    logprobs: the kernel for log-probabilities of the best provider that has one, or None.
+    masked_race: sampling kernel that takes token masks, of the best provider that has one, or None.
+    logprobs: logprobs kernel of the best provider that has one, or None.
     route: the choice of experts.
-    add_rms_norm: norm, addition and norm in one call, where the provider of both operations has that; else None.
-    step_hooks: called in front of each step.
-    capturable: whether every operation that each model calls can be recorded by the runtime's `capture`.
-    recorded: the operations, and the features of operations, that can be recorded; `capturable` leaves open what only
+    add_rms_norm: norm, addition and norm in one call, if one provider serves both operations and has it; else None.
+    step_hooks: functions to call before each step.
+    capturable: whether every operation that all models call can be recorded by the runtime's `capture`.
+    recorded: operations and features that can be recorded; `capturable` does not cover operations that only
         some models call (`layer_norm`, `layer_norm_heads`, `activate`, `route` and all features).
     """
 
@@ -121,7 +121,7 @@ class KernelSet:
         self._saving = [provider for provider in self.providers if isinstance(provider, SavesKernels)]
 
     def _bind_operations(self) -> None:
-        """Take each operation of a forward pass from the best provider that serves it."""
+        """Bind each operation of a forward pass to the best provider that serves it."""
         norm = next(self._serving("rms_norm"))
         heads_norm = next(self._serving("rms_norm_heads"))
         rotary = next(self._serving("rotary"))
@@ -147,6 +147,7 @@ class KernelSet:
         opening = next(p for p in self._serving("open_gate") if isinstance(p, HasOpenGate))
         self.open_gate = opening.open_gate
         self._ranks = {"gated": self.providers.index(gate), "activate": self.providers.index(active)}
+        # Joined only if one provider serves both operations: otherwise the joined call could have other bits.
         joining = next((p for p in self._serving("add_rms_norm") if isinstance(p, HasAddNorm)), None)
         self.add_rms_norm = None
         if joining is norm and joining is add and isinstance(joining, HasAddNorm):
@@ -155,7 +156,7 @@ class KernelSet:
         self.capturable = all(is_recordable(provider) for provider in chosen)
 
     def _with_features(self, op: str, best: Callable[..., None]) -> Callable[..., None]:
-        """The operation of the best provider, or of the first that can do what a call needs, if that one cannot."""
+        """Return the best provider's operation, or a dispatcher by feature if that provider lacks some features."""
         serving = list(self._serving(op))
         if FEATURES.issubset(features_of(serving[0])):
             return best
@@ -163,7 +164,7 @@ class KernelSet:
 
     @property
     def recorded(self) -> frozenset[str]:
-        """See the class."""
+        """Operations and features that can be recorded; see the class."""
         found = set()
         for op in (*OPERATIONS, *SPECIAL_OPERATIONS):
             first = next(p for p in self._serving(op) if hasattr(p, op))
@@ -176,7 +177,7 @@ class KernelSet:
         return frozenset(found)
 
     def supports(self, query: KernelQuery) -> list[Reason]:
-        """The reference supports everything."""
+        """Return no reasons: the reference supports everything."""
         return []
 
     def linear(
@@ -190,8 +191,8 @@ class KernelSet:
     ) -> LinearKernel:
         """Prepare a weight with the best provider for its format, shape and activation.
 
-        room: gives memory for so many bytes to providers that can prepare into it; None: all allocate for themselves.
-        segments: of K that have sums of their own, where the provider can do that (see `SumsInSegments`).
+        room: allocates memory for providers that can prepare into it; None: all allocate for themselves.
+        segments: number of segments of K with partial sums, if the provider supports them (see `SumsInSegments`).
         """
         attributes: dict[str, int] = {}
         if isinstance(weight, HasGroups):
@@ -216,7 +217,7 @@ class KernelSet:
         bias: Tensor | None,
         segments: int,
     ) -> tuple[str, SavedKernel] | None:
-        """The layout and the saved form of a kernel that `linear` has just made of these; None where nobody can save it."""
+        """Return layout and saved form of a kernel that `linear` has just made of these; None if no provider can save it."""
         for provider in self._saving:
             saved = provider.save(kernel, weight, activation=activation, bias=bias, segments=segments)
             if saved is not None:
@@ -224,7 +225,9 @@ class KernelSet:
         return None
 
     def restore(self, layout: str, saved: SavedKernel) -> LinearKernel:
-        """A saved kernel, by the provider of its layout. Raises ValueError when there is none, or for wrong facts."""
+        """Restore a saved kernel with the provider of its layout. Raises ValueError without such a provider, or for
+        wrong facts.
+        """
         for provider in self._saving:
             if provider.layout == layout:
                 return provider.restore(saved)
@@ -232,9 +235,9 @@ class KernelSet:
         raise ValueError(f"no kernels here have the layout '{layout}'; there is {known or 'none'}")
 
     def gate_within(self, linear: Linear, activation: str) -> ActivatedLinear | None:
-        """A layer's product with the gated activation behind it, where its kernel has that.
+        """Return a layer's product fused with its gated activation, if its kernel has that.
 
-        None, too, where `gated` comes from a provider that was preferred to the kernel's own: that one's gate is meant.
+        Also None if `gated` comes from a provider that is preferred to the kernel's own, whose gate must then be used.
         """
         kernel = linear.single
         if not isinstance(kernel, HasGated) or not self._goes_with(kernel, "gated", activation):
@@ -242,22 +245,22 @@ class KernelSet:
         return kernel.gated
 
     def activate_within(self, linear: Linear, activation: str) -> ActivatedLinear | None:
-        """The same for an activation without a gate."""
+        """Return a layer's product fused with an activation without a gate, if its kernel has that; see `gate_within`."""
         kernel = linear.single
         if not isinstance(kernel, HasActivated) or not self._goes_with(kernel, "activate", activation):
             return None
         return kernel.activated
 
     def _goes_with(self, kernel: LinearKernel, operation: str, activation: str) -> bool:
-        """Whether a kernel's own form of an operation is the one that is meant, and knows the activation."""
+        """Whether a kernel's own form of an operation may be used, and supports the activation."""
         return (type(kernel), operation) not in self._apart and parse(activation).kind in features_of(kernel)
 
     def experts(
         self, gate_up: Sequence[Linear], down: Sequence[Linear], activation: str, *, weight_inputs: bool = False
     ) -> ExpertsKernel:
-        """The experts of a layer, from two linear layers each; run together where their provider can.
+        """Make the experts of a layer from two linear layers each; run together if their provider can.
 
-        Their sizes tell whether there is a gate: the first layer has as many outputs as the second has inputs, or twice as
+        Their sizes show whether there is a gate: the first layer has as many outputs as the second has inputs, or twice as
         many. weight_inputs: see `ReferenceExperts`.
         """
         plain = all(up.out_features == back.in_features for up, back in zip(gate_up, down, strict=False))
@@ -279,13 +282,13 @@ class KernelSet:
         return ReferenceExperts(gate_up, down, activation, between, weight_inputs=weight_inputs)
 
     def experts_query(self, form: str, activation: Activation, shape: tuple[int, int, int]) -> KernelQuery:
-        """What providers are asked about the experts of a layer as one weight of `shape` (E, N, K)."""
+        """Return the query for the experts of a layer as one weight of `shape` (E, N, K)."""
         return KernelQuery("grouped_experts", self.device, form, activation, shape)
 
     def grouping(self, sides: Sequence[KernelQuery]) -> HasGroupedExperts | None:
-        """The provider that takes both sides of a layer of experts whole, or None.
+        """Return the provider that takes both sides of a layer of experts as a whole, or None.
 
-        It is the one that would be the best for each expert alone.
+        It must be the best provider for each expert alone.
         """
         best: list[Kernels] = []
         for side in sides:
@@ -294,12 +297,12 @@ class KernelSet:
         provider = best[0]
         if any(other is not provider for other in best) or not isinstance(provider, HasGroupedExperts):
             return None
-        if any(provider.supports(query) for query in sides):  # reasons against it
+        if any(provider.supports(query) for query in sides):  # there are reasons against it
             return None
         return provider
 
     def heads(self, weight: Tensor, *, activation: Activation, room: Room | None = None) -> HeadsKernel:
-        """A dense weight [H, N, K], a matrix for each head: run together where the provider of its linear kernels can.
+        """Prepare a dense weight [H, N, K], one matrix per head: run together if the provider of its linear kernels can.
 
         room: see `linear`.
         """
@@ -332,32 +335,32 @@ class KernelSet:
         return provider.linear(weight, activation=activation, bias=bias, **options)
 
     def provider_of(self, op: str) -> str:
-        """The name of the provider that serves an operation."""
+        """Return the name of the provider that serves an operation."""
         return next(self._serving(op)).name
 
     def _serving(self, op: str) -> Iterator[Kernels]:
-        """The providers without a reason against the operation `op` here, best first."""
+        """Yield the providers without a reason against the operation `op` on this device, best first."""
         query = KernelQuery(op, self.device)
         return (provider for provider in self.providers if not provider.supports(query))
 
     def _best_linear(self, query: KernelQuery, needed: frozenset[str] = frozenset()) -> Kernels:
-        """The first provider that supports it and knows all that is needed beyond the weight's format."""
+        """Return the first provider that supports the query and has all features that the weight needs."""
         able = (provider for provider in self.providers if needed.issubset(features_of(provider)))
         return next(provider for provider in able if not provider.supports(query))
 
 
 def _prepares_into(provider: Kernels) -> TypeGuard[PreparesInto]:
-    """Whether it has both `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
+    """Whether a provider has `prepared_nbytes` and a `linear` with `into`: a subclass may have replaced the latter."""
     return isinstance(provider, PreparesInto) and "into" in inspect.signature(provider.linear).parameters
 
 
 def _weighs_inputs(provider: HasExperts) -> bool:
-    """Whether its `experts` is of the contract that knows weighted inputs, and experts without a gate."""
+    """Whether a provider's `experts` follows the contract with weighted inputs and experts without a gate."""
     return "weight_inputs" in inspect.signature(provider.experts).parameters
 
 
 def weight_format(weight: CanonicalWeight) -> str:
-    """The format name that kernels are asked about: `float32`, `bfloat16`, `int4_groups`, ..."""
+    """Return the format name for kernel queries: `float32`, `bfloat16`, `int4_groups`, ..."""
     if isinstance(weight, Dense):
         return str(weight.weight.dtype).removeprefix("torch.")
     return weight.name

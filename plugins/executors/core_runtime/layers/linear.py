@@ -1,6 +1,6 @@
 """One linear layer of a model, possibly made of several parts that share their input.
 
-Owns: how fused and unfused parts become one output. Never does: quantize or repack (kernels do).
+Owns: how fused and separate parts become one output. Never does: quantize or repack (kernels do).
 Called by: the decoder.
 """
 
@@ -14,7 +14,7 @@ from core_runtime.contracts import LinearKernel
 
 
 class Linear:
-    """Kernels side by side along N: one when all parts could be fused, more when their formats differ."""
+    """Kernels side by side along N: one if all parts could be fused, more if their formats differ."""
 
     def __init__(self, kernels: Sequence[LinearKernel]) -> None:
         self.kernels = tuple(kernels)
@@ -24,7 +24,7 @@ class Linear:
         self.single = kernels[0] if len(kernels) == 1 else None
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
         if self.single is not None:
             self.single(x, out, accumulate=accumulate)
             return

@@ -24,19 +24,20 @@ from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 ROWS_AT_ONCE = 1024
 FEATURES = frozenset({*activations.NUMBERS, "partial_rotary", "norms_by_head", "sparse_mixer", "routing_epsilon"})
-"""All that operations can do beyond what every provider's do; see `HasFeatures`."""
+"""All features beyond the operations of every provider; see `HasFeatures`."""
 
 
 def quantized_activations(x: Tensor, group_size: int) -> Tensor:
-    """x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again.
+    """Return x [T, K] rounded to signed 8-bit integers per row and group (scale amax / 127), as float32 again.
 
-    group_size: of the inputs; the last group of a row may be smaller.
+    group_size: inputs per group; the last group of a row may be smaller.
     """
     num_rows, num_inputs = x.shape
     missing = -num_inputs % group_size
     padded = F.pad(x.float(), (0, missing))
     groups = padded.view(num_rows, -1, group_size)
     scale = groups.abs().amax(-1, keepdim=True) / 127.0
+    # A group of zeros has scale 0; its inverse must not be infinite.
     inverse = torch.where(scale > 0, 1.0 / scale, torch.zeros_like(scale))
     steps = torch.round(groups * inverse).clamp(-127, 127)
     rounded = (steps * scale).view(num_rows, -1)
@@ -44,9 +45,9 @@ def quantized_activations(x: Tensor, group_size: int) -> Tensor:
 
 
 def activations_by_group(x: Tensor, group_size: int) -> Tensor:
-    """The same in groups of INPUT_GROUP, or of `group_size` where that is smaller.
+    """Return x with activations quantized in groups of INPUT_GROUP, or of `group_size` if that is smaller.
 
-    group_size: inputs that share a scale of the weight. Where it is larger, each of its groups is cut from its start.
+    group_size: inputs that share a scale of the weight. A larger one is divided into groups from its start.
     """
     if group_size <= INPUT_GROUP:
         return quantized_activations(x, group_size)
@@ -55,7 +56,7 @@ def activations_by_group(x: Tensor, group_size: int) -> Tensor:
 
 
 def inputs_by_group(x: Tensor, weight: CanonicalWeight) -> Tensor:
-    """x [T, K] as activation `int8` rounds it for a weight: in the groups, and in the order, in which that is stored."""
+    """Return x [T, K] as activation `int8` rounds it for a weight: in the weight's groups and its stored order."""
     group_size = weight.group_size if isinstance(weight, HasGroups) else weight.shape[1]
     if not isinstance(weight, IntGroups | SuperGroups) or weight.order is None:
         return activations_by_group(x, group_size)
@@ -64,7 +65,7 @@ def inputs_by_group(x: Tensor, weight: CanonicalWeight) -> Tensor:
 
 
 class ReferenceLinear:
-    """A weight kept in its canonical form."""
+    """A linear kernel on a weight in its canonical form."""
 
     def __init__(self, weight: CanonicalWeight, activation: Activation, bias: Tensor | None) -> None:
         self.weight = weight
@@ -74,7 +75,7 @@ class ReferenceLinear:
         self.nbytes = weight.nbytes
 
     def __call__(self, x: Tensor, out: Tensor, *, accumulate: bool = False) -> None:
-        """out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
+        """Compute out[T, N] = x[T, K] @ W.T (+ bias), or += with `accumulate`."""
         x = self._rounded(x)
         for start in range(0, self.shape[0], ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, self.shape[0])
@@ -88,7 +89,7 @@ class ReferenceLinear:
                 out[:, start:stop] = product
 
     def _rounded(self, x: Tensor) -> Tensor:
-        """x [T, K] in the precision of the activations."""
+        """Return x [T, K] in the precision of the activations."""
         if self.activation == "bf16":
             return x.bfloat16()
         if self.activation == "int8_row":
@@ -98,11 +99,11 @@ class ReferenceLinear:
         return x
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
-        """[T, n] of x [T, K] and some rows of the weight [n, K]."""
+        """Return [T, n], the product of x [T, K] and some rows of the weight [n, K]."""
         return F.linear(x, part)
 
     def rows(self, ids: Tensor, out: Tensor) -> None:
-        """out[T, K] = W[ids]."""
+        """Compute out[T, K] = W[ids]."""
         out.copy_(self.weight.rows(ids).dequantize())
 
     def _rows(self, start: int, stop: int, dtype: torch.dtype) -> Tensor:
@@ -112,42 +113,42 @@ class ReferenceLinear:
 
 
 class ReferenceKernels:
-    """Every operation in torch, in float32 unless the tensors are narrower."""
+    """All operations in torch, in float32 unless the tensors are narrower."""
 
     name = "reference"
     numerics = f"torch-{torch.__version__.split('+')[0]}"
     features = FEATURES | WEIGHT_FEATURES
 
     def __init_subclass__(cls) -> None:
-        """A provider that inherits from this one says itself what its own operations can do."""
+        """Reset `features` for a subclass: it must declare what its own operations can do."""
         if "features" not in cls.__dict__:
             cls.features = frozenset()
 
     def supports(self, query: KernelQuery) -> list[Reason]:
-        """Everything is supported."""
+        """Return no reasons: everything is supported."""
         return []
 
     def linear(
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> ReferenceLinear:
-        """Keep the weight as it is; into: a copy of it there."""
+        """Keep the weight as it is. into: memory for a copy of it."""
         held = weight if into is None else moved_into(weight, into)
         return ReferenceLinear(held, activation, bias)
 
     def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
-        """Bytes of the weight's tensors."""
+        """Return the bytes of the weight's tensors."""
         return memory_of(weight)
 
     def grouped_experts(
         self, gate_up: Experts, down: Experts, activation: str, *, precision: Activation, gated: GatedOperation
     ) -> ReferenceExperts:
-        """The experts of a layer, each a view of the whole weight."""
+        """Make the experts of a layer, each a view of the whole weight."""
         first = self._each(gate_up, precision)
         second = self._each(down, precision)
         return ReferenceExperts(first, second, activation, gated)
 
     def _each(self, experts: Experts, precision: Activation) -> list[Linear]:
-        """A layer of its own for each expert."""
+        """Make a linear layer for each expert."""
         layers = []
         for index in range(experts.count):
             kernel = self.linear(experts.expert(index), activation=precision)
@@ -155,22 +156,22 @@ class ReferenceKernels:
         return layers
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
-        """A matrix for each head, [H, N, K]."""
+        """Make a kernel with one matrix per head, [H, N, K]."""
         return BatchedHeads(weight, activation == "bf16")
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
+        """Compute out[T, H] = x / sqrt(mean(x²) + eps) * weight (Zhang and Sennrich 2019, arXiv 1910.07467)."""
         wide = x.float()
         mean_square = wide.square().mean(-1, keepdim=True)
         normed = wide * torch.rsqrt(mean_square + eps)
         out.copy_(normed * weight)
 
     def rms_norm_heads(self, x: Tensor, weight: Tensor, eps: float) -> None:
-        """The same in place over the last axis of x [T, H, D], weight [D] or [H, D]."""
+        """Normalize in place over the last axis of x [T, H, D], weight [D] or [H, D]."""
         self.rms_norm(x, weight, eps, x)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
-        """out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias) (Ba et al. 2016, arXiv 1607.06450)."""
+        """Compute out[T, H] = (x - mean) / sqrt(variance + eps) * weight (+ bias) (Ba et al. 2016, arXiv 1607.06450)."""
         wide = x.float()
         centred = wide - wide.mean(-1, keepdim=True)
         variance = centred.square().mean(-1, keepdim=True)
@@ -178,7 +179,7 @@ class ReferenceKernels:
         out.copy_(normed if bias is None else normed + bias)
 
     def layer_norm_heads(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> None:
-        """The same in place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
+        """Normalize in place over the last axis of x [T, H, D], weight and bias [D] or [H, D]."""
         self.layer_norm(x, weight, bias, eps, x)
 
     def rotary(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
@@ -196,46 +197,46 @@ class ReferenceKernels:
             x[..., half : 2 * half] = turned_second
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x[:, :I]) * x[:, I:]."""
+        """Compute out[T, I] = act(x[:, :I]) * x[:, I:]."""
         opened = activations.gated(x, activation)
         out.copy_(opened)
 
     def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """out[T, I] = act(x)."""
+        """Compute out[T, I] = act(x)."""
         active = activations.activate(x, activation)
         out.copy_(active)
 
     def add(self, x: Tensor, residual: Tensor) -> None:
-        """residual += x."""
+        """Add x to the residual, in place."""
         residual += x
 
     def add_rms_norm(
         self, x: Tensor, before: Tensor | None, residual: Tensor, behind: Tensor, eps: float, out: Tensor
     ) -> None:
-        """residual += x, normed with `before` unless that is None; out = the norm of residual with `behind`."""
+        """Add x to the residual, normed with `before` unless that is None; out = the norm of the residual with `behind`."""
         if before is not None:
             self.rms_norm(x, before, eps, x)
         self.add(x, residual)
         self.rms_norm(residual, behind, eps, out)
 
     def open_gate(self, gate: Tensor, x: Tensor) -> None:
-        """x[T, W] *= sigmoid(gate[T, G]): each number of the gate opens W / G neighbours of x."""
+        """Multiply x[T, W] by sigmoid(gate[T, G]) in place: each number of the gate applies to W / G neighbours of x."""
         opened = gate.float().sigmoid().to(x.dtype)
         neighbours = x.unflatten(1, (gate.shape[1], -1))
         neighbours *= opened.unsqueeze(2)
 
     def scale(self, x: Tensor, factor: float) -> None:
-        """x *= factor."""
+        """Multiply x by factor, in place."""
         x *= factor
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
-        """x = cap * tanh(x / cap) (Gemma 2)."""
+        """Compute x = cap * tanh(x / cap) in place (Gemma 2)."""
         x.div_(cap).tanh_().mul_(cap)
 
     def take_rows(self, x: Tensor, rows: Tensor, out: Tensor) -> None:
-        """out[R, H] = x[rows]."""
+        """Copy rows: out[R, H] = x[rows]."""
         torch.index_select(x, 0, rows, out=out)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-        """The experts of each token, see `core_runtime.layers.experts.route`."""
+        """Choose the experts of each token; see `core_runtime.layers.experts.route`."""
         route(logits, routing, bias, ids, weights)

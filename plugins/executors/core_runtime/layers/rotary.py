@@ -1,7 +1,7 @@
 """Rotary position embedding tables.
 
 Owns: the angles of each rope type, as cos and sin tables. Never does: apply them (a kernel does).
-Called by: the decoder, once when it is built; tables are shared by layers with equal `RopeSpec`.
+Called by: the decoder, once when it is built; layers with equal `RopeSpec` share tables.
 Source: Su et al. 2021, arXiv 2104.09864; the llama3 scaling as in the Llama 3.1 model card's reference description;
 yarn: Peng et al. 2023, arXiv 2309.00071; longrope: Ding et al. 2024, arXiv 2402.13753.
 """
@@ -17,7 +17,7 @@ from core.api.specs import RopeSpec
 
 
 def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Tensor:
-    """Angle per position for each of the head_size / 2 pairs, float64. longest: tokens of the longest sequence."""
+    """Return the angle per position for each of the head_size / 2 pairs, float64. longest: length of the longest sequence."""
     exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
     frequencies = 1.0 / rope.theta**exponents
     if rope.rope_type == "linear":
@@ -33,7 +33,9 @@ def inverse_frequencies(rope: RopeSpec, head_size: int, longest: int = 0) -> Ten
 
 
 def _llama3(rope: RopeSpec, frequencies: Tensor) -> Tensor:
-    """Short waves keep their frequency, long ones are divided by the factor, and the ones between are blended."""
+    """Scale frequencies as llama3: short waves keep theirs, long ones are divided by the factor, those between are
+    blended.
+    """
     wavelengths = 2 * math.pi / frequencies
     longest_blended = rope.original_max_position / rope.low_freq_factor
     shortest_blended = rope.original_max_position / rope.high_freq_factor
@@ -46,11 +48,11 @@ def _llama3(rope: RopeSpec, frequencies: Tensor) -> Tensor:
 
 
 def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
-    """Pairs that turn often within the original length keep their frequency, slow ones are divided by the factor."""
+    """Scale frequencies as yarn: pairs that turn often within the original length keep theirs, slow ones are divided."""
     pairs = len(frequencies)
 
     def pair_of(turns: float) -> float:
-        """The pair, as a real number, that makes `turns` turns within the original length."""
+        """Return the pair, as a real number, that makes `turns` turns within the original length."""
         wavelength = rope.original_max_position / (turns * 2 * math.pi)
         return pairs * math.log(wavelength) / math.log(rope.theta)
 
@@ -70,9 +72,9 @@ def _yarn(rope: RopeSpec, frequencies: Tensor) -> Tensor:
 def tables(
     rope: RopeSpec, head_size: int, length: int, device: torch.device, longest: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """cos and sin times the attention factor, float32 [length, head_size / 2], rounded once from float64.
+    """Return cos and sin times the attention factor, float32 [length, head_size / 2], rounded once from float64.
 
-    longest: tokens of the longest sequence, which decides on the factors of longrope.
+    longest: length of the longest sequence, which decides on the factors of longrope.
     """
     positions = torch.arange(length, dtype=torch.float64)
     angles = torch.outer(positions, inverse_frequencies(rope, head_size, longest))

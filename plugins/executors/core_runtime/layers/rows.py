@@ -1,7 +1,7 @@
-"""The reference kernels, one row at a time: bits of a row that depend on nothing but the row.
+"""Reference kernels that compute one row at a time, so that the bits of a row depend on nothing but the row.
 
-Owns: the meaning of `--numerics reference` for operations in plain torch. Never does: be quick.
-Called by: the worker, which puts them behind all other providers.
+Owns: the meaning of `--numerics reference` for operations in plain torch. Never does: be fast.
+Called by: the worker, which puts them after all other providers.
 
 A library may sum in another order, or take another path at a vector's tail, when a matrix has more rows or begins at
 another address. Here each product and each function sees one row of the same shape, at an aligned address.
@@ -23,7 +23,7 @@ from core_runtime.weights.int_groups import FEATURES as WEIGHT_FEATURES
 
 
 class RowLinear(ReferenceLinear):
-    """Products in float32, of one row each; inputs are rounded as the reference does."""
+    """A linear kernel that multiplies one row at a time, in float32; inputs are rounded as in the reference."""
 
     def _product(self, x: Tensor, part: Tensor) -> Tensor:
         wide = part.float()
@@ -35,7 +35,7 @@ class RowLinear(ReferenceLinear):
 
 
 class RowKernels(ReferenceKernels):
-    """Every operation whose bits could depend on neighbours, by rows; the others are exact as they are."""
+    """Reference kernels that run row by row wherever bits could depend on other rows; the others are exact anyway."""
 
     name = "reference_rows"
     features = FEATURES | WEIGHT_FEATURES
@@ -44,50 +44,50 @@ class RowKernels(ReferenceKernels):
     def linear(
         self, weight: CanonicalWeight, *, activation: Activation, bias: Tensor | None = None, into: Tensor | None = None
     ) -> RowLinear:
-        """Keep the weight as it is; into: a copy of it there."""
+        """Keep the weight as it is. into: memory for a copy of it."""
         held = weight if into is None else moved_into(weight, into)
         return RowLinear(held, activation, bias)
 
     def heads(self, weight: Tensor, activation: Activation) -> HeadsKernel:
-        """One head after the other, by rows."""
+        """Make a linear kernel per head, which multiplies row by row."""
         kernels = [self.linear(Dense(one), activation=activation) for one in weight]
         return LinearHeads(kernels)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, out: Tensor) -> None:
-        """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
+        """Normalize row by row; x and out [T, H] or [T, heads, D]."""
         inputs = x.split(1)
         outputs = out.split(1)
         for row, into in zip(inputs, outputs, strict=True):
             super().rms_norm(_aligned(row), weight, eps, into)
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float, out: Tensor) -> None:
-        """See `ReferenceKernels`; x and out [T, H] or [T, heads, D]."""
+        """Normalize row by row; x and out [T, H] or [T, heads, D]."""
         inputs = x.split(1)
         outputs = out.split(1)
         for row, into in zip(inputs, outputs, strict=True):
             super().layer_norm(_aligned(row), weight, bias, eps, into)
 
     def activate(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """See `ReferenceKernels`."""
+        """Apply the activation row by row."""
         inputs = x.split(1)
         outputs = out.split(1)
         for row, into in zip(inputs, outputs, strict=True):
             super().activate(_aligned(row), activation, into)
 
     def gated(self, x: Tensor, activation: str, out: Tensor) -> None:
-        """See `ReferenceKernels`."""
+        """Apply the gated activation row by row."""
         inputs = x.split(1)
         outputs = out.split(1)
         for row, into in zip(inputs, outputs, strict=True):
             super().gated(_aligned(row), activation, into)
 
     def soft_cap(self, x: Tensor, cap: float) -> None:
-        """See `ReferenceKernels`."""
+        """Apply the soft cap row by row."""
         for row in x.split(1):
             super().soft_cap(row, cap)
 
     def route(self, logits: Tensor, routing: RoutingSpec, bias: Tensor | None, ids: Tensor, weights: Tensor) -> None:
-        """See `ReferenceKernels`."""
+        """Choose experts row by row."""
         rows = logits.split(1)
         all_ids = ids.split(1)
         all_weights = weights.split(1)
@@ -96,5 +96,5 @@ class RowKernels(ReferenceKernels):
 
 
 def _aligned(row: Tensor) -> Tensor:
-    """A copy at an address that the allocator aligns."""
+    """Copy a row to an address that the allocator aligns."""
     return row.clone(memory_format=torch.contiguous_format)

@@ -1,6 +1,6 @@
-"""States of sequences in blocks of the KV cache, as tensors.
+"""Sequence states in blocks of the KV cache, as tensors.
 
-Owns: their place in the bytes of a layer, reading and writing them for a whole batch. Never does: know what they mean.
+Owns: their place in the bytes of a layer; reads and writes them for a whole batch. Never does: know what they mean.
 Called by: attention backends in torch that serve layers with a state.
 """
 
@@ -17,11 +17,11 @@ from core_runtime.contracts import BatchView
 
 
 class StateStore:
-    """One layer's states.
+    """The states of one layer. An attention backend owns it.
 
-    raw: uint8 [num_blocks, block_bytes]; a state takes the first blocks of its row of the block table, one after another.
-    shape: of one state.
-    dtype: of its numbers.
+    raw: uint8 [num_blocks, block_bytes]; a state occupies the first blocks of its row of the block table, in order.
+    shape: shape of one state.
+    dtype: dtype of a state.
     """
 
     def __init__(self, raw: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> None:
@@ -34,7 +34,9 @@ class StateStore:
         self._words = _in_words(raw)
 
     def read(self, view: BatchView) -> Tensor:
-        """[B, *shape], a copy; zero for a sequence that begins in this step, whatever its blocks hold."""
+        """Return a copy of the states, [B, *shape]; zero for a sequence that begins in this step, whatever its blocks
+        contain.
+        """
         blocks = self.raw.index_select(0, self._blocks(view))
         pages = blocks.view(view.num_seqs, -1)[:, : self.nbytes].contiguous()
         states = pages.view(self.dtype).view(-1, *self.shape)
@@ -45,7 +47,7 @@ class StateStore:
         return states
 
     def write(self, view: BatchView, states: Tensor) -> None:
-        """Put [B, *shape] back where it came from."""
+        """Write states [B, *shape] back to their blocks."""
         flat = states.to(self.dtype).contiguous().flatten(1)
         pages = flat.view(torch.uint8)
         block_bytes = self.raw.shape[1]
@@ -55,12 +57,12 @@ class StateStore:
         self._words.index_copy_(0, self._blocks(view), words)
 
     def _blocks(self, view: BatchView) -> Tensor:
-        """The blocks of the sequences' states, one sequence after the other, int64 [B * num_blocks]."""
+        """Return the blocks of the sequences' states, one sequence after the other, int64 [B * num_blocks]."""
         return view.block_table[:, : self.num_blocks].flatten().long()
 
 
 def _in_words(raw: Tensor) -> Tensor:
-    """The same bytes as the largest numbers that fit: torch writes chosen rows number by number."""
+    """View the bytes as the widest integers that fit, because torch copies selected rows element by element."""
     for dtype in (torch.int64, torch.int32):
         places = (raw.shape[1], raw.stride(0), raw.storage_offset())
         if all(place % dtype.itemsize == 0 for place in places):

@@ -1,4 +1,4 @@
-"""The buffers of a step: allocated once for the largest step, so that addresses stay fixed and a forward can be captured.
+"""Buffers of a step, allocated once for the largest step, so that addresses stay fixed and a forward pass can be captured.
 
 Owns: named buffers. Never does: allocate during a step. Called by: models (they reserve and use buffers).
 """
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 MAX_CACHED_VIEWS = 512
-"""Numbers of rows whose views are kept."""
+"""Maximum row counts whose views are cached."""
 T = TypeVar("T")
 
 
 class ViewCache(Generic[T]):
-    """A step's views of the buffers, made once for each number of rows: a step then makes no tensor of its own."""
+    """A cache of buffer views by number of rows, so that a step creates no tensors."""
 
     __slots__ = ("_found", "_make")
 
@@ -26,7 +26,7 @@ class ViewCache(Generic[T]):
         self._found: dict[int, T] = {}
 
     def __call__(self, rows: int) -> T:
-        """The views for `rows` rows."""
+        """Return the views for `rows` rows."""
         found = self._found.get(rows)
         if found is None:
             if len(self._found) >= MAX_CACHED_VIEWS:
@@ -37,7 +37,7 @@ class ViewCache(Generic[T]):
 
 
 class Workspace:
-    """Named buffers of [max_rows, width]; `view` gives the beginning of each. Untouched pages cost no memory."""
+    """Named buffers of [max_rows, width]. Pages that are never touched cost no memory. A model owns it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -45,31 +45,33 @@ class Workspace:
         self._caches: dict[Hashable, ViewCache[Any]] = {}
 
     def reserve(self, name: str, rows: int, width: int, dtype: torch.dtype) -> None:
-        """Make sure that buffer `name` has that size; only when a model is built."""
+        """Allocate buffer `name`; only while a model is built."""
         self._buffers[name] = torch.empty(rows, width, dtype=dtype, device=self.device)
 
     def buffer(self, name: str) -> Tensor:
-        """The whole buffer."""
+        """Return the whole buffer."""
         return self._buffers[name]
 
     def view(self, name: str, rows: int, width: int | None = None) -> Tensor:
-        """The first `rows` rows of a buffer, and of each the first `width` items where it is wider than one needs."""
+        """Return the first `rows` rows of a buffer, cut to `width` items if it is wider than needed."""
         return self._buffers[name][:rows, :width]
 
     def cached(self, key: Hashable, make: Callable[[int], T]) -> ViewCache[T]:
-        """The cache of views that everybody with an equal key shares. make: the views for a number of rows."""
+        """Return the cache of views that all callers with an equal key share. make: creates the views for a number of
+        rows.
+        """
         return self._caches.setdefault(key, ViewCache(make))
 
     @property
     def nbytes(self) -> int:
-        """Bytes reserved (not necessarily touched)."""
+        """Bytes reserved, touched or not."""
         return sum(buffer.nbytes for buffer in self._buffers.values())
 
 
 def by_heads(x: Tensor, num_heads: int) -> Tensor:
-    """x [T, heads * D] as [T, heads, D], with the distance between rows that x has even when T is 1.
+    """View x [T, heads * D] as [T, heads, D], with the row stride of x even if T is 1.
 
-    `view` is free to give a lone row any distance, but a call that is recorded for one row is replayed for more.
+    `view` may give a single row any stride, but a call recorded for one row is replayed for more.
     """
     num_tokens, width = x.shape
     size = width // num_heads

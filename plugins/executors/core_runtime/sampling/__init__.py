@@ -1,4 +1,4 @@
-"""Turns logits into tokens: keyed noise, masks, penalties, filters, log-probabilities, verification of drafts.
+"""Sampling: turns logits into tokens, with keyed noise, masks, penalties, filters, logprobs and verification of drafts.
 
 Owns: everything between the logits of a step and its token ids. Never does: run a model, schedule, decode text.
 Called by: the persistent batch and the model runner.

@@ -1,11 +1,11 @@
-"""Rules by which drafts are accepted that are not the tokens which would have been sampled without them.
+"""Rules of acceptance for drafts that need not equal the sampled tokens.
 
-Owns: `AcceptanceRule` and the rules that there are. Never does: look at logits, or know sequences.
+Owns: `AcceptanceRule` and its implementations. Never does: look at logits, or know sequences.
 Called by: `core_runtime.sampling.judge`.
 
 Without a rule, a draft is kept when it is the token that the sampler draws in its place: tokens are those of a run without
-drafts. A rule accepts more drafts and gives that up. Each of its decisions has noise of its own: noise that has already
-decided something else, such as what was drafted, would bias the answer.
+drafts. A rule accepts more drafts and gives up that property. Each of its decisions has noise of its own, because noise that
+has already decided something else, such as the draft, would bias the answer.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from core_runtime.sampling.race import Entrant, winners
 
 @dataclass(slots=True)
 class DraftedPosition:
-    """One position with a draft, and what the target says of it.
+    """One position with a draft, as a rule sees it.
 
-    key: of its noise, whatever the purpose.
-    draft: the token.
-    nth: how many drafts come before it.
-    target: the target's distribution there.
-    drawn: the distribution that the draft was drawn from; None: the proposer had no other choice.
+    key: key of its noise, whatever the purpose.
+    draft: the drafted token.
+    nth: number of drafts before it.
+    target: the target's distribution at this position.
+    drawn: the distribution that the draft was drawn from; None: it was not drawn at random.
     """
 
     key: NoiseKey
@@ -41,7 +41,7 @@ class DraftedPosition:
 
 
 class AcceptanceRule(Protocol):
-    """A way to decide."""
+    """Decides which drafts to accept. The sampler owns one rule, which holds no state of sequences."""
 
     @property
     def draws_apart(self) -> bool:
@@ -50,11 +50,11 @@ class AcceptanceRule(Protocol):
 
     @property
     def judges_greedy(self) -> bool:
-        """Whether it decides on sequences of temperature 0 too."""
+        """Whether it also decides on sequences of temperature 0."""
         ...
 
     def tokens(self, positions: Sequence[DraftedPosition]) -> list[int]:
-        """The token of each position: the draft, or another one in its place. None depends on another position."""
+        """Return the token of each position: the draft or its replacement. The result of one position depends on no other."""
         ...
 
 
@@ -68,7 +68,7 @@ class Rejection:
     judges_greedy = False
 
     def tokens(self, positions: Sequence[DraftedPosition]) -> list[int]:
-        """The token of each position."""
+        """Accept or replace each draft by rejection sampling."""
         chances = _uniform(positions)
         left: list[Shares | None] = []
         for position, chance in zip(positions, chances, strict=True):
@@ -77,19 +77,19 @@ class Rejection:
         return _decided(positions, left)
 
     def _rest(self, position: DraftedPosition, chance: float) -> Shares | None:
-        """What the token is drawn from that replaces the draft; None: the draft is accepted."""
+        """Return the shares that the draft's replacement is drawn from; None: the draft is accepted."""
         target = position.target
         drawn = position.drawn
         share = target.of(position.draft)
         drawn_share = 0.0 if drawn is None else drawn.of(position.draft)
-        # a draft that was not drawn from there was the only choice of somebody else
+        # a draft that was not drawn from a distribution was its proposer's only choice: its probability there is 1
         if drawn is None or drawn_share == 0.0:
             return None if chance < share else target.without(position.draft)
         return None if chance * drawn_share < share else target.excess(drawn)
 
 
 class Typical:
-    """Typical acceptance (Cai et al. 2024, arXiv 2401.10774): drafts that are not unlikely; not the target's distribution.
+    """Typical acceptance (Cai et al. 2024, arXiv 2401.10774): accepts drafts that are not unlikely; changes the distribution.
 
     A draft is accepted when the target's probability is above min(threshold, alpha * e^-entropy); else the token is the
     target's most likely one.
@@ -103,7 +103,7 @@ class Typical:
         self._alpha = alpha
 
     def tokens(self, positions: Sequence[DraftedPosition]) -> list[int]:
-        """The token of each position."""
+        """Accept each draft above its threshold, or replace it by the most likely token."""
         return [self._token(position) for position in positions]
 
     def _token(self, position: DraftedPosition) -> int:
@@ -114,9 +114,9 @@ class Typical:
 
 
 class Synthetic:
-    """Accepts drafts at given rates, whatever the target says: to measure speed as it would be. Answers are wrong.
+    """Accepts drafts at given rates, whatever the target says, to measure speed at such rates. Answers are wrong.
 
-    rates: by position, how often the drafts up to there are all accepted; those behind the last one never are.
+    rates: by position, the probability that all drafts up to it are accepted; later positions are never accepted.
     """
 
     draws_apart = False
@@ -126,12 +126,13 @@ class Synthetic:
         self._conditional: list[float] = []
         before = 1.0
         for rate in rates:
+            # A position is judged only after all earlier ones were accepted.
             conditional = rate / before if before > 0 else 0.0
             self._conditional.append(conditional)
             before = rate
 
     def tokens(self, positions: Sequence[DraftedPosition]) -> list[int]:
-        """The token of each position."""
+        """Accept drafts at random at the given rates, or replace them."""
         left: list[Shares | None] = []
         for position, chance in zip(positions, _uniform(positions), strict=True):
             is_accepted = chance < self._rate(position.nth)
@@ -144,7 +145,7 @@ class Synthetic:
 
 
 def acceptance_rule(config: AcceptanceConfig | None) -> AcceptanceRule | None:
-    """The configured rule; None: drafts are kept that equal what is sampled."""
+    """Make the configured rule; None: drafts are kept that equal the sampled tokens."""
     if config is None:
         return None
     if config.method == "rejection":
@@ -155,7 +156,7 @@ def acceptance_rule(config: AcceptanceConfig | None) -> AcceptanceRule | None:
 
 
 def _uniform(positions: Sequence[DraftedPosition]) -> list[float]:
-    """A number for each, between 0 and 1, neither of which it is."""
+    """Return one random number per position, in the open interval (0, 1)."""
     keys = [replace(position.key, purpose=PURPOSE_ACCEPT) for position in positions]
     ids: Ids = np.zeros(1, np.int64)
     words = words_of(keys, [ids] * len(keys))
@@ -163,9 +164,9 @@ def _uniform(positions: Sequence[DraftedPosition]) -> list[float]:
 
 
 def _decided(positions: Sequence[DraftedPosition], left: Sequence[Shares | None]) -> list[int]:
-    """The drafts, and in place of some of them a token drawn in proportion to what is left of the target's shares.
+    """Return the drafts, some of them replaced by a token drawn in proportion to the remaining shares.
 
-    left: for each position, of the target's `ids`; None, or nothing left: the draft.
+    left: for each position, shares of the target's `ids`; None or all zero: keep the draft.
     """
     tokens = [position.draft for position in positions]
     replaced: list[int] = []
@@ -174,6 +175,7 @@ def _decided(positions: Sequence[DraftedPosition], left: Sequence[Shares | None]
         if shares is None or not shares.any():
             continue
         possible = shares > 0
+        # A race over log-probabilities with Gumbel noise draws in proportion to the shares, which need not add up to 1.
         logarithms = np.log(shares[possible])
         z: Float32 = (logarithms - logarithms.max()).astype(np.float32)
         key = replace(position.key, purpose=PURPOSE_RECOVER)

@@ -1,6 +1,6 @@
-"""The rows whose logits are changed before they compete, drawn from copies of them.
+"""Sampling of rows whose logits are changed first, from copies of them.
 
-Owns: the copies, on the host or on the device that has the logits, and what becomes of a row whose changes fail.
+Owns: the copies, on the host or on the device of the logits, and the errors of rows whose changes fail.
 Never does: change logits itself (`core_runtime.sampling.stages` and the processors of plugins do). Called by:
 `core_runtime.sampling.sampler`.
 """
@@ -23,17 +23,17 @@ from core_runtime.sampling.rows import KernelRows
 from core_runtime.sampling.stages import Adjusted, CustomStage, adjust, adjust_there
 
 ADJUSTED_ROWS: Final = 16
-"""Rows that are adjusted at once: what they need besides the logits stays small, and in the caches."""
+"""Rows adjusted at once on the host: the copies stay small enough for the caches."""
 
 DEVICE_ROWS: Final = 64
-"""The same on a device, whose memory holds their copies."""
+"""Rows adjusted at once on a device, whose memory holds the copies."""
 
 
 class AdjustedRows:
-    """Draws them.
+    """Draws tokens of adjusted rows. The sampler owns it.
 
     race: the sampler's kernel.
-    custom: processors of plugins; None: there are none.
+    custom: logits processors of plugins; None: there are none.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class AdjustedRows:
         self._scratch: Float32 = np.empty((0, vocab_size), np.float32)
 
     def draw(self, part: Part, values: HostLogits, *, keeps: bool) -> None:
-        """The tokens of a part's adjusted rows.
+        """Draw the tokens of a part's adjusted rows.
 
         values: the part's logits.
-        keeps: whether somebody looks at the adjusted logits later.
+        keeps: whether to store the adjusted logits in the part, because a rule or a report reads them.
         """
         here = part.adjusted
         if part.rows.on_device is not None and not keeps and values.tensor.dtype is torch.float32:
@@ -55,6 +55,7 @@ class AdjustedRows:
             here = sorted(set(part.adjusted).difference(there))
             for first in range(0, len(there), DEVICE_ROWS):
                 self._draw_there(part, there[first : first + DEVICE_ROWS], values.tensor)
+        # One copy for all rows that the host adjusts.
         values.bring([row - part.start for row in here])
         for first in range(0, len(here), ADJUSTED_ROWS):
             some = here[first : first + ADJUSTED_ROWS]
@@ -65,7 +66,7 @@ class AdjustedRows:
                 part.finals.update(zip(some, kept, strict=True))
 
     def _copied(self, part: Part, values: HostLogits, adjusted: Sequence[int]) -> Float32:
-        """The logits of some rows, valid until the next call."""
+        """Return a copy of the logits of some rows, valid until the next call."""
         count = len(adjusted)
         if len(self._scratch) < count:
             self._scratch = np.empty((count, self._scratch.shape[1]), np.float32)
@@ -75,10 +76,11 @@ class AdjustedRows:
         return logits
 
     def _draw_there(self, part: Part, adjusted: Sequence[int], whole: Tensor) -> None:
-        """Change copies of some rows on the device that has them, and draw there. whole: the part's logits."""
+        """Change copies of some rows on their device, and draw there. whole: the part's logits."""
         rows = part.rows
         places = torch.tensor([row - part.start for row in adjusted], device=whole.device)
         logits = whole.index_select(0, places)
+        # Before the stages: later, -inf from a mask could not be distinguished from bad logits.
         finite = torch.isfinite(logits.amax(1)).cpu().numpy()
         adjust_there(logits, [_change(part, row) for row in adjusted])
         chosen = rows.chosen(np.array(adjusted), np.arange(len(adjusted)))
@@ -92,7 +94,7 @@ class AdjustedRows:
             rows.errors.setdefault(adjusted[place], nothing_left(largest))
 
     def _draw(self, part: Part, adjusted: Sequence[int], logits: Float32) -> None:
-        """Change the logits of some rows, and draw from them."""
+        """Change the logits of some rows, and draw their tokens."""
         rows = part.rows
         finite = np.isfinite(tops(logits))
         failed = adjust(logits, [_change(part, row) for row in adjusted], self._custom)
@@ -101,7 +103,7 @@ class AdjustedRows:
         self._race(from_numpy(logits), chosen)
         tokens = chosen.out.numpy()
         tokens[list(failed)] = NO_TOKEN
-        # the model's own bad logits win over what the stages made of them
+        # bad logits of the model are reported in preference to the result of the stages
         tokens[~finite] = NO_TOKEN
         rows.tokens[adjusted] = tokens
         ruled_out = (tokens < 0) & finite
@@ -116,7 +118,7 @@ def _change(part: Part, row: int) -> Adjusted:
 
 
 def _stays(part: Part, row: int) -> bool:
-    """Whether a row can be changed where a device has it: no processor of a plugin sees it, no replay, and no mask."""
+    """Whether a row can be changed on its device: it has no logits processor, no replay and no mask."""
     state = part.rows.state(row)
     if state.processors or state.late_processors or state.trace is not None:
         return False

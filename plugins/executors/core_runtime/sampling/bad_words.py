@@ -1,6 +1,6 @@
-"""The bad words of one sequence.
+"""Bad words of one sequence.
 
-Owns: which tokens would complete one. Never does: touch logits. Called by: `core_runtime.sampling.state` and
+Owns: which tokens would complete a bad word. Never does: touch logits. Called by: `core_runtime.sampling.state` and
 `core_runtime.sampling.stages`.
 """
 
@@ -15,7 +15,7 @@ from core_runtime.sampling.noise import Ids
 
 
 class BadWords:
-    """Sorted so that a step looks only at the words that may end now, however many there are.
+    """Bad words, indexed so that a step looks only at those that may end now, however many there are.
 
     words: non-empty sequences of token ids.
     """
@@ -39,7 +39,7 @@ class BadWords:
         return self._longest > 0
 
     def ends(self, output: NDArray[np.int32]) -> Ids:
-        """Last tokens of the words whose other tokens end the output, int32 [n] (the prompt does not count)."""
+        """Return the last tokens of words whose other tokens end the output, int32 [n]. The prompt does not count."""
         recent = tuple(output[-self._longest :].tolist())
         candidates = self._by_token_before.get(recent[-1]) if recent else None
         if candidates is None:

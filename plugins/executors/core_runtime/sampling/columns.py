@@ -1,4 +1,4 @@
-"""What each sequence of a batch asks of the sampler, as columns by slot.
+"""Sampling parameters of a batch's sequences, as columns by slot.
 
 Owns: the columns. Never does: look at logits or count tokens (the persistent batch knows lengths).
 Called by: the persistent batch (writes), `core_runtime.sampling.rows` (reads).
@@ -16,37 +16,37 @@ from core_runtime.sampling.noise import PURPOSE_SAMPLE
 from core_runtime.sampling.state import SequenceSampling
 
 SMALLEST: Final = 1e-37
-"""Temperatures below are as good as this one; float32 holds it."""
+"""Minimum temperature above 0: lower ones give the same tokens, and float32 can represent it."""
 
 NOT_ASKED: Final = -2
-"""In the column of log-probabilities; -1 asks for the whole vocabulary."""
+"""Value in the column of logprobs if none are requested; -1 requests the whole vocabulary."""
 
 WORD: Final = 0xFFFFFFFF
 INDEX: Final = 2
-"""The word of a key that is the output index."""
+"""Index of the key word with the output index."""
 PURPOSE: Final = 4
-"""The word of a key that says what the noise is for."""
+"""Index of the key word with the purpose of the noise."""
 
 
 def temperature_of(params: SamplingParams) -> float:
-    """The temperature as kernels take it; 0 when the largest logit wins."""
+    """Return the temperature for kernels; 0: the largest logit wins."""
     return 0.0 if params.greedy else max(params.temperature, SMALLEST)
 
 
 class SamplingColumns:
-    """S slots. Written when a sequence enters, then constant: what changes with each token follows from its length.
+    """Columns of S slots, constant while a sequence runs; values that change with each token follow from its length.
 
     keys: int64 [S, 5], 32-bit words: seed (low, high), output index (0 here), choice, purpose.
     temperatures: float32 [S]; 0: the largest logit wins; 1 where a stage divides by the temperature.
     top_k: int64 [S]; 0: off.
     top_p: float64 [S]; 1: off.
-    least: float32 [S], the smallest (logit - largest) / T that min-p leaves.
-    min_tokens: int32 [S], the output index from which stop tokens may come.
+    least: float32 [S], the smallest (logit - largest) / T that passes min-p.
+    min_tokens: int32 [S], the output index from which stop tokens are allowed.
     adjusts: bool [S], whether logits are changed at every output index.
-    logprobs: int32 [S], most likely tokens to report, -1: all, NOT_ASKED.
+    logprobs: int32 [S], number of most likely tokens to report, -1: all, NOT_ASKED: none.
     masked: bool [S], whether the sequence has a token mask.
-    num_masked: how many have.
-    states: the rare things, None where the slot is free.
+    num_masked: number of sequences with a token mask.
+    states: rarely used parameters, None for a free slot.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -63,12 +63,13 @@ class SamplingColumns:
         self.states: list[SequenceSampling | None] = [None] * num_slots
 
     def start(self, slot: int, state: SequenceSampling) -> None:
-        """A sequence takes a slot."""
+        """Write the parameters of a sequence into its slot."""
         request = state.request
         params = state.params
         low = request.seed & WORD
         high = request.seed >> 32 & WORD
         self.keys[slot] = low, high, 0, request.choice, PURPOSE_SAMPLE
+        # With late processors the stages divide by the temperature, so the race must not divide again.
         self.temperatures[slot] = 1.0 if state.late_processors else temperature_of(params)
         self.top_k[slot] = max(params.top_k, 0)
         self.top_p[slot] = params.top_p
@@ -80,16 +81,17 @@ class SamplingColumns:
         self._mark(slot, has_mask=state.mask is not None)
 
     def end(self, slot: int) -> None:
-        """The sequence leaves its slot."""
+        """Free the slot of a sequence that leaves."""
         self.states[slot] = None
         self._mark(slot, has_mask=False)
 
     def forget_drawn(self, slot: int) -> None:
-        """The drafts of a sequence are not the ones that were drawn: others took their place."""
+        """Drop the distributions of a sequence's drafts, because other drafts replaced them."""
         state = self.states[slot]
         if state is not None:
             state.drawn.clear()
 
     def _mark(self, slot: int, has_mask: bool) -> None:
+        # Counted, so that a step without any mask need not search for them.
         self.num_masked += int(has_mask) - int(self.masked[slot])
         self.masked[slot] = has_mask

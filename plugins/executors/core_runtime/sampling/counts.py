@@ -1,4 +1,4 @@
-"""Token counts of one sequence, kept incrementally for the penalties.
+"""Token counts of one sequence, updated incrementally for the penalties.
 
 Owns: which tokens occurred in prompt or output, and how often in the output. Never does: touch logits.
 Called by: `core_runtime.sampling.state`.
@@ -16,7 +16,7 @@ from core_runtime.sampling.noise import Float32, Ids
 class TokenCounts:
     """Distinct tokens of prompt and output in order of appearance, each with its count in the output.
 
-    num_output: tokens counted as output.
+    num_output: number of output tokens counted.
     """
 
     __slots__ = ("_counts", "_ids", "_places", "num_output")
@@ -24,6 +24,7 @@ class TokenCounts:
     def __init__(self, prompt_token_ids: Iterable[int]) -> None:
         distinct = dict.fromkeys(prompt_token_ids)
         self._places = {token: place for place, token in enumerate(distinct)}
+        # Room to grow: arrays are doubled, so that adding a token costs constant time on average.
         room = 2 * len(distinct) + 64
         self._ids: Ids = np.empty(room, dtype=np.int64)
         self._ids[: len(distinct)] = list(distinct)
@@ -31,7 +32,7 @@ class TokenCounts:
         self.num_output = 0
 
     def add(self, token_ids: Sequence[int]) -> None:
-        """Count output tokens."""
+        """Count more output tokens."""
         for token in token_ids:
             # Placing a new token may replace both arrays, so it comes before the lookup of `_counts`.
             place = self._place(token)
@@ -39,9 +40,9 @@ class TokenCounts:
         self.num_output += len(token_ids)
 
     def arrays(self, drafts: Sequence[int] = ()) -> tuple[Ids, Float32]:
-        """(ids int64 [n], their counts in the output float32 [n]), valid until the next call.
+        """Return ids int64 [n] and their output counts float32 [n], valid until the next call.
 
-        drafts: tokens that count as output for this answer only.
+        drafts: tokens that count as output in this call only.
         """
         known = len(self._places)
         ids = self._ids[:known]

@@ -1,7 +1,7 @@
-"""The rows of a step that sample, as a kernel on a device reads them.
+"""Sampling rows of a step, as a kernel on a device reads them.
 
-Owns: the copy of a step's columns in memory that the device sees, and the places of the tokens and of what is told of them.
-Never does: bring anything to the device (whoever owns the columns does, with the other inputs of the step).
+Owns: the copy of a step's columns in memory that the device reads, and the places of tokens and logprobs.
+Never does: copy to the device (the owner of the columns does, with the other inputs of the step).
 Called by: `core_runtime.sampling.rows`.
 """
 
@@ -18,27 +18,27 @@ from core_runtime.sampling.told import Told
 
 
 class Column(Protocol):
-    """One array, here and on the device."""
+    """One array on the host, with its copy on the device."""
 
     array: np.ndarray
     tensor: Tensor
 
     def changed(self, rows: int) -> None:
-        """The host has written to the first `rows` rows."""
+        """Mark the first `rows` rows as changed by the host."""
         ...
 
 
 class MaskColumns(Protocol):
-    """Where the device reads token masks."""
+    """Device memory for token masks."""
 
     def send(self, words: NDArray[np.int32], index: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Bring the masks of a step to the device: words int32 [M, W] and index int64 [R], see `MaskedRaceKernel`."""
+        """Copy the masks of a step to the device: words int32 [M, W] and index int64 [R], see `MaskedRaceKernel`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRows:
-    """D rows at most; see `KernelRows` for the columns.
+    """At most D sampling rows in device memory; see `KernelRows` for the columns.
 
     which: int64 [D].
     keys: int64 [D, 5].
@@ -46,10 +46,10 @@ class DeviceRows:
     top_k: int64 [D].
     top_p: float64 [D].
     least: float32 [D].
-    told_rows, told_counts: int64 [D], see `Told`.
-    out: int64 [D] on the device, the tokens of the latest step.
-    memory: int64 on the device: `out`, and behind it room for what is told of as many rows.
-    masks: of the rows that have one.
+    told_rows, told_counts: int64 [D], rows with logprobs, see `Told`.
+    out: int64 [D] on the device, tokens of the latest step.
+    memory: int64 on the device: `out`, then room for the logprobs of as many rows.
+    masks: buffers for token masks.
     """
 
     which: Column
@@ -65,28 +65,29 @@ class DeviceRows:
     masks: MaskColumns
 
     def number(self) -> None:
-        """Write `which` for good: row i reads row i of the logits."""
+        """Write `which` once for all steps: row i reads row i of the logits."""
         count = len(self.which.array)
         self.which.array[:] = np.arange(count)
         self.which.changed(count)
 
     def put(self, name: str, values: NDArray[Any]) -> None:
-        """Copy the first rows of a column; what is beyond D is not."""
+        """Copy the first rows of a column; rows beyond D are left out."""
         column: Column = getattr(self, name)
+        # Rows beyond D are drawn on the host.
         count = min(len(values), len(column.array))
         column.array[:count] = values[:count]
         column.changed(count)
 
     def ask(self, told: Told) -> None:
-        """Write what is to be told."""
+        """Write which logprobs are requested."""
         self.put("told_rows", np.array(told.rows))
         self.put("told_counts", np.array(told.counts))
 
     def told_memory(self, told: Told) -> Tensor:
-        """The device's memory for what is told of a step."""
+        """Return the device memory for a step's logprobs."""
         first = len(self.out)
         return self.memory[first : first + told.num_words]
 
     def given(self, told: Told) -> Tensor:
-        """All places of tokens, and what is told."""
+        """Return the device memory of all tokens and a step's logprobs."""
         return self.memory[: len(self.out) + told.num_words]

@@ -1,6 +1,6 @@
-"""The probabilities from which a row's token is drawn: behind stages, masks, temperature and filters.
+"""The probability distribution of a row's token, after stages, masks, temperature and filters.
 
-Owns: `Distribution`. Never does: draw. Called by: `core_runtime.sampling.judge` (the target's and the drafts'), and the
+Owns: `Distribution`. Never does: draw. Called by: `core_runtime.sampling.judge` (target and drafts), and the
 rules of acceptance.
 """
 
@@ -18,40 +18,40 @@ from core_runtime.sampling.noise import MAX_GUMBEL_RANGE, Float32, Ids
 Shares = NDArray[np.float64]
 
 NEVER: Final = np.float32(-MAX_GUMBEL_RANGE)
-"""A candidate that far below the best never wins the race, so its share is 0."""
+"""Minimum z of a candidate: one below can never win the race, so its share is 0."""
 
 
 @dataclass(slots=True)
 class Distribution:
-    """The tokens that may be drawn.
+    """The tokens that can be drawn, with their probabilities.
 
-    ids: int64 [n], rising.
-    shares: float64 [n], their probabilities; the sum is 1.
+    ids: int64 [n], ascending.
+    shares: float64 [n], probabilities; their sum is 1.
     """
 
     ids: Ids
     shares: Shares
 
     def of(self, token: int) -> float:
-        """The probability of a token."""
+        """Return the probability of a token."""
         place = self._place(token)
         return 0.0 if place is None else float(self.shares[place])
 
     @property
     def most_likely(self) -> int:
-        """The most probable token, the lowest id among equals."""
+        """The most probable token, the lowest id on ties."""
         place = self.shares.argmax()
         return int(self.ids[place])
 
     @property
     def entropy(self) -> float:
-        """In nats."""
+        """Entropy in nats."""
         possible = self.shares[self.shares > 0]
         logarithms = np.log(possible)
         return -float(possible @ logarithms)
 
     def without(self, token: int) -> Shares:
-        """The shares of `ids`, but for one token's, which is 0; their sum is not 1."""
+        """Return the shares of `ids` with one token's set to 0; their sum is not 1."""
         shares = self.shares.copy()
         place = self._place(token)
         if place is not None:
@@ -59,7 +59,7 @@ class Distribution:
         return shares
 
     def excess(self, other: Distribution) -> Shares:
-        """How much larger each of the shares is than the other distribution's share of the same token; 0 where it is not."""
+        """Return by how much each share exceeds the other distribution's share of the same token, at least 0."""
         shares = self.shares.copy()
         _, here, there = np.intersect1d(self.ids, other.ids, assume_unique=True, return_indices=True)
         shares[here] -= other.shares[there]
@@ -72,11 +72,11 @@ class Distribution:
 
 
 def distribution(logits: Float32, temperature: float, top_k: int, top_p: float, least: float) -> Distribution:
-    """What the race draws from.
+    """Return the distribution that the race draws from.
 
     logits: float32 [V], adjusted and masked; the largest is finite.
     temperature: 0: the largest logit alone.
-    top_k, top_p, least: filters as a `RaceKernel` gets them.
+    top_k, top_p, least: filters as in a `RaceKernel`.
     """
     best = int(logits.argmax())
     if temperature == 0:

@@ -1,6 +1,6 @@
-"""A tree of drafts: several guesses for the same position, each with guesses of its own behind it.
+"""Draft trees: several guesses for the same position, each followed by guesses of its own.
 
-Owns: the shape of a tree, and the way through it that sampling takes. Never does: sample, propose, or know where keys lie.
+Owns: the shape of a tree, and the path that sampling takes through it. Never does: sample, propose, or know where keys lie.
 Called by: the model runner, which knows the proposer's tree, and the executor's reading of a step.
 """
 
@@ -13,11 +13,11 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class DraftTree:
-    """The shape; a sequence's drafts are tokens in the same order.
+    """The shape of a tree; a sequence's drafts are tokens in the same order.
 
-    parents: of each draft, the index of the draft that it follows, an earlier one; -1: the newest known token.
+    parents: for each draft, the index of the earlier draft that it follows; -1: the newest known token.
 
-    The first drafts of a tree are a tree too, so a list of drafts may be cut anywhere. Raises ValueError for another order.
+    Any prefix of a tree is a tree, so a list of drafts may be cut anywhere. Raises ValueError for another order.
     """
 
     parents: tuple[int, ...]
@@ -31,7 +31,7 @@ class DraftTree:
 
     @cached_property
     def paths(self) -> tuple[tuple[int, ...], ...]:
-        """For each draft, the drafts from the newest known token to it, itself included."""
+        """Path of each draft: the drafts from the newest known token to it, itself included."""
         paths: list[tuple[int, ...]] = []
         for index, parent in enumerate(self.parents):
             before = paths[parent] if parent >= 0 else ()
@@ -40,7 +40,7 @@ class DraftTree:
 
     @cached_property
     def first_chain(self) -> tuple[int, ...]:
-        """The first guess, the first one behind it, and so on: what is left of the tree where only a chain can be verified."""
+        """The first guess of each level along the first path; used if only a chain can be verified."""
         chain: list[int] = []
         last = -1
         for index, parent in enumerate(self.parents):
@@ -51,7 +51,7 @@ class DraftTree:
 
     @property
     def widths(self) -> tuple[int, ...] | None:
-        """How many guesses there are for each position, the first of which the next ones follow; None for another shape.
+        """Number of guesses per position if only the first guess of each is continued; None for another shape.
 
         Guesses for one position lie together, in the order of the positions.
         """
@@ -63,21 +63,23 @@ class DraftTree:
 
     @property
     def is_chain(self) -> bool:
-        """Whether no position has two guesses."""
+        """Whether each position has one guess."""
         return len(self.first_chain) == len(self.parents)
 
     def cut(self, count: int) -> DraftTree:
-        """The tree of the first drafts."""
+        """Return the tree of the first `count` drafts."""
         return self if count == len(self.parents) else DraftTree(self.parents[:count])
 
     def walk(self, drafts: Sequence[int], sampled: Sequence[int]) -> list[int]:
-        """The accepted drafts, as indices, from the first position on.
+        """Return the indices of the accepted drafts, from the first position on.
 
-        sampled: the token sampled behind the newest known token, then the one behind each draft.
+        sampled: the token sampled after the newest known token, then the token after each draft.
         """
         found: list[int] = []
         last = -1
         for index, (parent, draft) in enumerate(zip(self.parents, drafts, strict=True)):
+            # Row 0 follows the newest known token, so the token after draft i is in row i + 1. Once a draft is
+            # accepted, `last` moves on and its siblings cannot match.
             if parent == last and draft == sampled[last + 1]:
                 found.append(index)
                 last = index

@@ -1,6 +1,6 @@
-"""Why rows have no token, in sentences.
+"""Error messages of rows without a token.
 
-Owns: these sentences, and which of them a row gets. Never does: draw. Called by: `core_runtime.sampling.sampler` and its parts.
+Owns: the messages, and which of them a row gets. Never does: draw. Called by: `core_runtime.sampling.sampler` and its parts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core_runtime.sampling.part import Part
 
 
 def explain_failures(part: Part, values: HostLogits) -> None:
-    """Say what is wrong with the logits of rows without a token. values: the part's logits."""
+    """Set the errors of rows without a token. values: the part's logits."""
     rows = part.rows
     tokens = rows.tokens[part.start : part.stop]
     failed = (tokens < 0).nonzero()[0]
@@ -30,7 +30,7 @@ def explain_failures(part: Part, values: HostLogits) -> None:
 
 
 def nothing_left(largest: float) -> str:
-    """Why adjusted logits leave no token. largest: of them."""
+    """Return why adjusted logits leave no token. largest: the largest of them."""
     if largest == -np.inf:
         return (
             "No token can be sampled: allowed_token_ids, bad_words, min_tokens, structured outputs, penalties and logits "
@@ -40,7 +40,7 @@ def nothing_left(largest: float) -> str:
 
 
 def not_finite(seen: str = "") -> str:
-    """What is wrong with a row that has no token although nothing was ruled out. seen: what its logits are."""
+    """Return the error of a row that has bad logits although nothing was ruled out. seen: a description of the logits."""
     return (
         f"The model's logits for this sequence are not finite{seen}; expected finite numbers. "
         "Try another dtype, or check the checkpoint."
@@ -48,7 +48,7 @@ def not_finite(seen: str = "") -> str:
 
 
 def tops(logits: Float32) -> Float32:
-    """The largest logit of each row, NaN where one is NaN."""
+    """Return the largest logit of each row, NaN if one is NaN."""
     best = logits.argmax(axis=1)
     rows = np.arange(len(best))
     found: Float32 = logits[rows, best]
@@ -56,5 +56,5 @@ def tops(logits: Float32) -> Float32:
 
 
 def top(row: Float32) -> float:
-    """The largest logit of one row, NaN where one is NaN."""
+    """Return the largest logit of one row, NaN if one is NaN."""
     return float(row[row.argmax()])

@@ -1,7 +1,7 @@
-"""Logits as the host sees them, wherever they lie.
+"""Host view of logits on any device.
 
-Owns: which rows of a device's logits have been brought to the host. Never does: change them.
-Called by: `core_runtime.sampling.sampler` and whatever it asks to look at logits.
+Owns: which rows of a device's logits were copied to the host. Never does: change them.
+Called by: `core_runtime.sampling.sampler` and the modules to which it passes them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from core_runtime.sampling.noise import Float32
 
 
 class HostLogits:
-    """Rows of logits as numpy arrays; those of a device are brought when somebody looks, each once.
+    """Rows of logits as numpy arrays. A device's rows are copied on first use, each once.
 
-    tensor: [R, V], of any type on any device, not modified while this is used.
+    tensor: [R, V], of any type on any device; must not change while this object is used.
     """
 
     def __init__(self, tensor: Tensor) -> None:
@@ -27,14 +27,14 @@ class HostLogits:
         self._brought: dict[int, Float32] = {}
 
     def __getitem__(self, row: int) -> Float32:
-        """One row, float32 [V], not to be modified."""
+        """Return one row, float32 [V]; read-only by convention."""
         if self._whole is not None:
             return self._whole[row]  # type: ignore[no-any-return]
         self.bring([row])
         return self._brought[row]
 
     def bring(self, rows: Sequence[int]) -> None:
-        """Somebody is about to look at these rows: one copy brings them all."""
+        """Copy these rows to the host in one transfer, because they will be read."""
         if self._whole is not None:
             return
         missing = [row for row in rows if row not in self._brought]
@@ -45,7 +45,7 @@ class HostLogits:
         self._brought.update(zip(missing, values, strict=True))
 
     def some(self, row: int, token_ids: Sequence[int]) -> list[float]:
-        """The logits of some tokens of a row; nothing else leaves the device."""
+        """Return the logits of some tokens of a row; nothing else leaves the device."""
         ids = torch.tensor(token_ids, device=self.tensor.device)
         found: list[float] = self.tensor[row, ids].float().tolist()
         return found

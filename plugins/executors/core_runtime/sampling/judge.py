@@ -1,10 +1,10 @@
-"""The rows of a step that have a draft, decided by a rule.
+"""Decisions of a rule of acceptance on the rows of a step that have a draft.
 
-Owns: which rows these are, and what a rule is told of each. Never does: sample, or change logits.
+Owns: which rows these are, and the facts that a rule gets. Never does: sample, or change logits.
 Called by: `core_runtime.sampling.sampler`, where a rule is configured.
 
-What is decided takes the place of the sampled token, so drafts are verified as without a rule: a row keeps its draft when
-its token equals it. No rule gives a rejected draft back.
+The decision replaces the sampled token, so drafts are verified as without a rule: a row keeps its draft when its token
+equals it. No rule returns a draft that it rejected.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from core_runtime.sampling.rows import SampleRows
 
 
 def rows_to_judge(rule: AcceptanceRule, rows: SampleRows, start: int, stop: int) -> list[int]:
-    """Those of the rows from `start` to `stop` on which the rule decides.
+    """Return the rows from `start` to `stop` on which the rule decides.
 
-    A row has a draft when the next one is of the same sequence. Where a sequence has a token mask, only rows that are drawn
-    at random are decided on: the mask of the others is not asked for.
+    A row has a draft when the next row belongs to the same sequence. Of sequences with a token mask, only rows that are
+    drawn at random are decided on, because the masks of the others are not computed.
     """
     if rows.num_drafted is None:
         return []
@@ -38,12 +38,13 @@ def rows_to_judge(rule: AcceptanceRule, rows: SampleRows, start: int, stop: int)
 
 
 def position_of(rows: SampleRows, row: int, logits: Float32) -> DraftedPosition:
-    """What a rule is told of a row with a draft. logits: float32 [V], adjusted and masked."""
+    """Return the facts about a row with a draft. logits: float32 [V], adjusted and masked."""
     index = rows.index(row)
     state = rows.state(row)
     request = state.request
     return DraftedPosition(
         key=NoiseKey(request.seed, index, request.choice),
+        # The draft is the token after the row's position: it follows the output in the token table.
         draft=int(state.output(index + 1)[-1]),
         nth=rows.drafted(row),
         target=_distribution(rows, row, logits),
@@ -52,12 +53,12 @@ def position_of(rows: SampleRows, row: int, logits: Float32) -> DraftedPosition:
 
 
 def keep_distribution(rows: SampleRows, row: int, logits: Float32) -> None:
-    """Remember what a row's token, which becomes a draft, was drawn from. logits: float32 [V], adjusted and masked."""
+    """Store the distribution of a row's token, which becomes a draft. logits: float32 [V], adjusted and masked."""
     state = rows.state(row)
     state.drawn[rows.index(row)] = _distribution(rows, row, logits)
 
 
 def _distribution(rows: SampleRows, row: int, logits: Float32) -> Distribution:
-    """At temperature 0, where a rule decides nevertheless, there has to be something else than the largest: as at 1."""
+    """Return the distribution of a row. At temperature 0 it is that of temperature 1, so that there is a second choice."""
     temperature = float(rows.temperatures[row]) or 1.0
     return distribution(logits, temperature, int(rows.top_k[row]), float(rows.top_p[row]), float(rows.least[row]))

@@ -1,4 +1,4 @@
-"""The sampling kernel: one token for each row of logits. A provider's, or the reference in numpy.
+"""The sampling kernel, which draws one token for each row of logits: a provider's, or the reference in numpy.
 
 Owns: `SamplingKernel` and its reference. Never does: adjust logits, or know sequences. Called by:
 `core_runtime.sampling.sampler`.
@@ -19,18 +19,21 @@ from core_runtime.sampling.noise import Float32, Ids, NoiseKey
 from core_runtime.sampling.race import Entrant, winners
 
 SamplingKernel = RaceKernel
-"""What turns logits into tokens is the contract of providers' kernels; `numpy_race` says what they compute."""
+"""The kernel that turns logits into tokens: the contract of providers, with `numpy_race` as its reference."""
 
 MaskedKernel = MaskedRaceKernel
-"""The same with token masks."""
+"""A sampling kernel that also takes token masks."""
 
 NO_TOKEN: Final = -1
 
 
 def numpy_race(*arguments: Any) -> None:
-    """The reference of the `RaceKernel` contract, for logits of any type on any device; the other arguments on the host."""
+    """Run the reference of the `RaceKernel` contract, for logits of any type and device; the other arguments are on the
+    host.
+    """
     call = RaceCall(*arguments)
     if call.logits.device.type != "cpu" and not call.temperatures.any():
+        # Greedy rows need one number each; copying whole rows to the host would cost far more.
         _largest(call.logits, call.which, call.out)
         return
     values: Float32 = call.logits.float().cpu().numpy()
@@ -58,9 +61,9 @@ def numpy_race(*arguments: Any) -> None:
 
 
 def masked_race(race: SamplingKernel, *arguments: Any) -> None:
-    """Do what a `MaskedRaceKernel` does, on a copy of the rows, by a kernel that takes no masks.
+    """Do the work of a `MaskedRaceKernel` with a kernel that takes no masks, on a copy of the rows.
 
-    arguments: the fields of a `RaceCall` with masks, all but the logits on the host.
+    arguments: fields of a `RaceCall` with masks; all but the logits are on the host.
     """
     call = RaceCall(*arguments)
     assert call.masks is not None, "rows without masks race without a copy"
@@ -68,18 +71,19 @@ def masked_race(race: SamplingKernel, *arguments: Any) -> None:
     masked = (index >= 0).nonzero()[:, 0]
     copied = call.logits[call.which.to(call.logits.device)].float().cpu()
     values: Float32 = copied.numpy()
+    # Before the masks, which add -inf.
     finite = np.isfinite(values.max(axis=1))
     for row in masked.tolist():
         mask = words[index[row]].numpy()
         apply_bitmask(values[row : row + 1], mask[None])
     every = torch.arange(len(call.which))
     race(copied, every, call.keys, call.temperatures, call.out, call.filters)
-    # bad logits of the model win over what the masks made of them
+    # bad logits of the model are reported in preference to the result of the masks
     call.out[torch.from_numpy(~finite)] = NO_TOKEN
 
 
 def numpy_masked_race(*arguments: Any) -> None:
-    """The reference of the `MaskedRaceKernel` contract; all arguments on the host."""
+    """Run the reference of the `MaskedRaceKernel` contract; all arguments are on the host."""
     if RaceCall(*arguments).masks is None:
         numpy_race(*arguments)
     else:
@@ -87,7 +91,7 @@ def numpy_masked_race(*arguments: Any) -> None:
 
 
 def _largest(logits: Tensor, which: Tensor, out: Tensor) -> None:
-    """The ids of the largest logits; nothing but one number a row leaves the device."""
+    """Write the ids of the largest logits; only one number per row leaves the device."""
     rows = which.to(logits.device)
     tops, ids = torch.max(logits[rows], dim=1)
     finite = torch.isfinite(tops)
@@ -95,7 +99,7 @@ def _largest(logits: Tensor, which: Tensor, out: Tensor) -> None:
 
 
 def _limits(filters: tuple[Tensor, Tensor, Tensor], row: int) -> tuple[int, float, float] | None:
-    """top-k, top-p and the smallest z of a row; None when it has no filter."""
+    """Return top-k, top-p and the smallest z of a row; None if it has no filter."""
     top_k = int(filters[0][row])
     top_p = float(filters[1][row])
     least = float(filters[2][row])

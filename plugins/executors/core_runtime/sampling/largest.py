@@ -1,4 +1,4 @@
-"""The k largest of many values, quickly and exactly.
+"""Selection of the k largest of many values, fast and exact.
 
 Owns: `at_least_kth`. Never does: order or break ties. Called by: `core_runtime.sampling.filters`,
 `core_runtime.sampling.logprobs`.
@@ -16,9 +16,10 @@ BLOCKS: Final = 256
 
 
 def at_least_kth(values: Float32, k: int) -> Ids:
-    """Rising positions of all values not below the k-th largest: k, or more on ties. values: float32 [n] without NaN.
+    """Return the ascending positions of all values not below the k-th largest: k, or more on ties. values: float32 [n],
+    no NaN.
 
-    The k-th largest of the maxima of blocks is a lower bound of the k-th largest value, so only a few are left to select from.
+    The k-th largest of the block maxima is a lower bound of the k-th largest value, so only few values remain to select from.
     """
     if k >= len(values):
         return np.arange(len(values))
@@ -33,7 +34,7 @@ def at_least_kth(values: Float32, k: int) -> Ids:
 
 
 def _kth(values: Float32, k: int) -> np.float32:
-    """The k-th largest value."""
+    """Return the k-th largest value."""
     place = len(values) - k
     limit: np.float32 = np.partition(values, place)[place]
     return limit

@@ -1,6 +1,6 @@
-"""Log-probabilities of logits, or these logits themselves.
+"""Logprobs of logits, or the logits themselves.
 
-Owns: log-softmax, ranks and the top-n choice. Never does: sample, or decide which logits are told of.
+Owns: log-softmax, ranks and the top-n choice. Never does: sample, or decide which logits are reported.
 Called by: `core_runtime.sampling.reports` (output tokens), the worker (prompt tokens).
 """
 
@@ -22,14 +22,16 @@ from core_runtime.sampling.noise import Float32, Ids
 from core_runtime.sampling.told import MOST_LOGPROBS, native_logprobs
 
 SPAN: Final = 8192
-"""Vocabulary entries whose powers are summed by themselves; spans are then added in order, wherever each was summed."""
+"""Vocabulary entries per partial sum. Partial sums are added in order, so the total does not depend on where they are
+made.
+"""
 
 
 def token_logprobs(logits: Float32, token_id: int, num: int) -> TokenLogprobs:
-    """The log-probabilities of one position.
+    """Return the logprobs of one position.
 
     logits: float32 [V], not modified.
-    num: most likely tokens besides the chosen one (-1: all).
+    num: number of most likely tokens besides the chosen one (-1: all).
 
     A rank is 1 plus the number of tokens with a larger logit; among equals the lower id comes first.
     """
@@ -59,16 +61,17 @@ def many_logprobs(
     *,
     as_logits: bool = False,
 ) -> list[TokenLogprobs]:
-    """The log-probabilities of some rows, found by the kernel where it serves.
+    """Return the logprobs of some rows, by the kernel where it can.
 
-    kernel: works where the logits lie; None: there is none.
+    kernel: kernel for the device of the logits; None: there is none.
     which: the rows.
     token_ids: the chosen token of each.
-    nums: how many of the most likely tokens each wants (-1: all).
-    as_logits: give the logits of these tokens in place of their log-probabilities.
+    nums: number of most likely tokens of each (-1: all).
+    as_logits: return logits of these tokens instead of logprobs.
     """
     found: dict[int, TokenLogprobs] = {}
     if kernel is not None:
+        # The kernel has room for MOST_LOGPROBS; larger requests go to numpy.
         served = [i for i, num in enumerate(nums) if 0 <= num <= MOST_LOGPROBS]
         if served:
             rows = [which[i] for i in served]
@@ -98,12 +101,12 @@ def prompt_logprobs(
     *,
     as_logits: bool = False,
 ) -> list[TokenLogprobs]:
-    """The log-probabilities of prompt positions.
+    """Return the logprobs of prompt positions.
 
     logits: float32 [R, V]; row i predicts token_ids[i].
-    num: most likely tokens besides the prompt's own (-1: all).
-    vocab_size: entries from there on are padding.
-    kernel: a native one, which works where the logits lie.
+    num: number of most likely tokens besides the prompt's own (-1: all).
+    vocab_size: entries from this one on are padding.
+    kernel: native kernel for the device of the logits.
     as_logits: see `many_logprobs`.
     """
     whole = logits[:, :vocab_size].detach()
@@ -117,7 +120,7 @@ def prompt_logprobs(
 def numpy_logprobs(
     logits: Tensor, which: Tensor, chosen: Tensor, counts: Tensor, ids: Tensor, values: Tensor, ranks: Tensor
 ) -> None:
-    """The reference of the `LogprobsKernel` contract, on the host."""
+    """Run the reference of the `LogprobsKernel` contract, on the host."""
     asked = zip(which.tolist(), chosen.tolist(), counts.tolist(), strict=True)
     for place, (row, token, count) in enumerate(asked):
         told = token_logprobs(logits[row].numpy(), token, count)
@@ -128,7 +131,7 @@ def numpy_logprobs(
 
 
 def span_sums(powers: Float32) -> NDArray[np.float64]:
-    """Sums of neighbouring powers, float64 [R, spans], of float32 [R, n]; the last span may be shorter."""
+    """Return sums of consecutive powers, float64 [R, spans], for float32 [R, n]; the last span may be shorter."""
     rows, size = powers.shape
     whole = size // SPAN
     end = whole * SPAN
@@ -143,8 +146,9 @@ def span_sums(powers: Float32) -> NDArray[np.float64]:
 
 
 def total_of_spans(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of each row's spans, from the first to the last."""
+    """Return the sum of each row's spans, added from the first to the last."""
     total = np.zeros(len(sums), np.float64)
+    # A loop, not `sum`: numpy's pairwise summation would add in another order.
     for span in sums.T:
         total += span
     return total

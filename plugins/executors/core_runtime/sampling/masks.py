@@ -1,6 +1,6 @@
-"""The token masks of a step's rows, asked of their sequences.
+"""Token masks of a step's rows, obtained from their sequences.
 
-Owns: the table of bitmasks that kernels read, and what becomes of a mask that fails. Never does: decide what may come, or
+Owns: the table of bitmasks that kernels read, and the handling of a mask that fails. Never does: decide what is allowed, or
 look at logits. Called by: `core_runtime.sampling.sampler`.
 """
 
@@ -22,16 +22,16 @@ from core_runtime.sampling.rows import SampleRows
 from core_runtime.sampling.state import Bitmask, MaskError
 
 NO_MASK: Final = -1
-"""In the index: every token may come."""
+"""Index of a row without a mask: every token is allowed."""
 
 
 @dataclass(slots=True)
 class RowMasks:
-    """The masks of neighbouring rows of a step.
+    """The masks of consecutive rows of a step.
 
     words: int32 [M, W], see `core_runtime.sampling.bitmask`.
     index: int64 [R], the mask of each row in `words`, or NO_MASK.
-    ending: rows that only tokens may follow which end the answer.
+    ending: rows whose mask allows only tokens that end the answer.
     """
 
     words: NDArray[np.int32]
@@ -39,18 +39,18 @@ class RowMasks:
     ending: set[int]
 
     def of(self, places: Ids | slice) -> tuple[Tensor, Tensor]:
-        """What a `RaceKernel` takes for some of the rows. places: counted from the first of these rows."""
+        """Return the masks of some of the rows for a `RaceKernel`. places: counted from the first of these rows."""
         index = np.ascontiguousarray(self.index[places])
         return torch.from_numpy(self.words), torch.from_numpy(index)
 
     def words_of(self, place: int) -> Bitmask | None:
-        """The mask of one row, None where every token may come."""
+        """Return the mask of one row; None: every token is allowed."""
         found = int(self.index[place])
         return None if found == NO_MASK else self.words[found]
 
 
 def refused(rows: SampleRows, lazy: Sequence[int]) -> list[int]:
-    """Those rows whose tokens, drawn without a mask, may not come or are not known to. A mask that fails ends its row."""
+    """Return rows whose tokens, drawn without a mask, are not known to be allowed. A mask that fails ends its row."""
     found: list[int] = []
     tokens = rows.tokens
     for row in lazy:
@@ -70,16 +70,16 @@ def refused(rows: SampleRows, lazy: Sequence[int]) -> list[int]:
 
 
 class MaskTable:
-    """Asks for the masks of rows, and keeps the memory of their words. They are valid until the next call."""
+    """Computes the masks of rows, and owns the memory of their words, which is valid until the next call."""
 
     def __init__(self, vocab_size: int) -> None:
         self._width = num_words(vocab_size)
         self._words: NDArray[np.int32] = np.empty((0, self._width), np.int32)
 
     def ask(self, rows: SampleRows, asked: Sequence[int], start: int, stop: int) -> RowMasks | None:
-        """The masks of some of the rows from `start` to `stop`; None when every token may follow each of them.
+        """Compute the masks of some of the rows from `start` to `stop`; None when none of them restricts anything.
 
-        A row whose mask fails gets the error, and a mask that allows nothing.
+        A row whose mask fails gets the error, and a mask that allows no token.
         """
         if len(self._words) < len(asked):
             self._words = np.empty((len(asked), self._width), np.int32)
@@ -98,6 +98,7 @@ class MaskTable:
                 words = np.zeros(self._width, np.int32)
             if words is None:
                 continue
+            # Copied: a bitmask is valid only until the sequence's next call, which may be for its next row.
             self._words[count] = words
             index[row - start] = count
             count += 1

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 from core_runtime.sampling.philox import philox4x32
 
 PURPOSE_SAMPLE: Final = 0
-"""Fourth counter word of the noise that chooses tokens; other uses of randomness take other numbers."""
+"""Purpose (fourth counter word) of the noise that chooses tokens; other uses have other numbers."""
 
 PURPOSE_DRAFT: Final = 1
-"""Of drafts that are drawn apart from the tokens: see `core_runtime.sampling.acceptance`."""
+"""Purpose of the noise for drafts that are drawn apart from the tokens: see `core_runtime.sampling.acceptance`."""
 
 PURPOSE_ACCEPT: Final = 2
-"""Of the decision whether a draft is accepted."""
+"""Purpose of the noise that decides whether a draft is accepted."""
 
 PURPOSE_RECOVER: Final = 3
-"""Of the token in place of a draft that was rejected."""
+"""Purpose of the noise that replaces a rejected draft."""
 
 MAX_GUMBEL_RANGE: Final = 26.1
 """Largest minus smallest possible −ln E, rounded up: 33·ln 2 + ln(33·ln 2) = 26.004."""
@@ -61,12 +61,12 @@ _TAIL: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class NoiseKey:
-    """Names the noise of one position.
+    """Identifies the noise of one position.
 
     seed: 64 bits.
     index: output index, counted from the original prompt.
-    choice: which of the `n` choices of a request.
-    purpose: what the noise is for, `PURPOSE_SAMPLE` or another number.
+    choice: index among the `n` choices of a request.
+    purpose: use of the noise, `PURPOSE_SAMPLE` or another number.
     """
 
     seed: int
@@ -76,7 +76,8 @@ class NoiseKey:
 
 
 def words_of_all(key: NoiseKey, size: int) -> Words:
-    """Random words of the vocabulary entries 0 … size - 1: uint32 [size]."""
+    """Return the random words of the vocabulary entries 0 … size - 1: uint32 [size]."""
+    # One counter gives the words of four consecutive entries.
     groups = (size + 3) >> 2
     counter = np.empty((4, groups), dtype=np.uint64)
     counter[0] = np.arange(groups, dtype=np.uint64)
@@ -88,9 +89,9 @@ def words_of_all(key: NoiseKey, size: int) -> Words:
 
 
 def words_of(keys: Sequence[NoiseKey], ids: Sequence[Ids]) -> list[Words]:
-    """Random words of chosen vocabulary entries, for several positions in one pass.
+    """Return the random words of chosen vocabulary entries, for several positions in one pass.
 
-    ids: int64 arrays, one a key. Returns one uint32 array for each, of the same length.
+    ids: int64 arrays, one per key. Returns one uint32 array for each, of the same length.
     """
     counts = [len(part) for part in ids]
     seeds = _seed_words(keys)
@@ -105,7 +106,7 @@ def words_of(keys: Sequence[NoiseKey], ids: Sequence[Ids]) -> list[Words]:
 
 
 def words_at(keys: NDArray[np.uint64], ids: Ids) -> Words:
-    """The random word of each (key, vocabulary entry): uint32 [n].
+    """Return the random word of each (key, vocabulary entry): uint32 [n].
 
     keys: uint64 [5, n], 32-bit words: seed (low, high), output index, choice, purpose.
     ids: int64 [n].
@@ -120,7 +121,7 @@ def words_at(keys: NDArray[np.uint64], ids: Ids) -> Words:
 
 
 def natural_log(values: Float32) -> Float32:
-    """ln of positive normal float32 values, [n]: relative error below 2⁻²², also near 1."""
+    """Return ln of positive normal float32 values, [n]: relative error below 2⁻²², also near 1."""
     bits = values.view(np.int32)
     exponent = (bits - _SQRT_HALF_BITS) >> np.int32(23)
     mantissa = bits - (exponent << np.int32(23))
@@ -136,11 +137,12 @@ def natural_log(values: Float32) -> Float32:
 
 
 def exponential(words: Words) -> Float32:
-    """E = −log1p(−x), exponentially distributed, in [2⁻³³, 22.9]; relative error below 2⁻²². words: uint32 [n].
+    """Return E = −log1p(−x), exponentially distributed, in [2⁻³³, 22.9]; relative error below 2⁻²². words: uint32 [n].
 
     1 − x is rounded to u, and what the rounding lost is added back: −ln(1 − x) = −(ln u + c/u), c = (1 − u) − x.
     """
     x = _uniform(words)
+    # ~w is 2³² − 1 − w, so this is 1 − x, rounded once.
     u = _uniform(~words)
     rounding = (_ONE - u) - x
     lost = np.where(u >= _HALF, rounding, np.float32(0)).astype(np.float32, copy=False)
@@ -150,18 +152,18 @@ def exponential(words: Words) -> Float32:
 
 
 def gumbel(words: Words) -> Float32:
-    """−ln E for each word: Gumbel noise in [−3.14, 22.88], absolute error below 3e-6. words: uint32 [n]."""
+    """Return −ln E for each word: Gumbel noise in [−3.14, 22.88], absolute error below 3e-6. words: uint32 [n]."""
     return -natural_log(exponential(words))
 
 
 def _uniform(words: Words) -> Float32:
-    """x = (w + ½)·2⁻³², rounded once to float32."""
+    """Return x = (w + ½)·2⁻³², rounded once to float32."""
     exact = (words.astype(np.float64) + 0.5) * 2.0**-32
     return exact.astype(np.float32)
 
 
 def _seed_words(keys: Sequence[NoiseKey]) -> NDArray[np.uint64]:
-    """(low, high) 32-bit words of the seeds: uint64 [2, len(keys)]."""
+    """Return the (low, high) 32-bit words of the seeds: uint64 [2, len(keys)]."""
     seeds = np.array([key.seed & 0xFFFFFFFFFFFFFFFF for key in keys], dtype=np.uint64)
     low = seeds & np.uint64(0xFFFFFFFF)
     high = seeds >> np.uint64(32)

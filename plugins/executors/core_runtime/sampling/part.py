@@ -1,4 +1,4 @@
-"""Neighbouring rows of a step, and what is special about some of them.
+"""Consecutive rows of a step that are sampled in one call, and the special ones among them.
 
 Owns: `Part`, and which rows are drawn in which way. Never does: draw. Called by: `core_runtime.sampling.sampler`.
 """
@@ -19,13 +19,13 @@ from core_runtime.sampling.rows import SampleRows
 class Part:
     """The rows of one call of the sampler.
 
-    rows: of the step.
-    start: the first of them.
-    stop: behind the last one.
-    adjusted: those whose logits are changed before they compete.
-    lazy: those with a mask that are drawn without it first.
-    masks: of the others with a mask; None: every token may come.
-    finals: float32 [V] by row, the logits of adjusted rows as they competed; of those that are looked at again.
+    rows: rows of the step.
+    start: first row of the part.
+    stop: end of the part, exclusive.
+    adjusted: rows whose logits are changed before the race.
+    lazy: rows with a mask that are first drawn without it.
+    masks: masks of the other rows that have one; None: all tokens are allowed.
+    finals: float32 [V] by row, the final logits of adjusted rows, if they are read again.
     """
 
     rows: SampleRows
@@ -37,18 +37,19 @@ class Part:
     finals: dict[int, Float32] = field(default_factory=dict)
 
     def final_logits(self, values: HostLogits, row: int) -> Float32:
-        """A row's logits as they compete, float32 [V]: behind its stages and its mask. values: the part's logits."""
+        """Return a row's final logits, float32 [V], after its stages and its mask. values: the part's logits."""
         found = self.finals.get(row)
         if found is not None:
             return found
         place = row - self.start
+        # Copied, because the mask is applied in place.
         logits = values[place][None].copy()
         self.mask(logits, [place])
         final: Float32 = logits[0]
         return final
 
     def mask(self, logits: Float32, places: Sequence[int]) -> None:
-        """Apply the masks of some rows. places: of each row of logits, counted from the first of the part."""
+        """Apply the masks of some rows. places: place in the part of each row of logits."""
         if self.masks is None:
             return
         for row, place in enumerate(places):
@@ -60,11 +61,11 @@ class Part:
 def by_mask(
     rows: SampleRows, start: int, stop: int, adjusted: Sequence[int], shown: Container[int]
 ) -> tuple[list[int], list[int]]:
-    """Rows with a mask: those that can be drawn without it, to see whether it matters, and the others.
+    """Split rows with a mask into those that can be drawn without it, to see whether it matters, and the others.
 
-    shown: rows whose masked logits somebody wants to see.
-    The largest of all logits, when its token may come, is the largest of those that may. A race with noise or filters is
-    another one when tokens are taken out of it.
+    shown: rows whose masked logits are reported.
+    If the largest of all logits belongs to an allowed token, it is the largest of the allowed ones too. A race with noise or
+    filters changes when tokens are removed from it.
     """
     lazy: list[int] = []
     eager: list[int] = []
@@ -76,5 +77,5 @@ def by_mask(
 
 
 def between(rows: list[int], start: int, stop: int) -> list[int]:
-    """Those of some rows that lie in a part."""
+    """Return those of some rows that lie in a part."""
     return [row for row in rows if start <= row < stop]

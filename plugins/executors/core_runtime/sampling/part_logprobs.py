@@ -1,10 +1,10 @@
-"""Log-probabilities from a vocabulary that is cut into parts: the same as of the whole, to the bit.
+"""Logprobs from a vocabulary that is split into parts: the same as those of the whole, to the bit.
 
-Owns: what each part reports about its logits, and how the reports become log-probabilities. Never does: move anything
-between parts. Called by: whoever holds a part of the head; tests compare it with `core_runtime.sampling.logprobs`.
+Owns: the report of each part about its logits, and how reports become logprobs. Never does: move anything
+between parts. Called by: the owner of a part of the head; tests compare it with `core_runtime.sampling.logprobs`.
 
-The powers of the whole are summed by spans of `SPAN` entries. A part sums the spans that lie within it, and hands over the
-powers of a span that crosses its border. No span does where the cuts lie at multiples of `SPAN`.
+The powers of the whole are summed by spans of `SPAN` entries. A part sums the spans that lie within it, and passes on the
+powers of a span that crosses its border. There is none if the vocabulary is split at multiples of `SPAN`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from core_runtime.sampling.logprobs import SPAN, span_sums, total_of_spans
 from core_runtime.sampling.noise import Float32, Ids
 
 ABSENT = np.float32(-np.inf)
-"""In place of the logit of a token that another part has."""
+"""Logit of a token that belongs to another part."""
 
 
 @dataclass(slots=True)
 class Powers:
-    """e^(logit - largest) of one part.
+    """Powers e^(logit - largest) of one part.
 
-    head: float32 [R, h], of a span that began in an earlier part.
-    sums: float64 [R, s], of the spans that the part has.
-    tail: float32 [R, t], of a span that goes on in a later part, or ends the vocabulary.
+    head: float32 [R, h], powers of a span that began in an earlier part.
+    sums: float64 [R, s], sums of the spans within the part.
+    tail: float32 [R, t], powers of a span that continues in a later part, or ends the vocabulary.
     """
 
     head: Float32
@@ -38,13 +38,14 @@ class Powers:
 
 
 def powers_of(logits: Float32, first: int, tops: Float32) -> Powers:
-    """The report of one part.
+    """Return the report of one part.
 
     logits: float32 [R, n] of the ids from `first` on.
     tops: float32 [R], the largest logit of the whole vocabulary.
     """
     powers = np.exp(logits - tops[:, None])
     size = powers.shape[1]
+    # The first whole span of the part starts at the next multiple of SPAN.
     begin = min(-first % SPAN, size)
     whole_spans = (size - begin) // SPAN
     end = begin + whole_spans * SPAN
@@ -55,11 +56,12 @@ def powers_of(logits: Float32, first: int, tops: Float32) -> Powers:
 
 
 def log_totals(parts: Sequence[Powers]) -> NDArray[np.float64]:
-    """ln of the sum of all powers, float64 [R]. parts: in order of their ids."""
+    """Return ln of the sum of all powers, float64 [R]. parts: in order of their ids."""
     sums: list[NDArray[np.float64]] = []
     begun: list[Float32] = []
     for part in parts:
         begun.append(part.head)
+        # Otherwise the part lies within one span, which continues in the next part.
         if part.sums.shape[1] or part.tail.shape[1]:
             sums += [_of_fragments(begun), part.sums]
             begun = [part.tail]
@@ -70,13 +72,17 @@ def log_totals(parts: Sequence[Powers]) -> NDArray[np.float64]:
 
 
 def most_likely_of(logits: Float32, first: int, num: int) -> tuple[Ids, Float32]:
-    """The `num` most likely ids of a part and their logits, falling, the lower id first on ties: [R, at most num]."""
+    """Return the `num` most likely ids of a part and their logits, descending, the lower id first on ties: [R, at most
+    num].
+    """
     order = np.argsort(-logits, axis=1, kind="stable")[:, :num]
     return order + first, np.take_along_axis(logits, order, axis=1)
 
 
 def logprobs_in_parts(parts: Sequence[Float32], tokens: Ids, num: int) -> list[TokenLogprobs]:
-    """Of each row's token and the `num` most likely ones. parts: logits float32 [R, n], in order of their ids."""
+    """Return logprobs of each row's token and the `num` most likely ones. parts: logits float32 [R, n], in order of
+    their ids.
+    """
     largest = [part.max(axis=1) for part in parts]
     tops: Float32 = np.maximum.reduce(largest)
     powers: list[Powers] = []
@@ -111,7 +117,7 @@ def logprobs_in_parts(parts: Sequence[Float32], tokens: Ids, num: int) -> list[T
 
 
 def _most_likely(ids: Sequence[Ids], logits: Sequence[Float32], num: int) -> tuple[Ids, Float32]:
-    """The best of what each part found best, falling."""
+    """Merge the most likely tokens of all parts, descending."""
     all_ids = np.concatenate(ids, axis=1)
     all_logits = np.concatenate(logits, axis=1)
     # stable: parts come in order of their ids, so the lower id stays first on ties
@@ -122,12 +128,12 @@ def _most_likely(ids: Sequence[Ids], logits: Sequence[Float32], num: int) -> tup
 
 
 def _of_fragments(begun: Sequence[Float32]) -> NDArray[np.float64]:
-    """The sum of a span that lies in pieces, float64 [R, 1], or [R, 0] when there is nothing of it."""
+    """Return the sum of a span that is split over parts, float64 [R, 1], or [R, 0] if it is empty."""
     return span_sums(np.concatenate(begun, axis=1))
 
 
 def _logit_of(logits: Float32, first: int, tokens: Ids) -> Float32:
-    """The logits of tokens that a part has, -inf of others."""
+    """Return the logits of tokens in a part, -inf for others."""
     places = tokens - first
     inside = (places >= 0) & (places < logits.shape[1])
     rows = np.arange(len(tokens))

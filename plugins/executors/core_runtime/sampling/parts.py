@@ -1,9 +1,9 @@
-"""Sampling from a vocabulary that is cut into parts, each of which may lie elsewhere: the same tokens, to the bit.
+"""Sampling from a vocabulary that is split into parts on several devices: the same tokens, to the bit.
 
-Owns: what each part reports about its logits, and how the reports, in order of their ids, become a token. Never does: move
-anything between parts. Called by: whoever holds a part of the head; tests compare it with the whole.
+Owns: the report of each part about its logits, and how the reports, in order of their ids, become a token. Never does: move
+anything between parts. Called by: the owner of a part of the head; tests compare it with the whole.
 
-Nothing as long as the vocabulary leaves a part: a largest logit, whole numbers (counts, or weights in multiples of 2⁻³⁰,
+A part reports nothing as long as the vocabulary: only a largest logit, integers (counts, or weights in multiples of 2⁻³⁰,
 which add up to the same in any order) and the best (score, id).
 """
 
@@ -23,14 +23,14 @@ from core_runtime.sampling.noise import MAX_GUMBEL_RANGE, Float32, Ids, gumbel, 
 DIGIT_BITS: Final = 8
 NUM_DIGITS: Final = 1 << DIGIT_BITS
 DIGITS: Final = (24, 16, 8, 0)
-"""How far to shift the 32 bits of a score for each of its digits, the highest first."""
+"""Shift of each 8-bit digit in the 32 bits of a score, the highest first."""
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class Asked:
-    """The sampling parameters of the rows, as a `RaceKernel` gets them.
+    """Sampling parameters of the rows, as in a `RaceKernel`.
 
     keys: int64 [R, 5].
     temperatures: float32 [R].
@@ -47,7 +47,7 @@ class Asked:
 
 
 class VocabularyPart:
-    """Some neighbouring entries of the vocabulary.
+    """Consecutive entries of the vocabulary.
 
     logits: float32 [R, n].
     first: the id of the first entry.
@@ -60,7 +60,7 @@ class VocabularyPart:
         self.z: Float32 = logits
 
     def largest(self) -> Float32:
-        """The largest logit of each row, NaN where one is NaN: float32 [R]."""
+        """Return the largest logit of each row, NaN if one is NaN: float32 [R]."""
         best = self.logits.argmax(axis=1)
         rows = np.arange(len(best))
         tops: Float32 = self.logits[rows, best]
@@ -75,11 +75,12 @@ class VocabularyPart:
             self.z = below / heat[:, None]
 
     def histogram(self, rows: Ids, least: Float32, prefix: NDArray[np.uint32], shift: int, *, weigh: bool) -> Counts:
-        """Candidates, or their weights, by one digit of z, for z of at least `least` that begin with the digits `prefix`.
+        """Count or weigh candidates by one digit of z, for z of at least `least` that begin with the digits `prefix`.
 
-        rows: which rows. Returns int64 [len(rows), 256]; digits rise as z falls.
+        rows: rows to count. Returns int64 [len(rows), 256]; digits rise as z falls.
         """
         z = self.z[rows]
+        # z is at most 0, and the bits of non-negative floats sort like integers.
         bits = np.abs(z).view(np.uint32)
         inside = z >= least[:, None]
         if shift != DIGITS[0]:
@@ -97,7 +98,7 @@ class VocabularyPart:
         return bins.astype(np.int64).reshape(len(rows), NUM_DIGITS)
 
     def total_weight(self, rows: Ids, least: Float32) -> Counts:
-        """The weight of all candidates with z of at least `least`: int64 [len(rows)]."""
+        """Return the weight of all candidates with z of at least `least`: int64 [len(rows)]."""
         z = self.z[rows]
         inside = z >= least[:, None]
         candidates = np.where(inside, z, np.float32(-np.inf))  # -inf weighs nothing
@@ -105,9 +106,9 @@ class VocabularyPart:
         return total
 
     def best(self, asked: Asked, limits: Float32) -> tuple[Float32, Ids]:
-        """The best score and the lowest id that has it, of each row: float32 and int64 [R]; -inf without a candidate.
+        """Return the best score of each row and the lowest id that has it: float32 and int64 [R]; -inf without a candidate.
 
-        limits: the smallest z that may win.
+        limits: the smallest z that can win.
         """
         best = self.logits.argmax(axis=1)
         each = np.arange(len(best))
@@ -138,7 +139,7 @@ class VocabularyPart:
 
 
 def race_in_parts(parts: Sequence[VocabularyPart], asked: Asked) -> Ids:
-    """The tokens of all rows, int64 [R]; -1 where a logit is NaN or infinite. parts: in order of their ids."""
+    """Sample all rows, int64 [R]; -1 where a logit is NaN or infinite. parts: in order of their ids."""
     tops = _maximum([part.largest() for part in parts])
     for part in parts:
         part.scale(tops, asked.temperatures)
@@ -154,7 +155,7 @@ def race_in_parts(parts: Sequence[VocabularyPart], asked: Asked) -> Ids:
 
 
 def _limits(parts: Sequence[VocabularyPart], asked: Asked) -> Float32:
-    """The smallest z that passes min-p, then top-k, then top-p: float32 [R]."""
+    """Return the smallest z that passes min-p, then top-k, then top-p: float32 [R]."""
     limits = np.maximum(asked.least, np.float32(LOWEST))
     racing = asked.temperatures > 0
     rows = np.flatnonzero(racing & (asked.top_k > 0))
@@ -173,7 +174,9 @@ def _limits(parts: Sequence[VocabularyPart], asked: Asked) -> Float32:
 def _reach(
     parts: Sequence[VocabularyPart], rows: Ids, target: NDArray[np.float64], least: Float32, *, weigh: bool
 ) -> Float32:
-    """The largest z such that the candidates from it on reach `target`, found digit by digit; `least` if all do not."""
+    """Search, digit by digit, the largest z such that the candidates from it on reach `target`; `least` if all of them
+    do not.
+    """
     prefix = np.zeros(len(rows), np.uint32)
     before = np.zeros(len(rows), np.int64)
     reached = np.ones(len(rows), bool)
@@ -196,7 +199,7 @@ def _reach(
 
 
 def _maximum(columns: Sequence[Float32]) -> Float32:
-    """The largest entry of all columns in each row; NaN wins."""
+    """Return the largest entry of all columns in each row; NaN wins."""
     with np.errstate(invalid="ignore"):
         found: Float32 = np.maximum.reduce(columns)
     return found

@@ -21,7 +21,7 @@ HIGH_SHIFT: Final = np.uint64(32)
 
 
 def philox4x32(counter: NDArray[np.uint64], key: NDArray[np.uint64]) -> NDArray[np.uint32]:
-    """Random words for n counters.
+    """Return the random words of n counters.
 
     counter: uint64 [4, n], key: uint64 [2, n] or [2, 1]; every value below 2³². Returns uint32 [n, 4].
     Words 0 and 2 of the counter are multiplied in a round, words 1 and 3 are mixed in: both pairs go as one array.

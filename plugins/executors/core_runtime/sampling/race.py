@@ -3,9 +3,9 @@
 Owns: the exact argmax over noisy candidates, and the short cuts that cannot change it. Never does: mask, filter or
 penalize. Called by: `core_runtime.sampling.kernel`.
 
-Two short cuts. A candidate further than the noise's whole range below the best cannot win: no noise is drawn for it.
-And since x ≤ E ≤ 22.9·x, `z − ln x` bounds the score from above and is never more than 3.14 too high: only candidates
-whose bound comes that near to the best bound are scored exactly.
+Two short cuts. A candidate that is below the best by more than the range of the noise cannot win: no noise is drawn for it.
+Since x ≤ E ≤ 22.9·x, `z − ln x` bounds the score from above and is at most 3.14 too high: only candidates whose bound is that
+close to the best bound are scored exactly.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 from core_runtime.sampling.noise import MAX_GUMBEL_RANGE, Float32, Ids, NoiseKey, Words, gumbel, words_of, words_of_all
 
 BOUND_SLACK: Final = np.float32(3.15)
-"""ln(22.9) and the rounding of the bound, rounded up."""
+"""ln(22.9) plus the rounding of the bound, rounded up."""
 
 DENSE_FRACTION: Final = 4
-"""With more than 1/4 of the vocabulary in the race, noise is drawn for whole groups of four."""
+"""Noise is drawn for whole groups of four when more than 1/4 of the vocabulary takes part."""
 
 
 @dataclass(slots=True)
 class Entrant:
-    """One position.
+    """The candidates of one position.
 
-    key: of its noise.
+    key: key of its noise.
     z: float32, (logit − largest)/T.
-    ids: rising vocabulary ids of z; None: all entries in order.
+    ids: ascending vocabulary ids of z; None: all entries in order.
     """
 
     key: NoiseKey
@@ -40,7 +40,7 @@ class Entrant:
 
 
 def winners(entrants: Sequence[Entrant]) -> list[int]:
-    """The sampled token of each entrant. The result of one does not depend on the others."""
+    """Return the sampled token of each entrant. The result of one does not depend on the others."""
     finalists: list[tuple[Ids, Float32, Words] | None] = [None] * len(entrants)
     sparse: list[tuple[int, Ids, Float32]] = []
     for i, entrant in enumerate(entrants):
@@ -62,7 +62,7 @@ def winners(entrants: Sequence[Entrant]) -> list[int]:
 
 
 def _finalists(ids: Ids, z: Float32, words: Words) -> tuple[Ids, Float32, Words]:
-    """The candidates that may still win, with their z and words."""
+    """Return the candidates that can still win, with their z and words."""
     # -ln x without the constant 32·ln 2, which all candidates share.
     x = words.astype(np.float32) + np.float32(0.5)
     bound = z - np.log(x)
@@ -72,7 +72,7 @@ def _finalists(ids: Ids, z: Float32, words: Words) -> tuple[Ids, Float32, Words]
 
 
 def _decide(finalists: list[tuple[Ids, Float32, Words]]) -> list[int]:
-    """The winner of each row's finalists; noise is drawn exactly, for all of them at once."""
+    """Return the winner of each row's finalists; exact noise is computed for all of them at once."""
     if not finalists:
         return []
     z = np.concatenate([z for _, z, _ in finalists])
@@ -82,6 +82,7 @@ def _decide(finalists: list[tuple[Ids, Float32, Words]]) -> list[int]:
     start = 0
     for ids, _, _ in finalists:
         stop = start + len(ids)
+        # argmax returns the first of equal scores, which has the lowest id.
         best = int(np.argmax(scores[start:stop]))
         chosen.append(int(ids[best]))
         start = stop

@@ -1,9 +1,9 @@
-"""The numbers of a row that its request asks for: of which logits, and in which form (`core.api.logprobs_mode`).
+"""Reported numbers of a row: of which logits, and in which form (`core.api.logprobs_mode`).
 
-Owns: what processed logits are. Never does: sample, or sort (`core_runtime.sampling.logprobs` does).
+Owns: the definition of processed logits. Never does: sample, or sort (`core_runtime.sampling.logprobs` does).
 Called by: `core_runtime.sampling.sampler`.
 
-What could not be drawn is -inf among processed ones. At temperature 0 nothing is divided or filtered.
+Processed logits of tokens that could not be drawn are -inf. At temperature 0 nothing is divided or filtered.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from core_runtime.sampling.part import Part, between
 
 
 def report(part: Part, values: HostLogits, kernel: LogprobsKernel | None, mode: LogprobsMode) -> None:
-    """The numbers of the rows that want them and have a token.
+    """Report the requested numbers of rows that have a token.
 
     values: the part's logits.
-    kernel: a native one, which works where they lie.
+    kernel: native kernel for the device of the logits.
     """
     rows = part.rows
     asked = between(rows.reported, part.start, part.stop)
@@ -53,7 +53,7 @@ def _processed(
     wanted: Sequence[int],
     mode: LogprobsMode,
 ) -> list[TokenLogprobs]:
-    """One row after the other: each is as long as the vocabulary."""
+    """Report processed logits or logprobs row by row, because each needs an array as long as the vocabulary."""
     rows = part.rows
     as_logits = shows_logits(mode)
     values.bring([row - part.start for row in served if row not in part.finals])
@@ -68,15 +68,16 @@ def _processed(
 
 
 def competing_logits(logits: Float32, temperature: float, top_k: int, top_p: float, least: float) -> Float32:
-    """Logits divided by the temperature, -inf where a filter takes the token out: float32 [V].
+    """Return logits divided by the temperature, -inf for tokens that a filter removes: float32 [V].
 
-    logits: float32 [V], behind stages and masks; the largest is finite.
-    top_k, top_p, least: filters as a `RaceKernel` gets them.
+    logits: float32 [V], after stages and masks; the largest is finite.
+    top_k, top_p, least: filters as in a `RaceKernel`.
     """
     if temperature == 0:
         return logits
     heat = np.float32(temperature)
     with np.errstate(over="ignore"):  # far below the best with a tiny temperature: -inf is right
+        # The filters compare z, as in the race; reported logits keep their own scale.
         z = (logits - logits.max()) / heat
         scaled = logits / heat
     ids, _ = filtered(z, top_k, top_p, least)

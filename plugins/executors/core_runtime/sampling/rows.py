@@ -1,4 +1,4 @@
-"""The rows of one step that sample: what the kernels read of each, and what came out.
+"""Sampling rows of one step: the input of the kernels for each row, and the results.
 
 Owns: contiguous copies of the columns at addresses that never change, and the results. Never does: look at logits.
 Called by: the persistent batch (binds and advances them), `core_runtime.sampling.sampler`.
@@ -21,13 +21,15 @@ from core_runtime.sampling.state import SequenceSampling
 from core_runtime.sampling.told import Told
 
 ONE: Final = np.array(1)
-"""numpy adds it in half the time of a Python number, and faster to a copy than in place where there is one row."""
+"""A numpy scalar: adding it takes half the time of adding a Python int. With one row, adding into a copy is faster than
+in place.
+"""
 
 Integers = NDArray[np.integer[Any]]
 
 
 class KernelRows(NamedTuple):
-    """What a `RaceCall` says of its rows, between the logits and the masks; see there for shapes.
+    """The rows of a `RaceCall`: its fields between the logits and the masks; see there for shapes.
 
     The tensors share the arrays' memory, or lie on the device.
     """
@@ -39,7 +41,7 @@ class KernelRows(NamedTuple):
     filters: tuple[Tensor, Tensor, Tensor]
 
     def on(self, device: torch.device) -> KernelRows:
-        """Copies on a device; tokens written there are not written here."""
+        """Copy the rows to a device; tokens written there do not appear here."""
         top_k, top_p, least = self.filters
         return KernelRows(
             self.which.to(device),
@@ -51,27 +53,27 @@ class KernelRows(NamedTuple):
 
 
 class SampleRows:
-    """The rows of one step that sample, N at most, at addresses that never change.
+    """At most N sampling rows of one step, at addresses that never change. The batch and each draft pass own one.
 
-    out: int64 [N], where tokens are written.
+    out: int64 [N], memory for the tokens.
 
     count: rows of this step.
-    slots: int64 [count], the sequence of each.
-    keys: int64 [N, 5], of the columns; the output index is that of the row.
-    temperatures: float32 [N], of the columns.
-    top_k: int64 [N], of the columns.
-    top_p: float64 [N], of the columns.
-    least: float32 [N], of the columns.
-    num_drafted: integers [count], tokens before the row's position that are drafts; None: none anywhere.
-    adjusted: rows whose logits are changed before they compete.
+    slots: int64 [count], slot of each row's sequence.
+    keys: int64 [N, 5], from the columns, with the row's output index.
+    temperatures: float32 [N], from the columns.
+    top_k: int64 [N], from the columns.
+    top_p: float64 [N], from the columns.
+    least: float32 [N], from the columns.
+    num_drafted: integers [count], number of drafts before the row's position; None: there are no drafts.
+    adjusted: rows whose logits are changed before the race.
     masked: rows of sequences with a token mask.
-    reported: rows whose log-probabilities are wanted.
-    wanted: how many of the most likely tokens each of these wants, -1: all.
-    tokens: int64 [count], sampled; -1 where a row failed.
-    errors: by row, a sentence.
-    logprobs: by row.
-    purpose: of the noise; with PURPOSE_DRAFT the tokens are drafts, and what they are drawn from is kept.
-    on_device: the same columns where a device's kernel reads them; None: kernels read these.
+    reported: rows with requested logprobs.
+    wanted: number of most likely tokens of each of these rows, -1: all.
+    tokens: int64 [count], sampled tokens; -1 for a failed row.
+    errors: error messages by row.
+    logprobs: logprobs by row.
+    purpose: purpose of the noise; with PURPOSE_DRAFT the tokens are drafts, and their distributions are kept.
+    on_device: the same columns in device memory; None: kernels read these.
     """
 
     def __init__(
@@ -106,12 +108,12 @@ class SampleRows:
 
     @property
     def count(self) -> int:
-        """Rows of this step."""
+        """Number of rows of this step."""
         return len(self.tokens)
 
     def bind(self, slots: Ids, indices: Integers, num_drafted: Integers | None = None) -> None:
-        """Take the rows of a step. indices: the output index of each row."""
-        # every slot exists; with mode="raise", numpy would take through a copy
+        """Bind the rows of a step. indices: output index of each row."""
+        # mode="clip" because every slot exists: with "raise", numpy writes through a temporary copy
         self._forget()
         count = len(slots)
         columns = self.columns
@@ -120,6 +122,7 @@ class SampleRows:
         np.take(columns.keys, slots, axis=0, out=self.keys[:count], mode="clip")
         self._indices = self.keys[:count, INDEX]
         self._indices[:] = indices
+        # The columns contain PURPOSE_SAMPLE.
         if self.purpose != PURPOSE_SAMPLE:
             self.keys[:count, PURPOSE] = self.purpose
         np.take(columns.temperatures, slots, out=self.temperatures[:count], mode="clip")
@@ -143,34 +146,36 @@ class SampleRows:
                 self.on_device.ask(self.told())
 
     def advance(self) -> None:
-        """The same sequences, each one output index further."""
+        """Advance each row of the same sequences by one output index."""
         self._forget()
         self._indices[:] = self._indices + ONE
+        # Nothing but `min_tokens` makes a row's adjustments depend on its index.
         if self._min_tokens is not None:
             self._find_adjusted()
         if self.on_device is not None:
+            # All other columns are constant while a sequence runs.
             self.on_device.put("keys", self.keys[: self.count])
 
     @property
     def is_plain(self) -> bool:
-        """Whether the logits are drawn from as they are, now and when the rows advance, and kernels read them on the device."""
+        """Whether tokens are drawn from unchanged logits, now and after `advance`, by kernels on the device."""
         if self.on_device is None or self.count > len(self.on_device.out):
             return False
         return not (self.adjusted or self.masked) and self._min_tokens is None
 
     def told(self) -> Told:
-        """What the rows want to be told."""
+        """Return the rows with requested logprobs."""
         return Told(self.reported, self.wanted)
 
     def fetch(self, start: int, stop: int) -> None:
-        """Wait for the tokens of neighbouring rows that a kernel drew on the device."""
+        """Wait for the tokens of consecutive rows that a kernel drew on the device, and copy them to the host."""
         if self.lies_on_device(stop):
             assert self.on_device is not None
             drawn = self.on_device.out[start:stop]
             self._out[start:stop] = drawn.cpu().numpy()
 
     def lies_on_device(self, stop: int) -> bool:
-        """Whether kernels of a device read the rows up to one."""
+        """Whether the device holds all rows before `stop`."""
         return self.on_device is not None and stop <= len(self.on_device.out)
 
     def _forget(self) -> None:
@@ -186,31 +191,31 @@ class SampleRows:
         self.adjusted: list[int] = adjusts.nonzero()[0].tolist()
 
     def state(self, row: int) -> SequenceSampling:
-        """The rare things of a row's sequence."""
+        """Return the rarely used parameters of a row's sequence."""
         slot = int(self.slots[row])
         state = self.columns.states[slot]
         assert state is not None, f"nobody entered slot {self.slots[row]}"
         return state
 
     def index(self, row: int) -> int:
-        """The output index of a row."""
+        """Return the output index of a row."""
         return int(self.keys[row, INDEX])
 
     def drafted(self, row: int) -> int:
-        """How many drafts come before a row's position."""
+        """Return the number of drafts before a row's position."""
         if self.num_drafted is None:
             return 0
         return int(self.num_drafted[row])
 
     def part(self, start: int, stop: int) -> KernelRows:
-        """Neighbouring rows, for logits that begin with row `start`; on the device as far as it holds them."""
+        """Return consecutive rows, for logits that begin with row `start`; on the device if it holds them."""
         if self.lies_on_device(stop):
             assert self.on_device is not None
             return _device_part(self.on_device, start, stop)
         return self.host_part(start, stop)
 
     def host_part(self, start: int, stop: int) -> KernelRows:
-        """The same on the host."""
+        """Return consecutive rows on the host."""
         which = self._which[: stop - start]
         keys = self.keys[start:stop]
         temperatures = self.temperatures[start:stop]
@@ -219,7 +224,7 @@ class SampleRows:
         return _kernel_rows(which, keys, temperatures, filters, out)
 
     def chosen(self, rows: Ids, which: Ids) -> KernelRows:
-        """Copies of some rows, with an `out` of their own. which: their rows of logits."""
+        """Copy some rows, with an `out` of their own. which: their rows of logits."""
         keys = self.keys[rows]
         temperatures = self.temperatures[rows]
         filters = self.top_k[rows], self.top_p[rows], self.least[rows]
@@ -228,7 +233,7 @@ class SampleRows:
 
 
 def _device_part(rows: DeviceRows, start: int, stop: int) -> KernelRows:
-    """Neighbouring rows on the device."""
+    """Return consecutive rows on the device."""
     return KernelRows(
         rows.which.tensor[: stop - start],
         rows.keys.tensor[start:stop],

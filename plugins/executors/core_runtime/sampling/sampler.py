@@ -1,10 +1,10 @@
-"""The sampler: stages, kernel, errors, log-probabilities; one token for each row of logits.
+"""The sampler: runs stages, kernel, error reports and logprobs; draws one token for each row of logits.
 
-Owns: the order of things. Never does: keep a state between calls (the rows and their sequences do), or let one row's
+Owns: the order of these steps. Never does: keep a state between calls (the rows and their sequences do), or let one row's
 result depend on another row. Called by: the model runner.
 
-Rows without anything special are drawn where their logits lie, and log-probabilities are told from there. Whatever else is
-wanted of rows is done on the host: changed logits, the rule's decisions, and what is wrong with a row that failed.
+Rows without special parameters are drawn on the device of their logits, which also computes their logprobs. Everything else
+happens on the host: changed logits, the decisions of a rule, and the error of a row that failed.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from core_runtime.sampling.stages import CustomStage
 from core_runtime.sampling.told import MOST_LOGPROBS
 
 RunCall = Callable[[str, int, Callable[[], None]], None]
-"""Runs a call of a kind on a number of rows; it may record the call and replay it for every number of rows."""
+"""Function that runs a call of a kind on a number of rows; it may record the call and replay it for any number of rows."""
 
 SAMPLE: Final = "sample"
 
 
 def sampling_kind(start: int) -> str:
-    """The kind of call that samples a step's rows from the start-th on: each has places of its own for its tokens."""
+    """Return the kind of call that samples a step's rows from `start` on; each kind has its own places for tokens."""
     return f"{SAMPLE} from {start}" if start else SAMPLE
 
 
 def run_plainly(kind: str, num_rows: int, call: Callable[[], None]) -> None:
-    """Run a call and record nothing."""
+    """Run a call without recording it."""
     call()
 
 
 class Sampler:
     """Samples rows of logits over a vocabulary of `vocab_size` entries; logits beyond it are padding.
 
-    race, logprobs: native kernels for float32 logits; the same tokens, faster. None: numpy.
-    masked: a native kernel that takes token masks; None: rows with masks are copied.
-    rule: decides on drafts; None: nobody does, and those are kept that equal what is sampled.
-    mode: of the numbers that requests ask for.
+    race, logprobs: native kernels for float32 logits, which give the same tokens faster. None: numpy.
+    masked: native kernel that takes token masks; None: rows with masks are copied.
+    rule: rule of acceptance for drafts; None: drafts are kept that equal the sampled tokens.
+    mode: form of the reported numbers.
     custom: logits processors of plugins; None: there are none.
-    home: the type of the device that `race`, `masked` and `logprobs` work on.
+    home: device type of `race`, `masked` and `logprobs`.
     """
 
     def __init__(
@@ -84,17 +84,18 @@ class Sampler:
 
     @property
     def draft_purpose(self) -> int:
-        """Of the noise by which drafts are drawn: the sampler's own, so that they are likely to be drawn again, unless the
-        rule has to know what they were drawn from."""
+        """Purpose of the noise for drafts: the sampler's own, so that the same tokens are likely to be drawn again,
+        unless the rule needs the drafts' own distributions.
+        """
         draws_apart = self.rule is not None and self.rule.draws_apart
         return PURPOSE_DRAFT if draws_apart else PURPOSE_SAMPLE
 
     def sample(self, logits: Tensor, rows: SampleRows, start: int = 0, run: RunCall = run_plainly) -> None:
-        """Sample the rows of a step from `start` on, one for each row of logits: tokens, errors and log-probabilities.
+        """Sample the rows of a step from `start` on, one for each row of logits: tokens, errors and logprobs.
 
         logits: float32 [R, V], V ≥ vocab_size, not modified.
-        run: how the kernel's call on neighbouring rows is made.
-        A row with NaN or infinite logits, or with every token masked, fails alone: its error says why.
+        run: runs the kernel's call on consecutive rows.
+        A row with NaN or infinite logits, or with every token masked, fails alone, with an error message.
         """
         stop = self._end_of(logits, rows, start)
         part: Part | None = None
@@ -110,7 +111,7 @@ class Sampler:
             self._look(logits, part, judged)
 
     def _end_of(self, logits: Tensor, rows: SampleRows, start: int) -> int:
-        """The row behind the last one. Raises ValueError for logits that do not belong to the rows."""
+        """Return the end of the rows, exclusive. Raises ValueError for logits that do not belong to the rows."""
         shape = logits.shape
         stop: int = start + shape[0]
         if len(shape) != 2 or stop > rows.count or shape[1] < self.vocab_size:
@@ -120,18 +121,19 @@ class Sampler:
         return stop
 
     def _draw_alike(self, logits: Tensor, rows: SampleRows, start: int, stop: int, run: RunCall) -> None:
-        """The tokens of rows without anything special, by the call that may be recorded."""
+        """Draw the tokens of rows without special parameters, by the call that may be recorded."""
         run(sampling_kind(start), stop - start, lambda: self._race(logits, rows.part(start, stop)))
         if rows.on_device is not None:
             rows.fetch(start, stop)
 
     def _draw_special(self, logits: Tensor, rows: SampleRows, start: int, stop: int, run: RunCall) -> Part:
-        """The tokens of all rows that are not adjusted, where some rows are special."""
+        """Draw the tokens of all rows that are not adjusted, if some rows are special."""
         adjusted = between(rows.adjusted, start, stop)
         shown = set(rows.reported) if self._shows_processed else set()
         lazy, eager = by_mask(rows, start, stop, adjusted, shown)
         masks = self._masks.ask(rows, eager, start, stop) if eager else None
         if masks is not None:
+            # A mask that ends the answer outranks `min_tokens` and the other stages, which could leave no token.
             adjusted = [row for row in adjusted if row not in masks.ending]
         part = Part(rows, start, stop, adjusted, lazy, masks)
         if adjusted:
@@ -145,7 +147,7 @@ class Sampler:
         return part
 
     def _race_masked(self, logits: Tensor, part: Part, masks: RowMasks) -> None:
-        """The tokens of neighbouring rows with masks: on the device where a kernel of its own takes masks."""
+        """Draw the tokens of consecutive rows with masks: on the device if one of its kernels takes masks."""
         rows = part.rows
         if rows.on_device is None or self.masked is None or not rows.lies_on_device(part.stop):
             every = masks.of(slice(0, part.stop - part.start))
@@ -156,7 +158,7 @@ class Sampler:
         rows.fetch(part.start, part.stop)
 
     def _draw_others(self, logits: Tensor, part: Part) -> None:
-        """The tokens of the rows that are not adjusted, where some are."""
+        """Draw the tokens of the rows that are not adjusted, if some are."""
         rows = part.rows
         every = np.arange(part.start, part.stop)
         places = np.array(part.adjusted) - part.start
@@ -168,11 +170,12 @@ class Sampler:
         rows.tokens[plain] = chosen.out.numpy()
 
     def _redraw(self, logits: Tensor, part: Part) -> None:
-        """Draw again, with their masks, the rows whose largest logit turns out to be of a token that may not come."""
+        """Draw rows again with their masks if their largest logit belongs to a forbidden token."""
         rows = part.rows
         again = refused(rows, part.lazy)
         if not again:
             return
+        # A table of its own: the masks of the other rows are still in use.
         masks = self._late_masks.ask(rows, again, part.start, part.stop)
         if masks is None:
             return
@@ -185,7 +188,7 @@ class Sampler:
             rows.errors.setdefault(again[place], nothing_left(-np.inf))
 
     def _look(self, logits: Tensor, part: Part, judged: Sequence[int]) -> None:
-        """What needs the logits on the host: adjusted rows, the rule, what is kept of drafts, errors and reports."""
+        """Do the work that needs logits on the host: adjusted rows, the rule, distributions of drafts, errors and reports."""
         rows = part.rows
         is_draft = rows.purpose == PURPOSE_DRAFT
         values = HostLogits(self._whole(logits))
@@ -200,13 +203,14 @@ class Sampler:
         report(part, values, self.logprobs_of(logits), self.mode)
 
     def logprobs_of(self, logits: Tensor) -> LogprobsKernel | None:
-        """The kernel that tells log-probabilities of these logits where they lie; None: numpy does."""
+        """Return the logprobs kernel for the device of these logits; None: numpy."""
         return self.logprobs if self._is_home(logits) else None
 
     def _judge(self, values: HostLogits, part: Part, judged: Sequence[int]) -> None:
-        """Let the rule decide on rows with a draft; its tokens take the place of those that were drawn."""
+        """Let the rule decide on rows with a draft; its tokens replace the drawn ones."""
         assert self.rule is not None
         rows = part.rows
+        # A row that failed keeps its error.
         sound = [row for row in judged if rows.tokens[row] >= 0]
         values.bring([row - part.start for row in sound if row not in part.finals])
         positions = []
@@ -217,11 +221,11 @@ class Sampler:
             rows.tokens[sound] = self.rule.tokens(positions)
 
     def draws_alone(self, rows: SampleRows) -> bool:
-        """Whether `draw` does everything that the rows of a step ask for, now and when they advance."""
+        """Whether `draw` does everything that the rows of a step need, now and after they advance."""
         return rows.is_plain and (not rows.reported or self._tells(rows))
 
     def _tells(self, rows: SampleRows) -> bool:
-        """Whether the device tells the log-probabilities that the rows ask for."""
+        """Whether the device can compute the requested logprobs."""
         if self.logprobs is None or self.mode != "raw_logprobs":
             return False
         most = min(MOST_LOGPROBS, self.vocab_size)
@@ -230,9 +234,9 @@ class Sampler:
     def draw(self, logits: Tensor, rows: SampleRows, run: RunCall = run_plainly) -> Tensor:
         """Begin to sample the rows of a step, for all of which `draws_alone` holds.
 
-        Their tokens come to lie on the device; a token is -1 where `not_finite` says what is wrong. See `sample`.
+        The tokens are written on the device; a token is -1 for an error as in `not_finite`. See `sample`.
 
-        Returns what the host wants of the device, int64 words: the tokens, and what is told behind all places of tokens.
+        Returns the int64 words that the host needs: the tokens, then the logprobs after all places of tokens.
         """
         device = rows.on_device
         assert device is not None, "the device draws no tokens"
@@ -244,16 +248,16 @@ class Sampler:
         told = rows.told()
         which = device.told_rows.tensor[: len(told.rows)]
         counts = device.told_counts.tensor[: len(told.rows)]
-        # a row that failed has no token: what is told of it means nothing, but must be of some token
+        # a failed row has no token, and its logprobs are ignored, but the kernel needs a valid token id
         chosen = device.out.index_select(0, which).clamp_(min=0)
         self.logprobs(self._whole(logits), which, chosen, counts, *told.arrays(device.told_memory(told)))
         return device.given(told)
 
     def runners_up(self, logits: Tensor, rows: SampleRows, start: int, count: int) -> list[Ids]:
-        """The tokens that would have been drawn without the one that was, and without that one, and so on.
+        """Return the tokens that would have been drawn without the drawn one, then without that one too, and so on.
 
-        logits, start: as `sample` was given them; rows whose logits are changed or masked are drawn as if they were not.
-        Returns `count` arrays int64 [R]; -1 where no token is left.
+        logits, start: as passed to `sample`; rows whose logits are changed or masked are drawn as if they were not.
+        Returns `count` arrays int64 [R]; -1 if no token is left.
         """
         left = self._whole(logits).clone()
         places = np.arange(len(left))
@@ -261,6 +265,7 @@ class Sampler:
         found: list[Ids] = []
         for _ in range(count):
             known = (drawn >= 0).nonzero()[0]
+            # The noise of the remaining tokens is the same, so the next winner is the runner-up.
             left[known, drawn[known]] = -torch.inf
             chosen = rows.chosen(start + places, places)
             self._race(left, chosen)
@@ -269,11 +274,12 @@ class Sampler:
         return found
 
     def _race(self, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None = None) -> None:
-        """The kernel's call, on logits without padding; where these lie on a device, a few numbers of the rows go there."""
+        """Call the kernel on logits without padding. For logits on a device, the few numbers of each row are copied there."""
         whole = self._whole(logits)
         is_home = self._is_home(logits)
         takes_masks = masks is None or self.masked is not None
         if self.race is None or not (is_home and takes_masks):
+            # A CPU kernel without masks can still draw from masked copies.
             works_here = is_home and self._home == "cpu"
             kernel = self.race if self.race is not None and works_here else numpy_race
             _race_on_host(kernel, whole, rows, masks)
@@ -285,20 +291,21 @@ class Sampler:
             words, index = masks
             self.masked(whole, *own, (words.to(logits.device), index.to(logits.device)))
         if own is not rows:
+            # The kernel wrote its tokens to the device's copy of the rows.
             rows.out.copy_(own.out)
 
     def _is_home(self, logits: Tensor) -> bool:
         return logits.device.type == self._home and logits.dtype is torch.float32
 
     def _whole(self, logits: Tensor) -> Tensor:
-        """Logits without padding."""
+        """Return logits without padding."""
         return logits.detach()[:, : self.vocab_size]
 
 
 def _race_on_host(
     kernel: SamplingKernel, logits: Tensor, rows: KernelRows, masks: tuple[Tensor, Tensor] | None
 ) -> None:
-    """A kernel that takes no masks, of rows that lie on the host."""
+    """Call a kernel that takes no masks, for rows on the host."""
     if masks is None:
         kernel(logits, *rows)
     else:
@@ -313,7 +320,7 @@ def _any_failed(tokens: Ids) -> bool:
 
 
 def _keep_distributions(values: HostLogits, part: Part) -> None:
-    """Remember what the drafts of these rows are drawn from, as far as they are drawn at random."""
+    """Store the distributions of drafts in these rows that are drawn at random."""
     rows = part.rows
     span = slice(part.start, part.stop)
     was_drawn = (rows.tokens[span] >= 0) & (rows.temperatures[span] > 0)

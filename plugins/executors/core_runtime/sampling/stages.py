@@ -1,11 +1,11 @@
-"""The changes that requests make to their logits before the temperature, each for all rows that want it at once.
+"""Stages: changes that requests make to their logits before the temperature, each for all rows that use it at once.
 
 Owns: the stages and their order: allowed ids, bad words, minimum tokens, logit bias, processors of plugins, penalties, replay.
 Never does: filter (`core_runtime.sampling.filters`), apply token masks (the race does) or choose.
 Called by: `core_runtime.sampling.adjusted`.
 
-What a row becomes depends on its own logits and tokens alone. Ids beyond the vocabulary are ignored here; the front end
-refuses them.
+A row's result depends on its own logits and tokens alone. Ids beyond the vocabulary are ignored here; the frontend refuses
+them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from core_runtime.sampling.state import SequenceSampling
 class Adjusted:
     """A row that the stages change.
 
-    state: of its sequence.
+    state: sampling state of its sequence.
     index: its output index, drafts before it included.
-    num_drafted: how many of the output tokens before it are drafts.
+    num_drafted: number of drafts among the output tokens before it.
     """
 
     state: SequenceSampling
@@ -38,13 +38,13 @@ class Adjusted:
 
 
 class CustomStage(Protocol):
-    """The logits processors of plugins, for the rows that have some."""
+    """The logits processors of plugins, for the rows that use them."""
 
     def apply(self, logits: Float32, rows: Sequence[Adjusted], *, late: bool) -> dict[int, str]:
         """Change logits float32 [R, V], in place. rows: R of them.
 
-        late: whether those run that come behind the temperature; they get z = (logit - largest) / T.
-        Returns why some rows have no logits, by their place: the sentence is the error of its row alone. Never raises.
+        late: whether to run the processors that come after the temperature; they get z = (logit - largest) / T.
+        Returns error messages by place, each for its row alone. Never raises.
         """
         ...
 
@@ -53,8 +53,8 @@ def adjust(logits: Float32, rows: Sequence[Adjusted], custom: CustomStage | None
     """Run all stages on logits float32 [R, V], in place, contiguous; masked entries become -inf.
 
     rows: R of them.
-    custom: None where no request has a processor.
-    Returns the rows that failed, by their place, each with a sentence.
+    custom: logits processors; None if no request uses any.
+    Returns error messages by place of rows that failed.
     """
     canvas = HostCanvas(logits)
     _restrict(canvas, rows)
@@ -64,19 +64,20 @@ def adjust(logits: Float32, rows: Sequence[Adjusted], custom: CustomStage | None
         _divide(logits, rows)
     if custom is not None:
         failed |= custom.apply(logits, rows, late=True)
+    # Last, so that no other stage can change a replayed token.
     _replay(logits, rows)
     return failed
 
 
 def adjust_there(logits: Tensor, rows: Sequence[Adjusted]) -> None:
-    """The same of logits on a device, float32 [R, V], for rows without processors."""
+    """Run the stages on logits of a device, float32 [R, V], for rows without processors."""
     canvas = DeviceCanvas(logits)
     _restrict(canvas, rows)
     _penalize(canvas, rows)
 
 
 def _restrict(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
-    """The stages in front of processors: they come before the penalties."""
+    """Run the stages before processors and penalties."""
     _keep_allowed(canvas, rows)
     _mask_bad_words(canvas, rows)
     _mask_until_min_tokens(canvas, rows)
@@ -84,7 +85,7 @@ def _restrict(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
 
 
 def _keep_allowed(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
-    """Mask everything but the allowed ids of rows that have them."""
+    """Mask all tokens but the allowed ids of rows that have such a list."""
     allowed: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
         ids = row.state.allowed_ids
@@ -95,7 +96,7 @@ def _keep_allowed(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
 
 
 def _mask_bad_words(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
-    """Mask the last tokens of bad words whose beginnings have just been said."""
+    """Mask the last tokens of bad words whose beginnings end the output."""
     found: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
         bad_words = row.state.bad_words
@@ -106,7 +107,7 @@ def _mask_bad_words(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
 
 
 def _mask_until_min_tokens(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
-    """Mask the tokens that would end a sequence too early."""
+    """Mask the tokens that would end a sequence before `min_tokens`."""
     found: list[tuple[int, Ids]] = []
     for i, row in enumerate(rows):
         ids = row.state.min_tokens_ids
@@ -116,12 +117,13 @@ def _mask_until_min_tokens(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
 
 
 def _add_bias(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
-    """Add the bias of rows that have one."""
+    """Add the logit bias of rows that have one."""
     found: list[tuple[int, Ids]] = []
     all_values: list[Float32] = []
     for i, row in enumerate(rows):
         if row.state.bias is not None:
             ids, values = row.state.bias
+            # `_places` drops ids beyond the vocabulary, so their values are dropped too.
             inside = ids < canvas.size
             found.append((i, ids[inside]))
             all_values.append(values[inside])
@@ -130,7 +132,7 @@ def _add_bias(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
 
 
 def _penalize(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
-    """Change the logit of each token that occurred: ÷ or × the repetition penalty, − frequency · count, − presence."""
+    """Apply the penalties to each token that occurred: ÷ or × repetition, − frequency · count, − presence."""
     found: list[tuple[int, Ids]] = []
     all_counts: list[Float32] = []
     for i, row in enumerate(rows):
@@ -153,9 +155,9 @@ def _penalize(canvas: Canvas, rows: Sequence[Adjusted]) -> None:
 
 
 def _divide(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    """Make z = (logit - largest) / T where a processor comes behind the temperature; the race has T = 1 for these rows.
+    """Compute z = (logit - largest) / T for rows with late processors; the race then has T = 1 for these rows.
 
-    So a processor that changes nothing there leaves every bit as it would be without it.
+    So a late processor that changes nothing leaves every bit as it would be without it.
     """
     for i, row in enumerate(rows):
         if not row.state.late_processors:
@@ -168,7 +170,7 @@ def _divide(logits: Float32, rows: Sequence[Adjusted]) -> None:
 
 
 def _replay(logits: Float32, rows: Sequence[Adjusted]) -> None:
-    """Leave the row of a replayed sequence nothing but its token; behind the last one comes a step that nobody reads."""
+    """Mask all tokens but the replayed one. The step after the last replayed token is not masked; its result is unused."""
     for i, row in enumerate(rows):
         trace = row.state.trace
         if trace is not None and row.index < len(trace):
@@ -182,7 +184,7 @@ def _mask(canvas: Canvas, found: Sequence[tuple[int, Ids]]) -> None:
 
 
 def _places(size: int, found: Iterable[tuple[int, Ids]]) -> Ids:
-    """Where the ids of each row lie in the flat logits; ids beyond the vocabulary are left out. size: V."""
+    """Return the places of each row's ids in the flat logits, without ids beyond the vocabulary. size: V."""
     places = []
     for i, ids in found:
         inside = ids[ids < size]
@@ -191,5 +193,5 @@ def _places(size: int, found: Iterable[tuple[int, Ids]]) -> Ids:
 
 
 def _spread(values: Sequence[float], lengths: Sequence[int]) -> Float32:
-    """Each value, in float32, as often as its length says."""
+    """Repeat each value as often as its length says, in float32."""
     return np.repeat(np.array(values, dtype=np.float32), lengths)

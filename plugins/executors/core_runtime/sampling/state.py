@@ -1,4 +1,4 @@
-"""What the sampler knows of one running sequence beyond its columns: the rare things, resolved once.
+"""The sampler's state of one running sequence beyond its columns: rarely used parameters, resolved once.
 
 Owns: `SequenceSampling`. Never does: compute on logits, or change the tokens that it reads.
 Called by: the persistent batch (builds one for each of its sequences), the columns and the stages of `core_runtime.sampling`.
@@ -22,50 +22,51 @@ Bitmask = NDArray[np.int32]
 
 
 class MaskError(Exception):
-    """A token mask cannot tell which tokens may come: its sequence ends with this sentence."""
+    """Error of a token mask; its message ends the sequence."""
 
 
 class TokenMask(Protocol):
-    """Says which tokens may come next, such as a grammar does."""
+    """A source of allowed tokens, such as a grammar."""
 
     def __call__(self, output: Tokens, num_drafted: int) -> Bitmask | None:
-        """The bitmask of the position after `output`; None: every token may come.
+        """Return the bitmask of the position after `output`; None: every token is allowed.
 
-        output: int32 [n], the tokens generated so far, then those that are only drafted.
-        num_drafted: how many of them are drafts, which may be gone at the next call.
-        Returns int32 [(V + 31) // 32]: bit i of word w stands for the token 32 * w + i and is set where it may come. It is
-        valid until the next call. Raises MaskError.
+        output: int32 [n], the tokens generated so far, then drafts.
+        num_drafted: number of drafts among them, which may be gone at the next call.
+
+        Returns int32 [(V + 31) // 32]: bit i of word w stands for the token 32 * w + i and is set if it is allowed. It is
         """
         ...
 
     def allows(self, output: Tokens, num_drafted: int, token_id: int) -> bool:
-        """Whether a token may come behind `output`, which is often far cheaper to say than every token that may.
+        """Whether a token is known to be allowed after `output`; often far cheaper than the whole bitmask.
 
-        False says nothing: then the bitmask tells. Raises MaskError.
+        False means unknown: the bitmask then decides. Raises MaskError.
         """
         ...
 
     @property
     def must_end(self) -> bool:
-        """Whether the latest bitmask left nothing but tokens that end the answer. Then one of them comes, whatever else the
-        request asks for (`min_tokens`, `ignore_eos`, allowed ids, bad words)."""
+        """Whether the latest bitmask allows only tokens that end the answer. One of them then follows, whatever other
+        options of the request say (`min_tokens`, `ignore_eos`, allowed ids, bad words).
+        """
         ...
 
 
 class SequenceSampling:
-    """What a request asks for that touches the logits of its own rows only.
+    """Parameters of a request that affect the logits of its own rows only. The persistent batch owns it.
 
     request: the sequence; its parameters are resolved.
-    tokens: int32, at least as long as the sequence gets: its prompt, then its output. Memory that somebody else writes.
-    mask: which tokens may come next, or None. Set before the sequence enters the columns.
-    processors: of plugins that change its logits before the penalties, by number. Set before as well.
-    late_processors: those that do behind the temperature.
-    in_order: whether one of them must see every position once, so that the sequence has no drafts.
+    tokens: int32, at least as long as the sequence gets: its prompt, then its output. Another owner writes this memory.
+    mask: token mask, or None. Set before the sequence enters the columns.
+    processors: numbers of logits processors that run before the penalties. Set before as well.
+    late_processors: numbers of those that run after the temperature.
+    in_order: whether one of them must see every position once, so that the sequence can have no drafts.
 
     Options that are off are None or empty: allowed_ids, bias, bad_words, min_tokens_ids.
-    trace: the output tokens that are replayed, or None.
-    penalized: any penalty is on.
-    drawn: by output index, what its draft was drawn from, where drafts are drawn apart from the tokens.
+    trace: output tokens to replay, or None.
+    penalized: whether any penalty is on.
+    drawn: distributions of drafts by output index, if drafts are drawn apart from the tokens.
     """
 
     __slots__ = (
@@ -103,6 +104,7 @@ class SequenceSampling:
             self.bias = _ids(list(params.logit_bias)), values
         self.trace = params.trace_decode_token_ids
         self.bad_words = BadWords(request.bad_words_ids)
+        # Without stop tokens nothing ends the answer early, so no logits need to change.
         self.min_tokens = params.min_tokens if request.stop_token_ids else 0
         self.min_tokens_ids = _ids(request.stop_token_ids) if self.min_tokens else None
         counted = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
@@ -116,29 +118,31 @@ class SequenceSampling:
 
     @property
     def always_adjusts(self) -> bool:
-        """Whether logits are changed at every position; before `min_tokens`, they are in any case. Masks change none."""
+        """Whether logits are changed at every position, not just before `min_tokens`. Masks change no logits."""
         listed = self.allowed_ids is not None or self.bias is not None or bool(self.bad_words)
         processed = bool(self.processors or self.late_processors)
         return listed or self.penalized or processed or self.trace is not None
 
     def output(self, stop: int) -> Tokens:
-        """The first `stop` output tokens, int32 [stop]."""
+        """Return the first `stop` output tokens, int32 [stop]."""
         first = self.num_prompt_tokens
         return self.tokens[first : first + stop]
 
     def counts(self, index: int, num_drafted: int) -> tuple[Ids, Float32]:
-        """Distinct tokens of prompt and output and how often each is in the output, before output index `index`.
+        """Return the distinct tokens of prompt and output, and how often each is in the output, before output index `index`.
 
-        num_drafted: how many of the last output tokens are drafts, which may be gone at the next call.
+        num_drafted: number of drafts at the end of the output, which may be gone at the next call.
         Returns (int64 [n], float32 [n]), valid until the next call.
         """
         output = self.output(index)
         sure = index - num_drafted
+        # Counts cannot be undone: after a step that is repeated with fewer tokens, they start again.
         if self._counts is None or self._counts.num_output > sure:
             self._counts = TokenCounts(self.request.prompt_token_ids)
         counts = self._counts
         if counts.num_output < sure:
             counts.add(output[counts.num_output : sure].tolist())
+        # Drafts are counted in a copy, because they may be rejected.
         return counts.arrays(output[sure:].tolist())
 
 

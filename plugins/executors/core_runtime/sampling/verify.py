@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 
 def accept(drafts: Sequence[int], sampled: Sequence[int]) -> int:
-    """How many drafts agree with the tokens sampled at their positions, up to the first that does not.
+    """Return the number of drafts that agree with the sampled tokens, up to the first that does not.
 
-    sampled: one token a draft, and maybe one more. The step's tokens are then sampled[: accept(...) + 1].
+    sampled: one token per draft, and possibly one more. The step's tokens are then sampled[: accept(...) + 1].
     """
     for position, (draft, token) in enumerate(zip(drafts, sampled, strict=False)):
         if draft != token:

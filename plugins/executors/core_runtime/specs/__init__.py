@@ -1,1 +1,1 @@
-"""The shape of a model, without tensors: decoders, blocks, mixers, drafts and heads."""
+"""Shapes of models, without tensors: decoders, blocks, mixers, drafts and heads."""

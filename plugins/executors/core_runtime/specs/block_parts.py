@@ -1,6 +1,6 @@
-"""What one block of a decoder is made of: matrices, norms and buffers, by their roles in it. Torch-free.
+"""The parts of one block of a decoder: matrices, norms and buffers, by their roles. Torch-free.
 
-Owns: their names in a checkpoint and their shapes, but for those of mixers (`mixer_parts` has them by kind). Never does: hold
+Owns: their names in a checkpoint and their shapes, except those of mixers (`mixer_parts` has them by kind). Never does: hold
 weights. Called by: `DecoderSpec`, and the weight loading.
 """
 
@@ -15,14 +15,14 @@ from core_runtime.specs.mixer_parts import MixerParts, NormTensor, attention_par
 
 
 class ExpertLinears(msgspec.Struct, frozen=True):
-    """The matrices of one expert: gate and up side by side (or up alone), and down."""
+    """The matrices of one expert: gate and up concatenated (or up alone), and down."""
 
     gate_up: tuple[LayerSpec, ...]
     down: tuple[LayerSpec, ...]
 
 
 def mixer_parts(spec: DecoderShape, index: int) -> MixerParts:
-    """What the mixers of a block are made of; of two, both."""
+    """Return the parts of a block's mixers; of both if there are two."""
     parts = [_mixer_parts(spec, index, mixer) for mixer in spec.blocks[index].mixers]
     return merged(parts)
 
@@ -43,7 +43,7 @@ def _mixer_parts(spec: DecoderShape, index: int, mixer: MixerSpec) -> MixerParts
 
 
 def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-    """The matrices of a block's MLP, or its router and shared expert; parts of one entry share their input."""
+    """Return the matrices of a block's MLP, or its router and shared expert; parts of one entry share their input."""
     mlp = spec.block_mlp(index)
     if mlp is not None:
         return _dense_linears(f"{spec.block_name(index)}.mlp", spec.hidden_size, mlp)
@@ -65,7 +65,7 @@ def mlp_linears(spec: DecoderShape, index: int) -> dict[str, tuple[LayerSpec, ..
 
 
 def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[LayerSpec, ...]]:
-    """The matrices of an MLP in the module of that name."""
+    """Return the matrices of an MLP in the module of that name."""
     size = mlp.size
     down = LayerSpec(f"{module}.down_proj", "linear", (hidden, size), mlp.down_bias, summed=True)
     gate = LayerSpec(f"{module}.gate_proj", "linear", (size, hidden), mlp.bias)
@@ -80,7 +80,7 @@ def _dense_linears(module: str, hidden: int, mlp: MLPSpec) -> dict[str, tuple[La
 
 
 def expert_linears(spec: DecoderShape, index: int) -> list[ExpertLinears]:
-    """The experts of a block that are held, in the order of their ids; none without experts."""
+    """Return the experts of a block that this part holds, in the order of their ids; empty without experts."""
     experts = spec.blocks[index].experts
     if experts is None:
         return []
@@ -100,7 +100,7 @@ def expert_linears(spec: DecoderShape, index: int) -> list[ExpertLinears]:
 
 
 def correction_tensor(spec: DecoderShape, index: int) -> tuple[str, int] | None:
-    """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+    """Return tensor name and size of a router bias that affects the choice only, or None."""
     experts = spec.blocks[index].experts
     if experts is None or not experts.correction:
         return None
@@ -108,13 +108,13 @@ def correction_tensor(spec: DecoderShape, index: int) -> tuple[str, int] | None:
 
 
 def _experts_module(spec: DecoderShape, index: int, experts: ExpertsSpec) -> str:
-    """The module of router and experts."""
+    """Return the module name of router and experts."""
     module, *_ = experts.names
     return f"{spec.block_name(index)}.{module}"
 
 
 def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
-    """The norms of a block around mixer and MLP, and within the MLP."""
+    """Return the norms of a block around mixer and MLP, and within the MLP."""
     prefix = spec.block_name(index)
     norms: dict[str, NormTensor] = {}
     for role, name in _norm_names(spec, index).items():
@@ -126,7 +126,7 @@ def norms_around(spec: DecoderShape, index: int) -> dict[str, NormTensor]:
 
 
 def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
-    """Names in the block, by role."""
+    """Return the names of norms in the block, by role."""
     block = spec.blocks[index]
     mixes = bool(block.mixers)
     thinks = block.has_mlp
@@ -147,7 +147,7 @@ def _norm_names(spec: DecoderShape, index: int) -> dict[str, str]:
 
 
 def block_buffers(spec: DecoderShape, index: int) -> dict[str, int]:
-    """Width of each buffer of a step that a block works on."""
+    """Return the width of each step buffer that a block uses."""
     widths = dict(mixer_parts(spec, index).buffers)
     block = spec.blocks[index]
     if len(block.mixers) > 1:

@@ -1,4 +1,4 @@
-"""What one block of a decoder is made of. Torch-free.
+"""The shape of one block of a decoder. Torch-free.
 
 Owns: the parts of `BlockSpec`. Never does: name tensors (`core.api.block_tensors` does) or hold weights.
 Called by: `DecoderSpec`, families (they describe their blocks), the decoder.
@@ -13,16 +13,16 @@ import msgspec
 from core.api.specs import LatentSpec, MixerSpec, RopeSpec, RoutingSpec, StateSpec
 
 BlockOrder = Literal["pre", "sandwich", "post", "residual_post", "parallel", "parallel_two"]
-"""Where norms stand around mixer and MLP, see `DecoderSpec.order`."""
+"""Placement of norms around mixer and MLP, see `DecoderSpec.order`."""
 
 
 class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A normalization.
+    """The kind and options of a normalization.
 
     kind: `rms` divides by the root of the mean square (arXiv 1910.07467), `layer` subtracts the mean first
         (arXiv 1607.06450).
-    eps: is added to the mean square.
-    offset: is added to the weights.
+    eps: added to the mean square.
+    offset: added to the weights.
     weighted: whether there are weights.
     bias: whether there is a bias.
     """
@@ -37,10 +37,10 @@ class NormSpec(msgspec.Struct, frozen=True, kw_only=True):
 class HeadNormSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The normalization of queries and keys.
 
-    norm: how.
-    over: `head` normalizes each head with weights that all share, `heads` each with weights of its own, and `all` the
+    norm: the normalization.
+    over: `head` normalizes each head with weights shared by all, `heads` each head with weights of its own, and `all` the
         numbers of all heads as one vector.
-    after_rope: it comes behind the rotary embedding.
+    after_rope: whether it comes after the rotary embedding.
     """
 
     norm: NormSpec
@@ -49,7 +49,7 @@ class HeadNormSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TemperatureSpec(msgspec.Struct, frozen=True):
-    """Queries grow with their position p: times 1 + scale * log(1 + floor((p + shift) / interval)).
+    """Scaling of queries by their position p: times 1 + scale * log(1 + floor((p + shift) / interval)).
 
     Llama 4 counts positions from 1 (shift 1), Ministral 3 from 0.
     """
@@ -60,21 +60,21 @@ class TemperatureSpec(msgspec.Struct, frozen=True):
 
 
 class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Around the attention of a block: how queries, keys and values come about, and what happens to the output.
+    """Options around a block's attention: how queries, keys and values are computed, and what happens to the output.
 
-    norm: of queries and keys, or None.
-    query_bias, key_bias, value_bias, out_bias: which projections have one.
+    norm: normalization of queries and keys, or None.
+    query_bias, key_bias, value_bias, out_bias: whether each projection has a bias.
     fused: the checkpoint's projection is one matrix, `qkv_proj`: all queries, then all keys, then all values (`rows`),
         or for each key head its queries, its key and its value (`groups`), or four parts of all heads, each with queries,
         values and keys (`quarters`, CodeGen). Empty: three matrices.
-    gate: the output of the heads is multiplied with the `opening` of a further projection: `own` of a matrix `gate_proj`,
-        one number for each number of the output, `own_heads` one for each head, `query` of rows behind each head's in
-        `q_proj`.
-    opening: what a gate does to its projection: `sigmoid`, or `softplus` (log(1 + exp(x))).
-    out_norm: of the output of all heads as one vector, in front of its projection, or None.
-    clip: queries, keys and values are clamped to plus and minus this, or None.
-    temperature: of the queries, or None.
-    slopes: of each head, where scores fall with the distance (ALiBi, arXiv 2108.12409); empty: they do not.
+    gate: gate of the heads' output, which is multiplied by the `opening` of a further projection: `own` of a matrix
+        `gate_proj`, one number for each number of the output, `own_heads` one for each head, `query` of rows after each
+        head's in `q_proj`.
+    opening: function of a gate's projection: `sigmoid`, or `softplus` (log(1 + exp(x))).
+    out_norm: norm of the output of all heads as one vector, before its projection, or None.
+    clip: limit to which queries, keys and values are clamped, or None.
+    temperature: scaling of the queries, or None.
+    slopes: slope of each head with ALiBi (arXiv 2108.12409), where scores fall with the distance; empty: no ALiBi.
     """
 
     norm: HeadNormSpec | None = None
@@ -92,7 +92,7 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether there are kernels for everything that lies around the backend."""
+        """Whether there are kernels for all operations around the backend."""
         opens = not self.gate or self.opening == "sigmoid"
         return opens and self.clip is None and self.temperature is None
 
@@ -100,16 +100,16 @@ class HeadsSpec(msgspec.Struct, frozen=True, kw_only=True):
 class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The MLP of a block: down(act(gate(x)) * up(x)), or down(act(up(x))).
 
-    size: its inner numbers.
+    size: inner size.
     activation: a name of `core_runtime.layers.activations`.
     activation_tensors: name in the MLP's module and shape of tensors, of one item each, that the activation's numbers are
         made from (`core_runtime.layers.activations.learned`); the name has no numbers then.
     gated: whether there is a gate.
-    bias: of gate and up. down_bias: of down.
-    fused: the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
-    inner_norm: of the inner numbers, in front of down, or None.
-    gate_scale: multiplies the gate in front of the activation. out_scale: multiplies what the MLP
-        gives, in front of the bias of down.
+    bias: whether gate and up have biases. down_bias: whether down has one.
+    fused: whether the checkpoint has gate and up as one matrix, `gate_up_proj`: all of the gate, then all of up.
+    inner_norm: norm of the inner numbers, before down, or None.
+    gate_scale: factor of the gate before the activation. out_scale: factor of the MLP's output, before the bias
+        of down.
     """
 
     size: int
@@ -127,18 +127,18 @@ class MLPSpec(msgspec.Struct, frozen=True, kw_only=True):
 class ExpertsSpec(msgspec.Struct, frozen=True):
     """The experts of a block.
 
-    count: experts that the router chooses from.
-    names: of their module in the block, and of an expert's gate, up and down.
-    shared_intermediate_size: of an expert that every token takes, 0 for none.
-    correction: the router has a bias for each expert that counts in the choice alone
+    count: number of experts that the router chooses from.
+    names: names of their module in the block, and of an expert's gate, up and down.
+    shared_intermediate_size: inner size of an expert that every token uses, 0 for none.
+    correction: whether the router has a bias per expert that affects the choice only
         (`gate.e_score_correction_bias`, DeepSeek-V3, arXiv 2412.19437).
-    held: ids of the experts that this part of the model holds, from the first to before the second; None: all.
-    activation: None: the model's.
+    held: ids of the experts that this part of the model holds, [first, second); None: all.
+    activation: activation of the experts; None: the model's.
     gated: whether experts have a gate.
     bias: whether the matrices of experts have biases.
-    router_bias: whether the router has a bias that counts in choice and weights.
-    shared_gate: the shared expert is multiplied with the sigmoid of a projection to one number, `shared_expert_gate`.
-    weight_inputs: the router's weights multiply the inputs of experts, not their outputs (Llama 4).
+    router_bias: whether the router has a bias that affects choice and weights.
+    shared_gate: whether the shared expert is multiplied by the sigmoid of a projection to one number, `shared_expert_gate`.
+    weight_inputs: whether the router's weights multiply the experts' inputs, not their outputs (Llama 4).
     """
 
     count: int
@@ -157,7 +157,7 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 
     @property
     def held_ids(self) -> range:
-        """Ids of the experts that are held."""
+        """Ids of the experts that this part holds."""
         if self.held is None:
             return range(self.count)
         start, stop = self.held
@@ -165,20 +165,20 @@ class ExpertsSpec(msgspec.Struct, frozen=True):
 
 
 class BlockSpec(msgspec.Struct, frozen=True):
-    """One decoder layer.
+    """The shape of one decoder layer.
 
-    mixer: how a token sees those before it; None: the block has an MLP alone.
+    mixer: how a token sees earlier ones; None: the block has an MLP alone.
     rope: None for layers without rotary embedding.
-    experts: in place of its MLP, or None.
-    mlp: None: the model's usual one.
+    experts: experts instead of an MLP, or None.
+    mlp: the block's MLP; None: the model's usual one.
     has_mlp: False: the block has a mixer alone.
-    heads: of its attention; None: the model's usual one.
-    input_norm: False: no norm stands in front of the mixer, where the model's order has one.
+    heads: options of its attention; None: the model's usual ones.
+    input_norm: False: there is no norm before the mixer, even if the model's order has one.
     beside: a second mixer of the same input, whose output is added, or None.
-    mixer_scale, beside_scale: multiply the outputs of the two.
-    norm_behind_mlp: what the MLP or the experts give is normalized, whatever the model's order says.
+    mixer_scale, beside_scale: factors of the outputs of the two mixers.
+    norm_behind_mlp: whether the output of MLP or experts is normalized, whatever the model's order says.
     order: one of `pre`, `sandwich` and `post`, in a model of one of these; None: the model's.
-    wide: the mixer reads embedding and hidden state side by side, see `DraftInput`.
+    wide: whether the mixer reads embedding and hidden state concatenated, see `DraftInput`.
     """
 
     mixer: MixerSpec | None
@@ -197,13 +197,13 @@ class BlockSpec(msgspec.Struct, frozen=True):
 
     @property
     def mixers(self) -> tuple[MixerSpec, ...]:
-        """None, one or two; each has a place of its own in the cache."""
+        """The block's mixers, up to two; each has a place of its own in the cache."""
         both = (self.mixer, self.beside)
         return tuple(mixer for mixer in both if mixer is not None)
 
     @property
     def rotary_size(self) -> int:
-        """Numbers of a head that rotate with the position."""
+        """Number of values in a head that rotate with the position."""
         if self.rope is None or self.mixer is None or isinstance(self.mixer, StateSpec):
             return 0
         if isinstance(self.mixer, LatentSpec):
@@ -212,11 +212,11 @@ class BlockSpec(msgspec.Struct, frozen=True):
 
 
 class PositionsSpec(msgspec.Struct, frozen=True):
-    """Positions that are added to the embeddings: a table has `count` rows and `offset` more; position p takes row
+    """Positions that are added to the embeddings: a table has `count` rows and `offset` more; position p uses row
     p + offset.
 
-    computed: the table is not `model.embed_positions` of the checkpoint, but sines and then cosines of the row's number
-        times frequencies that fall from 1 to 1 / 10000 (as tensor2tensor computes them).
+    computed: whether the table is not `model.embed_positions` of the checkpoint, but sines and then cosines of the
+        row's number times frequencies that fall from 1 to 1 / 10000 (as tensor2tensor computes them).
     """
 
     count: int

@@ -1,4 +1,4 @@
-"""What a loader finds in a checkpoint before any weight is read.
+"""The description of a checkpoint, as a loader gives it before any weight is read.
 
 Owns: `CheckpointManifest`; its parts are in files of their own, and are taken from here as well. Never does: read files.
 Called by: loaders (they build manifests), config (facts, memory plan), models (configuration).
@@ -30,19 +30,19 @@ ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1,
     "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
 }  # fmt: skip
-"""Bytes of an element of plain types; types of GGUF and other packed ones are not among them."""
+"""Bytes of an element of plain types; packed types, such as those of GGUF, are not listed."""
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True):
     """Everything about a checkpoint but its weights.
 
-    ref:        what the user named. format: the loader's word for it (`gguf`, `safetensors`, `dummy`).
+    ref:        the user's name for it. format: the loader's name of the format (`gguf`, `safetensors`, `dummy`).
     files:      absolute paths. tensors: by canonical name.
     config:     the model's configuration in the style of Hugging Face's `config.json` (translated when the format has
                 its own metadata); always holds `model_type`.
-    generation: the style of `generation_config.json`: `eos_token_id` (int or list), `temperature`, ...
-    metadata:   what the files say about their tensors besides, as strings by name, of all files together.
-    pooling:    what becomes of hidden states, where the format says it; None: it does not.
+    generation: settings in the style of `generation_config.json`: `eos_token_id` (int or list), `temperature`, ...
+    metadata:   further facts about the tensors in all files, as strings by name.
+    pooling:    kind of pooling, if the format gives one; None: it does not.
     """
 
     ref: str
@@ -56,7 +56,7 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     pooling: PoolingKind | None = None
 
     def facts(self) -> CheckpointFacts:
-        """The short form that selection works with."""
+        """Return the short form that the selection of plugins uses."""
         declaration = find_declaration(self.config)
         return CheckpointFacts(
             ref=self.ref,

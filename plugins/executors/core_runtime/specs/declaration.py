@@ -1,7 +1,7 @@
-"""What a checkpoint says about how its weights are packed. Torch-free.
+"""A checkpoint's declaration of how its weights are packed. Torch-free.
 
-Owns: the places where such a declaration may stand, and the word it is known by. Never does: read files, know a method.
-Called by: loaders of directories (files beside the configuration), the checkpoint's facts.
+Owns: the places where such a declaration may be, and its method's name. Never does: read files, know a method.
+Called by: loaders of directories (files next to the configuration), the checkpoint's facts.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Any, Final
 KEYS: Final = ("quantization_config", "compression_config")
 """Keys of a configuration that hold a declaration."""
 NESTED: Final = ("text_config", "llm_config", "language_config")
-"""Parts of a configuration whose own declaration counts where the whole has none."""
+"""Parts of a configuration whose declaration is used if the whole has none."""
 FILES: Final = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
 }
-"""Files that hold a declaration, and whose it is when they do not say."""
+"""Files that contain a declaration, and the method if they do not name one."""
 UNNAMED: Final = {
     "load_in_4bit": "bitsandbytes",
     "load_in_8bit": "bitsandbytes",
     "config_groups": "compressed-tensors",
 }
-"""Keys of declarations that name no method, and whose they are."""
+"""Keys of declarations that name no method, and the method that they imply."""
 
 
 def find_declaration(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The declaration in a model's configuration, with its `quant_method`; None without one."""
+    """Return the declaration in a model's configuration, with its `quant_method`; None without one."""
     for place in (config, *_nested(config)):
         for key in KEYS:
             found = place.get(key)
@@ -38,7 +38,7 @@ def find_declaration(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def named(declaration: Mapping[str, Any], usual: str) -> dict[str, Any]:
-    """The same with a `quant_method`. usual: the method when nothing says another; may be empty."""
+    """Return a declaration with a `quant_method`. usual: the method if nothing names another; may be empty."""
     method = declaration.get("quant_method") or usual
     for key, owner in UNNAMED.items():
         if not method and declaration.get(key):
@@ -47,7 +47,7 @@ def named(declaration: Mapping[str, Any], usual: str) -> dict[str, Any]:
 
 
 def method_of(declaration: Mapping[str, Any] | None) -> str | None:
-    """The word that a declaration gives its method, None without one."""
+    """Return a declaration's method in lower case, None without one."""
     if declaration is None:
         return None
     method = declaration.get("quant_method")

@@ -1,6 +1,6 @@
 """The shape of a decoder, resolved from a configuration and its family row. Torch-free.
 
-Owns: `DecoderSpec`, and what follows from it without weights: the matrices, tensors and buffers of the whole model.
+Owns: `DecoderSpec`, and what can be derived from it without weights: the matrices, tensors and buffers of the whole model.
 Never does: read configurations (`core_runtime.models.families` does), name what is in a block (`block_parts` does) or
 hold weights.
 Called by: the decoder, the weight loading, the memory plan, the dummy loader.
@@ -56,54 +56,54 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
     """One decoder, or the part of one that a rank holds (see `local`); its fields are those of `DecoderShape`."""
 
     def local(self, part: Part) -> DecoderSpec:
-        """The smaller model that a rank holds: its heads, inner sizes, experts, vocabulary and blocks.
+        """Return the smaller model that a rank holds: its heads, inner sizes, experts, vocabulary and blocks.
 
-        Raises UserError where something does not divide.
+        Raises UserError if something cannot be divided evenly.
         """
         return local_spec(self, part)
 
     def block_linears(self, index: int) -> dict[str, tuple[LayerSpec, ...]]:
-        """The linear layers of one block by role in it, but for its experts.
+        """Return the linear layers of one block by role, except its experts.
 
         Parts of one entry share their input and may be fused.
         """
         return {**mixer_parts(self, index).linears, **mlp_linears(self, index)}
 
     def expert_linears(self, index: int) -> list[ExpertLinears]:
-        """The experts of one block that are held, in the order of their ids; none without experts."""
+        """Return the experts of one block that this part holds, in the order of their ids; empty without experts."""
         return expert_linears(self, index)
 
     def fused_linears(self, index: int) -> list[tuple[LayerSpec, ...]]:
-        """All matrices of one block; parts of one entry share their input and may be fused."""
+        """Return all matrices of one block; parts of one entry share their input and may be fused."""
         found = list(self.block_linears(index).values())
         for expert in self.expert_linears(index):
             found += (expert.gate_up, expert.down)
         return found
 
     def router_widths(self) -> tuple[int, int]:
-        """Most experts and most choices of a token in any block; 0 without experts."""
+        """Return the maximum of experts, and of choices per token, over all blocks; 0 without experts."""
         experts = [block.experts for block in self.blocks if block.experts is not None]
         most_experts = max((one.count for one in experts), default=0)
         most_choices = max((one.routing.top_k for one in experts), default=0)
         return most_experts, most_choices
 
     def block_norms(self, index: int) -> dict[str, NormTensor]:
-        """The norms of one block by role: around mixer and MLP, and those of the mixer itself."""
+        """Return the norms of one block by role: around mixer and MLP, and those of the mixer itself."""
         return {**norms_around(self, index), **mixer_parts(self, index).norms}
 
     def activation_tensors(self, index: int) -> dict[str, tuple[int, ...]]:
-        """Name and shape of the tensors that the numbers of the MLP's activation are made from."""
+        """Return name and shape of the tensors that hold parameters of the MLP's activation."""
         mlp = self.block_mlp(index)
         if mlp is None:
             return {}
         return {f"{self.block_name(index)}.mlp.{name}": shape for name, shape in mlp.activation_tensors}
 
     def correction(self, index: int) -> tuple[str, int] | None:
-        """Tensor name and size of a router's bias that counts in the choice alone, or None."""
+        """Return tensor name and size of a router bias that affects the choice only, or None."""
         return correction_tensor(self, index)
 
     def buffers(self) -> dict[str, int]:
-        """Width of each buffer of a step whose rows are tokens and whose items have the activation dtype."""
+        """Return the width of each step buffer whose rows are tokens and whose items have the activation dtype."""
         most_experts, _ = self.router_widths()
         widths = {
             "residual": self.hidden_size,
@@ -125,19 +125,19 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         return widths
 
     def embedding(self) -> LayerSpec:
-        """The token embedding."""
+        """Return the token embedding."""
         size = self.embed_size or self.hidden_size
         return LayerSpec("model.embed_tokens", "embedding", (self.vocab_size, size))
 
     def head(self) -> LayerSpec:
-        """The output head; the embedding itself when they are tied."""
+        """Return the output head; the embedding itself if they are tied."""
         if self.tied:
             return self.embedding()
         size = self.embed_size or self.hidden_size
         return LayerSpec("lm_head", "head", (self.head_size or self.vocab_size, size), self.head_bias)
 
     def projections(self) -> dict[str, LayerSpec]:
-        """From the embeddings' size to the hidden size, `in`, and back, `out`; none where they are equal."""
+        """Return the projections from embedding size to hidden size, `in`, and back, `out`; empty if the sizes are equal."""
         if self.embed_size is None:
             return {}
         into = LayerSpec("model.project_in", "linear", (self.hidden_size, self.embed_size))
@@ -145,7 +145,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         return {"in": into, "out": out}
 
     def outer_norms(self) -> dict[str, NormTensor]:
-        """The norms outside of blocks: `embed` behind the embedding, `final` in front of the head."""
+        """Return the norms outside of blocks: `embed` after the embedding, `final` before the head."""
         found = {}
         if self.embed_norm and self.holds_embedding:
             found["embed"] = NormTensor("model.embed_norm", (self.hidden_size,), self.norm)
@@ -154,8 +154,9 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         return found
 
     def tables(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Tensor name and shape of what is added to embeddings, `positions` and `token_types`, of what is added to the
-        logits of a tied head, `logits`, of the ids of a smaller head's rows, `tokens`, and of `DraftInput.vectors`."""
+        """Return tensor name and shape of further tables: `positions` and `token_types`, which are added to embeddings;
+        `logits`, added to the logits of a tied head; `tokens`, ids of a smaller head's rows; and `DraftInput.vectors`.
+        """
         found: dict[str, tuple[str, tuple[int, ...]]] = {}
         if self.positions is not None and not self.positions.computed and self.holds_embedding:
             shape = self.positions.count + self.positions.offset, self.hidden_size
@@ -172,16 +173,16 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
         return found
 
     def draft_linears(self) -> dict[str, LayerSpec]:
-        """The matrices in front of a draft's blocks by role; see `DraftInput.linears`."""
+        """Return the matrices before a draft's blocks by role; see `DraftInput.linears`."""
         return {} if self.draft_input is None else self.draft_input.linears(self.hidden_size)
 
     def draft_norms(self) -> dict[str, NormTensor]:
-        """The norms in front of a draft's blocks by role; see `DraftInput.norms`."""
+        """Return the norms before a draft's blocks by role; see `DraftInput.norms`."""
         return {} if self.draft_input is None else self.draft_input.norms(self.hidden_size)
 
     @property
     def embeds_tokens(self) -> bool:
-        """Whether the embedding's matrix is held: for the tokens, or as a tied head."""
+        """Whether this part holds the embedding's matrix: for the tokens, or as a tied head."""
         return self.holds_embedding or (self.tied and self.holds_head and self.causal_lm)
 
     @property
@@ -191,21 +192,21 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
 
     @property
     def stretch(self) -> float:
-        """How many times longer than `max_position` a context may be: the least linear scaling of all layers."""
+        """Factor by which a context may exceed `max_position`: the smallest linear scaling of all layers."""
         ropes = [block.rope for block in self.blocks if block.rope is not None]
         factors = [rope.factor if rope.rope_type == "linear" else 1.0 for rope in ropes]
         return min(factors, default=1.0)
 
     @property
     def num_plain(self) -> int:
-        """Numbers outside of matrices that a memory plan counts: tables; norms and biases are too few."""
+        """Count of numbers outside of matrices for a memory plan: only tables; norms and biases are too small."""
         total = 0
         for _, shape in self.tables().values():
             total += math.prod(shape)
         return total
 
     def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
-        """All matrices of the model but for those that are cut by heads; parts of one entry may be fused."""
+        """Yield all matrices of the model except those that are cut by heads; parts of one entry may be fused."""
         if self.embeds_tokens:
             yield (self.embedding(),)
         for projection in (*self.projections().values(), *self.draft_linears().values()):
@@ -216,12 +217,12 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             yield (self.head(),)
 
     def halves(self) -> Iterator[LayerSpec]:
-        """Both halves of each absorbed matrix, of shape (heads, N, K)."""
+        """Yield both halves of each absorbed matrix, of shape (heads, N, K)."""
         for index in range(len(self.blocks)):
             yield from mixer_parts(self, index).halves
 
     def linears(self) -> Iterator[LayerSpec]:
-        """Every matrix of the model, once."""
+        """Yield every matrix of the model, once."""
         if self.embeds_tokens:
             yield self.embedding()
         yield from self.projections().values()
@@ -236,7 +237,7 @@ class DecoderSpec(DecoderShape, frozen=True, kw_only=True):
             yield self.head()
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor of a checkpoint of this model, by canonical name."""
+        """Return the shape of every tensor in a checkpoint of this model, by canonical name."""
         shapes: dict[str, tuple[int, ...]] = {}
         for part in self.linears():
             shapes[f"{part.name}.weight"] = part.shape

@@ -1,4 +1,4 @@
-"""The draft that an executor runs for a proposer: a part of the resolved configuration.
+"""The configuration of a draft that the executor runs for a proposer.
 
 Owns: `DraftConfig`, and how it is read from an `EngineConfig`, which carries it without knowing the shapes of models.
 Never does: resolve or validate. Called by: configuration (writes), executor and cache keys (read).
@@ -18,13 +18,13 @@ from core_runtime.specs.draft_spec import DraftSpec
 class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The draft that the core runs for a proposer.
 
-    spec:          its shape; where it has no decoder, the plugin's own heads compute.
-    model:         its checkpoint and precision. `max_model_len` is the longest sequence that it drafts for; where the tensors
-                   lie in the target's own checkpoint, `model` is that one.
-    plugins:       what reads and computes it, beside the target's.
-    limits:        of its steps.
+    spec:          shape of the draft; without a decoder, the plugin's own heads compute.
+    model:         checkpoint and precision of the draft. `max_model_len` is the longest sequence that it drafts for; if the
+                   tensors are in the target's own checkpoint, `model` is that one.
+    plugins:       plugins that read and compute it, in addition to the target's.
+    limits:        limits of its steps.
     in_target:     whether the tensors lie in the target's own checkpoint.
-    tree:          for each draft, the index of the one that it follows, -1: the newest token; empty: they are a chain.
+    tree:          for each draft, the index of the draft that it follows, -1: the newest token; empty: they are a chain.
     """
 
     spec: DraftSpec
@@ -36,9 +36,9 @@ class DraftConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draft_of(config: EngineConfig) -> DraftConfig | None:
-    """Read the draft of a configuration, converting it where it came as plain values of a message; None without one.
+    """Return the draft of a configuration, converted if it came as plain values of a message; None without one.
 
-    Raises msgspec.ValidationError for values that are no `DraftConfig`.
+    Raises msgspec.ValidationError for invalid values.
     """
     draft = config.draft
     if draft is None or isinstance(draft, DraftConfig):

@@ -1,4 +1,4 @@
-"""How a draft takes in the target's hidden states, beside its tokens. Torch-free.
+"""The input of a draft: the target's hidden states in addition to tokens. Torch-free.
 
 Owns: `DraftInput`, and the names and shapes of its tensors. Never does: hold weights or compute
 (`core_runtime.models.draft_input` does). Called by: `DecoderSpec`, proposers (they describe their drafts).
@@ -21,19 +21,19 @@ DRAFT_TOKENS: Final = "draft_tokens"
 
 
 class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
-    """How embedding and hidden state enter the first block.
+    """The way in which embedding and hidden state enter the draft's first block.
 
-    kind: `tokens`: the embedding alone. `joined`: a matrix [H, 2H] of both, side by side. `paired`: the hidden state is the
-        residual stream, and the attention of the first block reads both side by side.
+    kind: `tokens`: the embedding alone. `joined`: a matrix [H, 2H] of both, concatenated. `paired`: the hidden state is the
+        residual stream, and the attention of the first block reads both concatenated.
     hidden_first: whether the hidden state is the left half.
     bias: whether the matrix of `joined` has a bias.
-    embed_norm: of the embedding in front of that, or None.
-    hidden_norm: of the hidden state in front of that, or None.
+    embed_norm: norm of the embedding before that, or None.
+    hidden_norm: norm of the hidden state before that, or None.
     norms_stream: with `paired`, whether the residual stream begins with the normed hidden state.
-    tap_size: numbers of the target's taps side by side, which a matrix [H, tap_size] projects; 0: they are the hidden state.
-    tap_norms: norms in front of that matrix, each of an equal part of the taps; 0: none.
-    tap_norm: their kind.
-    masked: whether there is a learned hidden state (of taps, where they are projected) for tokens that are not known yet.
+    tap_size: width of the concatenated target taps, which a matrix [H, tap_size] projects; 0: they are the hidden state.
+    tap_norms: number of norms before that matrix, each for an equal part of the taps; 0: none.
+    tap_norm: kind of these norms.
+    masked: whether there is a learned hidden state (or taps, if they are projected) for tokens that are not known yet.
     """
 
     kind: Literal["tokens", "joined", "paired"] = "tokens"
@@ -49,11 +49,11 @@ class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes_hidden(self) -> bool:
-        """Whether there is a hidden state at all."""
+        """Whether the draft has a hidden state at all."""
         return self.kind != "tokens"
 
     def linears(self, hidden_size: int) -> dict[str, LayerSpec]:
-        """Its matrices by role, `joined` and `taps`."""
+        """Return its matrices by role, `joined` and `taps`."""
         found: dict[str, LayerSpec] = {}
         if self.tap_size:
             found["taps"] = LayerSpec(TAPS, "linear", (hidden_size, self.tap_size))
@@ -62,7 +62,7 @@ class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def norms(self, hidden_size: int) -> dict[str, NormTensor]:
-        """Its norms by role: `embed`, `hidden`, and `tap_0`, `tap_1`, ... in the order of the taps."""
+        """Return its norms by role: `embed`, `hidden`, and `tap_0`, `tap_1`, ... in the order of the taps."""
         found: dict[str, NormTensor] = {}
         if self.embed_norm is not None:
             found["embed"] = NormTensor("input.embed_norm", (hidden_size,), self.embed_norm)
@@ -74,13 +74,15 @@ class DraftInput(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def vectors(self, hidden_size: int) -> dict[str, int]:
-        """Name and size of its tensors that are neither."""
+        """Return name and size of its vectors, which are neither matrices nor norms."""
         if not self.masked:
             return {}
         return {MASK_HIDDEN: self.tap_size or hidden_size}
 
     def buffers(self, hidden_size: int) -> dict[str, int]:
-        """Width of each buffer of a step: `hidden` is what the caller puts there, `pair` has both side by side."""
+        """Return the width of each step buffer: the caller fills `hidden`; `pair` has embedding and hidden state
+        concatenated.
+        """
         widths = {"hidden": hidden_size, "pair": 2 * hidden_size}
         if self.tap_norms:
             widths["normed_taps"] = self.tap_size

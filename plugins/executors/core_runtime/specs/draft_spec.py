@@ -4,8 +4,8 @@ Owns: `DraftSpec` and its parts. Never does: read configurations (the proposers'
 Called by: the memory plan, the weight loading and the draft pass of the executor.
 
 A draft guesses one token after the other. In each pass its decoder sees, for every token, that token's embedding and,
-unless the draft is a model of its own, a hidden state that tells what came before it. At the position of token i this is
-the hidden state from which token i was sampled, so that what the cache holds of a block depends on nothing behind it.
+unless the draft is a model of its own, a hidden state of the tokens before it. At the position of token i this is
+the hidden state from which token i was sampled, so that the contents of a cache block depend on nothing after it.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from core_runtime.specs.module_spec import ModelSpec
 __all__ = ["BEHIND_NORM", "DraftInput", "DraftSpec", "draft_decoder"]
 
 BEHIND_NORM = -1
-"""A tap behind the target's last norm: the hidden state that its head sees."""
+"""Tap after the target's last norm: the hidden state that its head sees."""
 
 
 class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What the core runs for a proposer.
+    """The draft that the core runs for a proposer.
 
-    decoder: the blocks with a KV cache, or None where the plugin's own heads compute (`DraftHeads`).
-    input: of its first block.
-    taps: what it reads of the target: the residual stream behind each of these blocks, or `BEHIND_NORM`. Several are put side
-        by side and projected to the draft's hidden size by a matrix [H, taps x H of the target].
-    tap_projection: whether there is that matrix; with several taps there always is.
-    carries: what the next pass takes as hidden state: the residual stream as it leaves the last block, or normed.
-    shares_embedding, shares_head: whether the target's own are used.
-    head_norm: whether there is a norm in front of the head.
+    decoder: blocks with a KV cache, or None if the plugin's own heads compute (`DraftHeads`).
+    input: input of the first block.
+    taps: hidden states of the target that it reads: the residual stream after each of these blocks, or `BEHIND_NORM`.
+        Several are concatenated and projected to the draft's hidden size by a matrix [H, taps x H of the target].
+    tap_projection: whether that matrix exists; with several taps it always does.
+    carries: hidden state for the next pass: the residual stream as it leaves the last block, or normed.
+    shares_embedding, shares_head: whether the target's embedding and head are used.
+    head_norm: whether there is a norm before the head.
     draft_vocab_size: tokens that the head knows; None: all of the target's.
-    parallel_token_id: the token that stands for those not known yet, where all drafts come from one pass; None: one by one.
-    names: published names of tensors, as patterns with `*`, and the canonical names that they have in the decoder
-        (`model.layers.N...`), in the input (`input.joined`, `input.embed_norm`, `input.hidden_norm`, `mask_hidden`), in front
-        of it (`taps`, `tap_norm.N`), and behind it (`model.norm`, `lm_head`, and `draft_tokens`: how far the id of each row
-        of a smaller head lies behind its number). An empty name: the tensor is not read. What has no pattern is named as in
-        a model of that configuration; in the target's own checkpoint, it is the target's.
+    parallel_token_id: token that stands for unknown ones, if one pass computes all drafts; None: they come one by one.
+    names: published names of tensors, as patterns with `*`, and their canonical names in the decoder
+        (`model.layers.N...`), in the input (`input.joined`, `input.embed_norm`, `input.hidden_norm`, `mask_hidden`), before
+        it (`taps`, `tap_norm.N`), and after it (`model.norm`, `lm_head`, and `draft_tokens`: the difference between the id of
+        each row of a smaller head and its index). An empty name: the tensor is not read. Tensors without a pattern are
+        named as in a model of that configuration; in the target's own checkpoint, they are the target's.
 
-    num_drafts: drafts of a step where nobody says how many; 0: somebody must.
+    num_drafts: drafts of a step unless the user sets a number; 0: the user must.
 
-    Layers with a state cannot draft yet: what they hold of rejected tokens would stay.
+    Layers with a state cannot draft yet: rejected tokens would remain in it.
     """
 
     decoder: DecoderSpec | None = None
@@ -63,9 +63,9 @@ class DraftSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def draft_decoder(draft: DraftSpec, target: ModelSpec) -> DecoderSpec:
-    """The decoder of a draft as it is planned and loaded: with its input, and without what is the target's.
+    """Return the decoder of a draft as it is planned and loaded: with its input, and without the target's parts.
 
-    A draft that is a model of its own stays what it is. Raises ValueError where the draft has no decoder.
+    A draft that is a model of its own is returned unchanged. Raises ValueError if the draft has no decoder.
     """
     spec = draft.decoder
     if spec is None:

@@ -1,4 +1,4 @@
-"""Numbers of rows for which steps are recorded, where one recording serves one number.
+"""Row counts for which steps are recorded, if a recording serves one count.
 
 Owns: the series of sizes. Never does: record. Called by: the configuration, platforms of devices with graphs.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Final
 
 LARGEST: Final = 512
-"""The end of the series where no argument limits it."""
+"""Largest size if no argument limits it."""
 
 
 def graph_sizes(largest: int) -> list[int]:
-    """1, 2, 4, 8, 16, then four or more between a power of two and the next: a larger step is padded by a half at most."""
+    """Return 1, 2, 4, 8, 16, then up to four sizes between powers of two: a larger step is padded by a half at most."""
     sizes: list[int] = []
     size = 1
     while size <= largest:
@@ -26,5 +26,5 @@ def graph_sizes(largest: int) -> list[int]:
 
 
 def powers_of_two(largest: int) -> list[int]:
-    """The few sizes that take the least memory and time to record: a step is padded to twice its rows at most."""
+    """Return powers of two, which take the least memory and time to record: a step is padded to twice its rows at most."""
     return [1 << exponent for exponent in range(largest.bit_length())] if largest else []

@@ -1,4 +1,4 @@
-"""The part of a model that one of several ranks holds, as a smaller model. Torch-free.
+"""Division of a model: the part that one of several ranks holds, as a smaller model. Torch-free.
 
 Owns: how each field of a `DecoderSpec` is divided. Never does: cut a weight (the loading does).
 Called by: `DecoderSpec.local`.
@@ -19,7 +19,7 @@ Shape = TypeVar("Shape", bound=DecoderShape)
 
 
 def local_spec(spec: Shape, part: Part) -> Shape:
-    """The model that a rank sees. Raises UserError where it cannot be divided so."""
+    """Return the model of a rank. Raises UserError if it cannot be divided this way."""
     if not 0 <= part.rank < part.size:
         raise UserError(f"rank {part.rank} of {part.size} parts: expected 0 to {part.size - 1}")
     if part.blocks is not None:
@@ -29,7 +29,7 @@ def local_spec(spec: Shape, part: Part) -> Shape:
 
 
 def _stage(spec: Shape, start: int, stop: int) -> Shape:
-    """Some blocks; the embedding goes with the first one of all, the head with the last."""
+    """Return some blocks; the embedding belongs to the very first one, the head to the last."""
     count = len(spec.blocks)
     if not 0 <= start < stop <= count:
         raise UserError(f"blocks {start} to {stop}: expected a range within the model's {count} blocks")
@@ -43,7 +43,7 @@ def _stage(spec: Shape, start: int, stop: int) -> Shape:
 
 
 def _divided(spec: Shape, part: Part) -> Shape:
-    """The rank's part of each layer."""
+    """Return the rank's part of each layer."""
     _check_divisible(spec, part.size)
     blocks = [_block(block, part) for block in spec.blocks]
     mlp = spec.mlp
@@ -60,7 +60,7 @@ def _divided(spec: Shape, part: Part) -> Shape:
 
 
 def _check_divisible(spec: DecoderShape, size: int) -> None:
-    """Raises UserError for parts of a model that no rank can compute alone."""
+    """Raise UserError for parts of a model that no rank can compute alone."""
     refused = f"a model of family {spec.family} cannot be divided into {size} parts"
     for heads in [spec.heads, *(block.heads for block in spec.blocks if block.heads is not None)]:
         if heads.norm is not None and heads.norm.over != "head":
@@ -77,7 +77,7 @@ def _check_divisible(spec: DecoderShape, size: int) -> None:
 
 
 def _block(block: BlockSpec, part: Part) -> BlockSpec:
-    """The rank's heads, inner numbers and experts of one block."""
+    """Return the rank's heads, inner sizes and experts of one block."""
     mixer = None if block.mixer is None else local_mixer(block.mixer, part.size)
     beside = None if block.beside is None else local_mixer(block.beside, part.size)
     experts = None if block.experts is None else _experts(block.experts, part)
@@ -91,7 +91,7 @@ def _mlp(mlp: MLPSpec, size: int) -> MLPSpec:
 
 
 def _experts(experts: ExpertsSpec, part: Part) -> ExpertsSpec:
-    """A range of ids, and the rank's part of the shared expert."""
+    """Return a range of expert ids, and the rank's part of the shared expert."""
     count = share_of(experts.count, part.size, "experts")
     shared = share_of(experts.shared_intermediate_size, part.size, "inner numbers of the shared expert")
     first = part.rank * count

@@ -1,4 +1,4 @@
-"""What each kind of mixer is made of: matrices, norms and buffers. Torch-free.
+"""The parts of each kind of mixer: matrices, norms and buffers. Torch-free.
 
 Owns: their names in a checkpoint, their shapes and roles. Never does: hold weights. Called by: `DecoderSpec`, and
 through it by the weight loading and the memory plan.
@@ -15,14 +15,14 @@ from core.api.specs import AttentionSpec, Groups, LatentSpec, LayerSpec, RotaryP
 from core_runtime.specs.block_spec import HeadNormSpec, HeadsSpec, NormSpec
 
 LATENT_NORM: Final = NormSpec(eps=1e-6)
-"""Of the latents of queries and keys; all other norms take the configuration's epsilon."""
+"""Norm of the latents of queries and keys; all other norms use the configuration's epsilon."""
 
 
 class NormTensor(msgspec.Struct, frozen=True):
     """A normalization in a checkpoint.
 
-    name: module, without `.weight`.
-    shape: of its weights.
+    name: module name, without `.weight`.
+    shape: shape of its weights.
     """
 
     name: str
@@ -30,7 +30,7 @@ class NormTensor(msgspec.Struct, frozen=True):
     spec: NormSpec
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of what it reads; nothing without weights."""
+        """Return name and shape of its tensors; empty without weights and bias."""
         found = {}
         if self.spec.weighted:
             found[f"{self.name}.weight"] = self.shape
@@ -40,15 +40,15 @@ class NormTensor(msgspec.Struct, frozen=True):
 
 
 class MixerParts(msgspec.Struct, frozen=True):
-    """What one mixer is made of, by role.
+    """The parts of one mixer, by role.
 
-    linears: the parts of one entry share their input and may be fused.
-    norms: of the mixer itself.
-    buffers: width of each buffer of a step.
-    absorbed: a matrix that the core holds plain, cut into heads, whatever the checkpoint's format, or None.
-    halves: what the absorbed matrix is cut into, each (heads, N, K).
-    orders: by name of a linear part or a norm, how its rows are put in the order of the engine, one after another.
-    params: other tensors of the mixer, name and shape.
+    linears: matrices; parts of one entry share their input and may be fused.
+    norms: norms of the mixer itself.
+    buffers: width of each step buffer.
+    absorbed: a matrix that the core stores as a plain one, cut into heads, whatever the checkpoint's format, or None.
+    halves: the parts that the absorbed matrix is cut into, each (heads, N, K).
+    orders: by name of a linear part or a norm, the steps that put its rows into the engine's order.
+    params: name and shape of further tensors of the mixer.
     """
 
     linears: dict[str, tuple[LayerSpec, ...]]
@@ -61,7 +61,7 @@ class MixerParts(msgspec.Struct, frozen=True):
 
 
 def merged(parts: Sequence[MixerParts]) -> MixerParts:
-    """The parts of all mixers of a block, whose roles are different."""
+    """Merge the parts of all mixers of a block, whose roles are distinct."""
     if len(parts) == 1:
         return parts[0]
     result = MixerParts({}, {}, {})
@@ -81,10 +81,10 @@ def merged(parts: Sequence[MixerParts]) -> MixerParts:
 def attention_parts(
     a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec, pairs: int, width: int | None = None
 ) -> MixerParts:
-    """The parts of attention: q, the gate of the output, k and v side by side, and the output of the heads.
+    """Return the parts of attention: q, the gate of the output, k and v concatenated, and the output projection.
 
-    pairs: numbers of a head, its first ones, that rotate in pairs (2i, 2i + 1); 0: none.
-    width: numbers that it reads of a token; None: the hidden size.
+    pairs: number of leading values in a head that rotate in pairs (2i, 2i + 1); 0: none.
+    width: size of the input of a token; None: the hidden size.
     """
     values = a.num_heads * a.head_size_v
     inputs = _inputs(a, prefix, width or hidden, heads)
@@ -105,7 +105,7 @@ def attention_parts(
 
 
 def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tuple[LayerSpec, ...]:
-    """The projections of the hidden state, in the order in which their outputs lie side by side."""
+    """Return the projections of the hidden state, in the order of their outputs in the buffer."""
     q = a.num_heads * a.head_size
     k = a.num_kv_heads * a.head_size
     v = a.num_kv_heads * a.head_size_v
@@ -128,7 +128,7 @@ def _inputs(a: AttentionSpec, prefix: str, hidden: int, heads: HeadsSpec) -> tup
 
 
 def _orders(a: AttentionSpec, prefix: str, heads: HeadsSpec, pairs: int) -> dict[str, tuple[RowOrder, ...]]:
-    """Rows of groups first, then those of rotary pairs, which norms of queries and keys have as well."""
+    """Return the row orders: those of groups first, then those of rotary pairs, which norms of queries and keys also have."""
     q = a.num_heads * a.head_size
     k = a.num_kv_heads * a.head_size
     orders: dict[str, tuple[RowOrder, ...]] = {}
@@ -160,7 +160,7 @@ def _orders(a: AttentionSpec, prefix: str, heads: HeadsSpec, pairs: int) -> dict
 
 
 def _head_norm(name: str, norm: HeadNormSpec, num_heads: int, head_size: int) -> NormTensor:
-    """The norm of queries or keys."""
+    """Return the norm of queries or keys."""
     shapes = {"head": (head_size,), "heads": (num_heads, head_size), "all": (num_heads * head_size,)}
     return NormTensor(name, shapes[norm.over], norm.norm)
 
@@ -168,10 +168,11 @@ def _head_norm(name: str, norm: HeadNormSpec, num_heads: int, head_size: int) ->
 def latent_parts(
     a: LatentSpec, prefix: str, hidden: int, *, bias: bool, interleaved: bool, width: int | None = None
 ) -> MixerParts:
-    """The projections to the latents of queries (or queries themselves) and keys side by side, and what follows.
+    """Return the projections to the latents of queries (or queries themselves) and keys, concatenated, and the
+    following parts.
 
     bias: whether the projections of the hidden state and the output have one; queries without a latent never do.
-    width: numbers that it reads of a token; None: the hidden size.
+    width: size of the input of a token; None: the hidden size.
     """
     width = width or hidden
     head = a.head_size_nope + a.rope_size
@@ -212,7 +213,7 @@ def latent_parts(
 
 
 def state_parts(state: StateSpec, prefix: str, hidden: int) -> MixerParts:
-    """The inputs side by side, the op's output, and the op's own tensors."""
+    """Return the inputs, concatenated, the op's output, and the op's own tensors."""
     inputs = []
     for name, rows in state.inputs.items():
         part = LayerSpec(f"{prefix}.{name}", "linear", (rows, hidden), state.bias)

@@ -1,10 +1,10 @@
-"""A part of a model: what one of several ranks holds. Torch-free.
+"""The part of a model that one of several ranks holds. Torch-free.
 
 Owns: how heads, inner sizes, experts, vocabulary and blocks are divided. Never does: cut a weight (the loading does),
 add partial sums (the decoder's `reduce` does). Called by: `DecoderSpec.local`, the loading.
 
 Attention heads, the inner sizes of MLPs and the vocabulary are cut into equal parts, experts into equal ranges of ids.
-What is not cut, such as norms, routers and projections to a latent, every rank holds whole.
+Every rank holds all other parts, such as norms, routers and projections to a latent, as a whole.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from core.api.specs import AttentionSpec, LatentSpec, MixerSpec
 
 
 class Part(msgspec.Struct, frozen=True):
-    """Which part of a model a rank holds.
+    """The part of a model that a rank holds.
 
-    rank: which of the equal parts of each layer, from 0 on.
-    size: into how many equal parts each layer is divided.
-    blocks: the blocks from the first number to before the second (a pipeline stage); None: all of them.
+    rank: index of the rank's part of each layer, from 0 on.
+    size: number of equal parts of each layer.
+    blocks: range [first, second) of blocks (a pipeline stage); None: all of them.
     """
 
     rank: int = 0
@@ -28,7 +28,7 @@ class Part(msgspec.Struct, frozen=True):
     blocks: tuple[int, int] | None = None
 
     def slice_of(self, whole: int, mine: int) -> slice:
-        """Where `mine` of `whole` equal things lie; ranks share a piece where there are fewer pieces than ranks."""
+        """Return the rank's slice of `whole` items, `mine` long; with fewer pieces than ranks, several ranks share one."""
         num_pieces = whole // mine
         piece = self.rank * num_pieces // self.size
         start = piece * mine
@@ -36,7 +36,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def local_mixer(mixer: MixerSpec, size: int) -> MixerSpec:
-    """A rank's heads; heads of keys and values are held by several ranks where there are more ranks than heads."""
+    """Return a rank's heads; with more ranks than key-value heads, several ranks hold the same ones."""
     if isinstance(mixer, LatentSpec):
         heads = share_of(mixer.num_heads, size, "attention heads")
         return msgspec.structs.replace(mixer, num_heads=heads)
@@ -54,7 +54,7 @@ def local_mixer(mixer: MixerSpec, size: int) -> MixerSpec:
 
 
 def share_of(whole: int, size: int, what: str) -> int:
-    """One of `size` equal shares. Raises UserError where `size` does not divide the whole."""
+    """Return one of `size` equal shares. Raises UserError if `size` does not divide the whole."""
     if whole % size:
         raise UserError(
             f"{whole} {what} cannot be divided into {size} equal parts; use a number of parts that divides it"

@@ -1,6 +1,6 @@
-"""The shape of a model that is run by transformers' own modules. Torch-free.
+"""The shape of a model that runs on modules of transformers. Torch-free.
 
-Owns: `ModuleSpec`, which answers what the memory plan, the choice of plugins and the loading ask a `DecoderSpec`.
+Owns: `ModuleSpec`, with the same interface as a `DecoderSpec` for the memory plan, the choice of plugins and the loading.
 Never does: build the modules (`core_runtime.models.fallback` does). Called by: configuration, executor, loading.
 """
 
@@ -18,21 +18,21 @@ from core_runtime.specs.model_part import Part
 
 
 class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """One model of transformers, as a trial call found it.
+    """One model of transformers, as observed in a trial call.
 
     family: its model type.
-    hidden_size: numbers of a row that the head takes.
-    vocab_size: logits of a row.
+    hidden_size: size of a row that the head takes.
+    vocab_size: logits per row.
     max_position: the longest context that the model was made for.
-    mixers: every call of attention in a forward pass, in order.
-    matrices: the linear layers that native kernels run, under their names in the module tree; not the head.
-    embedding_matrix: of the tokens; None: it stays as transformers has it.
-    head_matrix: the output head; None: it stays as transformers has it, or is the embedding.
+    mixers: attention calls of a forward pass, in order.
+    matrices: linear layers that native kernels run, under their names in the module tree; without the head.
+    embedding_matrix: token embedding; None: it stays a module of transformers.
+    head_matrix: output head; None: it stays a module of transformers, or is the embedding.
     tied: whether the head is the embedding's matrix.
-    tensors: name and shape of everything else that a checkpoint brings.
-    renamed: names of tensors in the checkpoint that are others here, and their names here.
-    gathered: names of tensors in the checkpoint of which several become one of `tensors`, and the name of that one.
-    widest: most outputs of a linear layer.
+    tensors: name and shape of all other tensors of a checkpoint.
+    renamed: map from names in the checkpoint to different names here.
+    gathered: map from names in the checkpoint of which several are merged to the name of the merged tensor in `tensors`.
+    widest: maximum outputs of a linear layer.
     """
 
     family: str
@@ -51,11 +51,11 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def first_block(self) -> int:
-        """Always the first one: the model is never divided."""
+        """Index of the first block, always 0: the model is never divided."""
         return 0
 
     def canonical(self, manifest: CheckpointManifest) -> CheckpointManifest:
-        """A checkpoint under the names that tensors have here."""
+        """Return a checkpoint with the names that tensors have here."""
         tensors = {}
         for source, info in manifest.tensors.items():
             name = self.renamed.get(source, source)
@@ -63,7 +63,7 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(manifest, tensors=tensors)
 
     def local(self, part: Part) -> ModuleSpec:
-        """The model itself. Raises UserError for a part of it."""
+        """Return the model itself. Raises UserError for a part of it."""
         if part != Part():
             raise UserError(
                 f"a {self.family} model runs on transformers' modules, which cannot be divided; use one part"
@@ -71,23 +71,23 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
     def linears(self) -> Iterator[LayerSpec]:
-        """Every matrix that native kernels run, once."""
+        """Yield every matrix that native kernels run, once."""
         for parts in self.fused_groups():
             yield from parts
 
     def fused_groups(self) -> Iterator[tuple[LayerSpec, ...]]:
-        """The same, each by itself: which of them share an input is not known."""
+        """Yield each matrix by itself, because it is not known which of them share an input."""
         for matrix in (self.embedding_matrix, *self.matrices, self.head_matrix):
             if matrix is not None:
                 yield (matrix,)
 
     def halves(self) -> Iterator[LayerSpec]:
-        """No matrix is absorbed."""
+        """Return nothing: no matrix is absorbed."""
         return iter(())
 
     @property
     def num_plain(self) -> int:
-        """Numbers of all tensors that no kernel takes."""
+        """Count of numbers in all tensors that no kernel uses."""
         total = 0
         for shape in self.tensors.values():
             numbers = 1
@@ -97,7 +97,7 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return total
 
     def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor of a checkpoint of this model, by its name in the module tree."""
+        """Return the shape of every tensor in a checkpoint of this model, by its name in the module tree."""
         shapes = dict(self.tensors)
         for part in self.linears():
             shapes[f"{part.name}.weight"] = part.shape
@@ -106,18 +106,18 @@ class ModuleSpec(msgspec.Struct, frozen=True, kw_only=True):
         return shapes
 
     def buffers(self) -> dict[str, int]:
-        """Width of what a step holds of each token, about: inputs, outputs and what lies between in the widest layer."""
+        """Return approximate widths of a step's buffers per token: inputs, outputs and intermediates of the widest layer."""
         return {"residual": self.hidden_size, "between": 4 * self.hidden_size, "wide": 3 * self.widest}
 
     def router_widths(self) -> tuple[int, int]:
-        """None that is known."""
+        """Return zeros: experts, if any, are not known."""
         return 0, 0
 
     @property
     def stretch(self) -> float:
-        """How many times longer than `max_position` a context may be: the model's own modules know."""
+        """Factor by which a context may exceed `max_position`: always 1, because the modules handle scaling."""
         return 1.0
 
 
 ModelSpec = DecoderSpec | ModuleSpec
-"""The shape of a model, whoever runs its layers: both answer what the configuration and the worker ask."""
+"""The shape of a model: both kinds have the interface that configuration and worker use."""

@@ -1,6 +1,6 @@
-"""The head of a model that tells classes, as a shape. Torch-free.
+"""The shape of a classification head. Torch-free.
 
-Owns: `PoolingHead`: which hidden states it takes, its layers, and how checkpoints name their tensors.
+Owns: `PoolingHead`: the hidden states that it takes, its layers, and the names of their tensors in checkpoints.
 Never does: read a configuration (`core_runtime.models.families.class_heads` does) or hold weights
 (`core_runtime.models.vector_head` does).
 Called by: `DecoderSpec`, the map of weights, the loading.
@@ -20,13 +20,13 @@ from core_runtime.specs.mixer_parts import NormTensor
 class HeadLayer(msgspec.Struct, frozen=True, kw_only=True):
     """One layer: norm(activation(W x + b)).
 
-    name: of its matrix, in canonical names.
-    shape: outputs and inputs.
-    bias: whether there is one.
+    name: name of its matrix, in canonical names.
+    shape: (outputs, inputs).
+    bias: whether it has a bias.
     activation: `tanh`, or a name of `core_runtime.layers.activations`; empty: none.
-    norm: behind the activation, or None.
-    source: a regular expression for the matrix's module in a checkpoint.
-    norm_source: the same of the norm; empty without one.
+    norm: norm after the activation, or None.
+    source: regular expression for the matrix's module in a checkpoint.
+    norm_source: regular expression for the norm's module; empty without one.
     """
 
     name: str
@@ -38,7 +38,7 @@ class HeadLayer(msgspec.Struct, frozen=True, kw_only=True):
     norm_source: str = ""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of what it reads."""
+        """Return name and shape of its tensors."""
         found: dict[str, tuple[int, ...]] = {f"{self.name}.weight": self.shape}
         if self.bias:
             found[f"{self.name}.bias"] = (self.shape[0],)
@@ -47,7 +47,7 @@ class HeadLayer(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def modules(self) -> dict[str, str]:
-        """The modules' names in a checkpoint, as regular expressions, and what they are here."""
+        """Return regular expressions for its modules in a checkpoint, with their canonical names."""
         found = {self.source: self.name}
         if self.norm is not None:
             found[self.norm_source] = self.norm.name
@@ -55,10 +55,10 @@ class HeadLayer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolingHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes numbers for classes from hidden states.
+    """A head that computes class scores from hidden states.
 
-    kind: of which states; `all`: of each by itself.
-    layers: in order; the last one has an output a class.
+    kind: pooling of the states; `all`: each state by itself.
+    layers: layers in order; the last one has one output per class.
     """
 
     kind: PoolingKind
@@ -66,18 +66,18 @@ class PoolingHead(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_labels(self) -> int:
-        """Classes."""
+        """Number of classes."""
         return self.layers[-1].shape[0]
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of everything that it reads, in canonical names."""
+        """Return name and shape of all its tensors, in canonical names."""
         found: dict[str, tuple[int, ...]] = {}
         for layer in self.layers:
             found.update(layer.tensors())
         return found
 
     def named(self, sources: Iterable[str]) -> dict[str, str]:
-        """The tensors of a checkpoint that belong to the head, and their canonical names. sources: of all its tensors."""
+        """Return the head's tensors in a checkpoint, with their canonical names. sources: names of all its tensors."""
         patterns: list[tuple[re.Pattern[str], str]] = []
         for layer in self.layers:
             for source, name in layer.modules().items():

@@ -1,4 +1,4 @@
-"""The configuration under vLLM's names, as far as scripts and logits processors written for it look at one.
+"""The configuration under vLLM's names, for scripts and logits processors that were written for it.
 
 Owns: `VllmConfig`. Never does: change anything. Called by: `core_runtime.executor.processor_loading`
 and `LLMEngine` (make it), users.
@@ -14,7 +14,7 @@ from core.api.config import EngineConfig
 
 
 class Section(SimpleNamespace):
-    """Settings by name. Raises AttributeError, with the names that there are, for another one."""
+    """Settings by name. Raises AttributeError, listing the existing names, for any other one."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -24,7 +24,7 @@ class Section(SimpleNamespace):
 
 
 class VllmConfig(Section):
-    """model_config, scheduler_config, cache_config; speculative_config and lora_config, which are None."""
+    """The sections model_config, scheduler_config, cache_config; speculative_config and lora_config are None."""
 
     def __init__(self, config: EngineConfig) -> None:
         model = config.model
@@ -54,7 +54,7 @@ class VllmConfig(Section):
 
 
 def _with_labels(hf_config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a checkpoint, with the names of its classes by number; absent ones are made up as transformers does."""
+    """Return a checkpoint's configuration with class names by number; absent names are generated as transformers does."""
     given = hf_config.get("id2label")
     num_labels = hf_config.get("num_labels", 2)
     named = given if isinstance(given, Mapping) else {number: f"LABEL_{number}" for number in range(num_labels)}

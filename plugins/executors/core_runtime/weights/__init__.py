@@ -1,1 +1,1 @@
-"""Canonical weight formats: what quantization methods translate checkpoints into and kernels serve."""
+"""Canonical weight formats: the result of quantization methods and the input of kernels."""

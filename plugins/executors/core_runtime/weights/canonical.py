@@ -1,6 +1,6 @@
-"""What every canonical weight format has in common.
+"""The common part of all canonical weight formats.
 
-Owns: rows, devices, sizes and equality of layout, worked out from a format's fields. Never does: know a format.
+Owns: row selection, devices, sizes and equality of layout, derived from a format's fields. Never does: know a format.
 Called by: the formats (they derive from it), and everything that handles weights without knowing their format.
 
 A format is a frozen dataclass. Every tensor among its fields has one entry for each row of W along its first axis, so
@@ -24,11 +24,11 @@ NARROW_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 CACHE_LINE = 64
 
 INPUT_GROUP: Final = 32
-"""Inputs, at most, that share a scale where they are rounded to 8-bit integers by groups; larger groups are cut into these."""
+"""Maximum inputs per scale when activations are rounded to 8-bit integers by groups; larger groups are divided."""
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """The same memory as uint8 where torch can neither index nor concatenate the type."""
+    """View a tensor as uint8 if torch can neither index nor concatenate its type."""
     return tensor.view(torch.uint8) if tensor.dtype in NARROW_FLOATS else tensor
 
 
@@ -42,35 +42,35 @@ class CanonicalWeight(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The format name that kernels are asked about, such as `int4_groups`."""
+        """The format name for kernel queries, such as `int4_groups`."""
 
     @property
     @abstractmethod
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
 
     @abstractmethod
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K]."""
+        """Return W as float32 [N, K]."""
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are tensors, by name."""
+        """Return the fields that are tensors, by name."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def attributes(self) -> dict[str, Any]:
-        """The fields that are not tensors, equal for all rows. Includes None for an absent tensor."""
+        """Return the fields that are not tensors, equal for all rows. Includes None for an absent tensor."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if not isinstance(value, Tensor)}
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory, those of an order of inputs included."""
+        """Bytes in memory, including an order of inputs."""
         values = [getattr(self, field.name) for field in fields(self)]
         return sum(int(value.nbytes) for value in values if isinstance(value, Tensor | InputOrder))
 
     def rows(self, index: Tensor | slice) -> Self:
-        """The rows `index` (int64 [n], or a slice: a view) as a weight of their own."""
+        """Return the rows `index` (int64 [n], or a slice: a view) as a weight."""
         parts = {}
         for name, tensor in self.tensors().items():
             taken = as_bytes(tensor)[index].contiguous()
@@ -78,9 +78,9 @@ class CanonicalWeight(ABC):
         return replace(self, **parts)
 
     def columns(self, index: Tensor | slice) -> Self:
-        """The columns `index` (int64 [n], or a slice of step 1) as a weight of their own: a part of a row-parallel layer.
+        """Return the columns `index` (int64 [n], or a slice of step 1) as a weight: the part of a row-parallel layer.
 
-        Raises ValueError where the format cannot cut there, NotImplementedError where it cannot at all.
+        Raises ValueError if the format cannot be cut there, NotImplementedError if it cannot be cut at all.
         """
         raise NotImplementedError(
             f"a weight of format '{self.name}' cannot be cut along its inputs; give its class a `columns`, or do not "
@@ -88,12 +88,12 @@ class CanonicalWeight(ABC):
         )
 
     def to(self, device: torch.device) -> Self:
-        """A copy on another device."""
+        """Return a copy on another device."""
         moved = {name: tensor.to(device) for name, tensor in self.tensors().items()}
         return replace(self, **moved)
 
     def problem(self) -> str | None:
-        """A sentence when a stored scale or minimum is not a finite number."""
+        """Return an error message if a stored scale or minimum is not finite, else None."""
         for name, tensor in self.tensors().items():
             if name in ("values", "weight"):  # the matrix itself may hold anything
                 continue
@@ -109,17 +109,17 @@ class HasGroups(Protocol):
 
     @property
     def group_size(self) -> int:
-        """Inputs that share a scale."""
+        """Number of inputs that share a scale."""
         ...
 
 
 def memory_of(weight: CanonicalWeight) -> int:
-    """Bytes that `moved_into` needs: all tensors, each rounded up to whole cache lines."""
+    """Return the bytes that `moved_into` needs: all tensors, each rounded up to whole cache lines."""
     return sum(_lines(tensor) for tensor in weight.tensors().values())
 
 
 def moved_into(weight: Weight, memory: Tensor) -> Weight:
-    """A copy whose tensors lie in memory, uint8 [memory_of(weight)]."""
+    """Return a copy whose tensors lie in `memory`, uint8 [memory_of(weight)]."""
     parts = {}
     start = 0
     for name, tensor in weight.tensors().items():
@@ -137,15 +137,15 @@ def _lines(tensor: Tensor) -> int:
 
 
 def take_columns(tensor: Tensor, index: Tensor | slice) -> Tensor:
-    """Columns of a matrix, contiguous and in memory of their own unless they are all of it."""
+    """Return columns of a matrix, contiguous; a copy unless they are the whole matrix."""
     taken = as_bytes(tensor)[:, index].contiguous()
     return taken.view(tensor.dtype)
 
 
 def whole_groups(index: Tensor | slice, inputs: int, group_size: int, name: str) -> tuple[Tensor, Tensor]:
-    """(columns, groups), int64, that an index of columns names. The last group of all may be smaller.
+    """Return (columns, groups), int64, for an index of columns. The last group of all may be smaller.
 
-    Raises ValueError unless it names whole groups, each in its order, a smaller one behind all others.
+    Raises ValueError unless the index names whole groups, each in order, with a smaller one at the end.
     """
     columns = torch.arange(inputs)[index]
     count = len(columns)
@@ -169,14 +169,14 @@ def can_fuse(parts: Sequence[CanonicalWeight]) -> bool:
         return type(part), part.shape[1], part.attributes(), dtypes
 
     first, *others = parts
-    # A part alone is never looked at: a plugin's own format may lack `tensors`.
+    # A single part is not inspected: a plugin's own format may lack `tensors`.
     return all(layout(part) == layout(first) for part in others)
 
 
 def fuse(parts: Sequence[CanonicalWeight]) -> CanonicalWeight:
     """Concatenate weights of equal format along N.
 
-    Raises ValueError when their formats differ (`can_fuse` tells beforehand).
+    Raises ValueError when their formats differ; see `can_fuse`.
     """
     if not can_fuse(parts):
         raise ValueError(f"weights of different formats cannot be fused: {', '.join(p.name for p in parts)}")

@@ -1,9 +1,9 @@
-"""4-bit codes that name entries of a table of sixteen numbers, with a scale a block.
+"""Weights of 4-bit codes that index a table of sixteen numbers, with one scale per block.
 
 Owns: the tables and the meaning of the scales. Never does: quantize. Called by: quantization methods, kernels.
 
 Sources: nf4, Dettmers et al. 2023, arXiv 2305.14314, appendix E; fp4, the table of bitsandbytes; mxfp4, OCP Microscaling
-Formats 1.0; nvfp4, the e2m1 elements of the latter with e4m3 scales for 16 elements and a float32 scale above them.
+Formats 1.0; nvfp4, its e2m1 elements with one e4m3 scale for 16 elements and a float32 scale above them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Codebook(CanonicalWeight):
     """W[n, k] = CODES[kind][code[n, k]] * scale[n, k // block_size] * row_scale[n].
 
     kind: `nf4`, `fp4`, `mxfp4` or `nvfp4`: the format's name.
-    block_size: divides K; a multiple of 16.
+    block_size: inputs per block; divides K, and is a multiple of 16.
     values: uint8 [N, K // 2]; the low nibble is the even k.
     scale: [N, K // block_size]; nf4, fp4: float32 or float16; mxfp4: uint8, 2^(byte - 127) (e8m0, 255 is not a number);
         nvfp4: float8_e4m3fn.
@@ -71,7 +71,7 @@ class Codebook(CanonicalWeight):
     row_scale: Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for other types or shapes."""
+        """Validate the fields. Raises ValueError for other types or shapes."""
         if self.kind not in CODES:
             raise ValueError(f"no 4-bit codebook is called '{self.kind}'; there are {', '.join(CODES)}")
         if self.values.dtype is not torch.uint8 or self.scale.dtype not in SCALES[self.kind]:
@@ -97,38 +97,38 @@ class Codebook(CanonicalWeight):
 
     @property
     def name(self) -> str:
-        """The kind."""
+        """The kind, which is the format's name."""
         return self.kind
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
         return self.values.shape[0], self.values.shape[1] * 2
 
     @property
     def group_size(self) -> int:
-        """Inputs that share a scale."""
+        """Number of inputs that share a scale."""
         return self.block_size
 
     @property
     def codes(self) -> tuple[float, ...]:
-        """The sixteen numbers."""
+        """The table of sixteen numbers."""
         return CODES[self.kind]
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Whole blocks of columns."""
+        """Return whole blocks of columns as a weight."""
         columns, groups = whole_groups(index, self.shape[1], self.block_size, self.name)
         values = take_columns(self.values, columns[::2] // 2)  # a block is whole bytes
         return replace(self, values=values, scale=take_columns(self.scale, groups))
 
     def wide_scale(self) -> Tensor:
-        """The blocks' scales as float32."""
+        """Return the scales of the blocks as float32."""
         if self.kind == "mxfp4":
             return torch.exp2(self.scale.float() - 127)
         return self.scale.float()
 
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K]."""
+        """Return W as float32 [N, K]."""
         n, k = self.shape
         table = torch.tensor(self.codes, dtype=torch.float32, device=self.values.device)
         indices = unpack_nibbles(self.values).int()
@@ -140,7 +140,7 @@ class Codebook(CanonicalWeight):
         return w
 
     def problem(self) -> str | None:
-        """As of every weight; a scale byte of mxfp4 may also stand for not-a-number."""
+        """Return an error message for scales that are not finite; a scale byte of mxfp4 may also stand for NaN."""
         if self.kind == "mxfp4" and bool((self.scale == 255).any()):
             return f"the scale of an mxfp4 weight of shape {self.shape} holds values that are not finite"
         return CanonicalWeight.problem(self)

@@ -1,4 +1,4 @@
-"""The plain matrix. Never does: anything to its values. Called by: loading, kernels, tests."""
+"""The format of plain matrices. Never does: change a value. Called by: loading, kernels, tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from core_runtime.weights.canonical import CanonicalWeight, take_columns
 
 @dataclass(frozen=True, slots=True)
 class Dense(CanonicalWeight):
-    """A plain matrix.
+    """A weight that is stored as a plain matrix.
 
     weight: [N, K] in float32, float16 or bfloat16.
     """
@@ -23,13 +23,13 @@ class Dense(CanonicalWeight):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
         return self.weight.shape[0], self.weight.shape[1]
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Any columns."""
+        """Return any columns as a weight."""
         return replace(self, weight=take_columns(self.weight, index))
 
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K]."""
+        """Return W as float32 [N, K]."""
         return self.weight.float()

@@ -1,6 +1,6 @@
 """The experts of one layer as one weight.
 
-Owns: their order in memory, and how they are put together one at a time. Never does: know a format.
+Owns: their order in memory, and how they are assembled one at a time. Never does: know a format.
 Called by: the loading (it fills a stack), kernels that run all experts together (they take it whole).
 """
 
@@ -18,7 +18,7 @@ from core_runtime.weights.canonical import CanonicalWeight, as_bytes
 class Experts:
     """E matrices [N, K] of one format.
 
-    weight: all of them, one behind the other: [E * N, K].
+    weight: all matrices concatenated along N: [E * N, K].
     count: E.
     """
 
@@ -27,22 +27,22 @@ class Experts:
 
     @property
     def name(self) -> str:
-        """The format of each."""
+        """The format of each expert."""
         return self.weight.name
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(E, N, K)."""
+        """Logical shape (E, N, K)."""
         rows, inputs = self.weight.shape
         return self.count, rows // self.count, inputs
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory."""
+        """Bytes in memory."""
         return self.weight.nbytes
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are tensors, each with the experts as its first axis: [E, N, ...]. Views."""
+        """Return the fields that are tensors, each as a view with the experts as its first axis: [E, N, ...]."""
         count, rows, _ = self.shape
         found = {}
         for name, tensor in self.weight.tensors().items():
@@ -50,21 +50,21 @@ class Experts:
         return found
 
     def expert(self, index: int) -> CanonicalWeight:
-        """One matrix: a view."""
+        """Return one expert's matrix, as a view."""
         rows = self.shape[1]
         start = index * rows
         return self.weight.rows(slice(start, start + rows))
 
     def to(self, device: torch.device) -> Experts:
-        """A copy on another device."""
+        """Return a copy on another device."""
         return replace(self, weight=self.weight.to(device))
 
 
 class ExpertsStack:
-    """Memory for the experts of a layer, filled in any order, one part of an expert at a time.
+    """Collects the experts of a layer, in any order, one part of an expert at a time.
 
-    count: experts.
-    rows: of one expert, all its parts side by side.
+    count: number of experts.
+    rows: rows of one expert, all its parts concatenated.
     """
 
     def __init__(self, count: int, rows: int) -> None:
@@ -73,7 +73,7 @@ class ExpertsStack:
         self._whole: CanonicalWeight | None = None
 
     def put(self, expert: int, first_row: int, part: CanonicalWeight) -> None:
-        """Copy a part of an expert to its place. Raises ValueError when its format is not that of the others."""
+        """Copy a part of an expert to its place. Raises ValueError if its format differs from that of the others."""
         if self._whole is None:
             self._whole = self._empty_like(part)
         same_type = type(part) is type(self._whole)
@@ -87,7 +87,7 @@ class ExpertsStack:
             place[start:stop] = as_bytes(tensor)
 
     def take(self) -> Experts:
-        """All experts; the stack then holds nothing."""
+        """Return all experts and empty the stack."""
         assert self._whole is not None, "no expert was put in"
         whole = self._whole
         self._whole = None

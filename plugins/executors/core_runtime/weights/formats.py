@@ -1,6 +1,6 @@
 """The canonical weight formats: the in-memory meaning of a packed weight, independent of checkpoints and chips.
 
-Owns: nothing of its own; one file a format, what they share in `canonical`, saving in `state`.
+Owns: nothing of its own; each format has a file, their common part is `canonical`, saving is in `state`.
 Called by: quantization methods (they build these), kernels (they `prepare` these), tests (the oracle).
 
 Every format describes one logical matrix W of shape [N, K] (output features, input features; y = x @ W.T).

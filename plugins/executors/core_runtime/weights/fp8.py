@@ -1,6 +1,6 @@
 """8-bit floating point: e4m3 (no infinities, largest 448) and e5m2, as in Micikevicius et al. 2022, arXiv 2209.05433.
 
-Owns: the format and the way from tensor, channel and block scales to scales a row. Never does: quantize.
+Owns: the format, and the conversion of tensor, channel and block scales to scales per row. Never does: quantize.
 Called by: quantization methods, kernels.
 """
 
@@ -23,7 +23,7 @@ class FP8(CanonicalWeight):
     """W[n, k] = scale[n, k // group_size] * values[n, k].
 
     values: float8_e4m3fn or float8_e5m2 [N, K].
-    scale: float32 [N, ceil(K / group_size)]. A scale of many rows is repeated for each, so that rows stay independent.
+    scale: float32 [N, ceil(K / group_size)]. A scale of many rows is repeated for each row, so that rows stay independent.
     group_size: inputs that share a scale: K, or the width of a block; the last group may be smaller.
     """
 
@@ -32,7 +32,7 @@ class FP8(CanonicalWeight):
     group_size: int
 
     def __post_init__(self) -> None:
-        """Raises ValueError for other types or shapes."""
+        """Validate the fields. Raises ValueError for other types or shapes."""
         if self.values.dtype not in NARROW_FLOATS or self.values.dim() != 2:
             raise ValueError(
                 f"fp8 got values {self.values.dtype} {tuple(self.values.shape)}; it needs float8_e4m3fn or float8_e5m2 [N, K]"
@@ -47,7 +47,7 @@ class FP8(CanonicalWeight):
 
     @classmethod
     def from_scale(cls, values: Tensor, scale: Tensor, block: tuple[int, int] | None = None) -> Self:
-        """values [N, K] with one scale for all ([] or [1]), one a row ([N] or [N, 1]), or one a block of rows and columns.
+        """Make a weight of values [N, K] with one scale ([] or [1]), one per row ([N] or [N, 1]), or one per block.
 
         block: (rows, columns) of a block, for scale [ceil(N / rows), ceil(K / columns)].
         """
@@ -72,16 +72,16 @@ class FP8(CanonicalWeight):
 
     @property
     def name(self) -> str:
-        """`fp8_e4m3` or `fp8_e5m2`."""
+        """Format name: `fp8_e4m3` or `fp8_e5m2`."""
         return NAMES[self.values.dtype]
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
         return self.values.shape[0], self.values.shape[1]
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Whole blocks of columns; any columns where a row has one scale."""
+        """Return whole blocks of columns as a weight; any columns if a row has one scale."""
         if self.scale.shape[1] == 1:
             values = take_columns(self.values, index)
             return replace(self, values=values, group_size=values.shape[1])
@@ -90,13 +90,13 @@ class FP8(CanonicalWeight):
         return replace(self, values=values, scale=take_columns(self.scale, groups))
 
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K]."""
+        """Return W as float32 [N, K]."""
         k = self.values.shape[1]
         by_input = self.scale.repeat_interleave(self.group_size, 1)[:, :k]
         return self.values.float() * by_input
 
     def problem(self) -> str | None:
-        """As of every weight; values may also be not-a-number or infinite."""
+        """Return an error message for scales or values that are not finite."""
         magnitudes = self.values.view(torch.uint8) & 0x7F
         if magnitudes.numel() and int(magnitudes.max()) > LARGEST[self.values.dtype]:
             return f"a {self.name} weight of shape {self.shape} holds values that are not finite"

@@ -1,6 +1,6 @@
-"""The order of the inputs in which an act-order weight is stored.
+"""The stored order of inputs of an act-order weight.
 
-Owns: the order as a value that is compared by its bytes. Never does: move an input. Called by: `IntGroups`, the kernels.
+Owns: the order, as a value that is compared by its bytes. Never does: move an input. Called by: `IntGroups`, the kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ assert sys.byteorder == "little", "the bytes of an order are those of int32 in m
 
 @dataclass(frozen=True, slots=True)
 class InputOrder:
-    """Which input each stored column multiplies. Orders with the same bytes are equal, wherever they come from.
+    """The input that each stored column multiplies. Orders with the same bytes are equal.
 
     indices: int32 [K] as bytes, little-endian: each of 0..K-1 once.
     """
@@ -26,7 +26,9 @@ class InputOrder:
 
     @classmethod
     def of(cls, order: Tensor) -> Self:
-        """order: integers [K]; stored column j multiplies input order[j]. Raises ValueError unless each occurs once."""
+        """Make an order from integers [K]; stored column j multiplies input order[j]. Raises ValueError unless each
+        occurs once.
+        """
         whole = order.to("cpu", torch.int64)
         expected = torch.arange(order.numel())
         if order.dim() != 1 or not torch.equal(whole.sort().values, expected):
@@ -37,20 +39,20 @@ class InputOrder:
 
     @property
     def count(self) -> int:
-        """K."""
+        """K, the number of inputs."""
         return len(self.indices) // 4
 
     @property
     def nbytes(self) -> int:
-        """Bytes held in memory."""
+        """Bytes in memory."""
         return len(self.indices)
 
     def tensor(self) -> Tensor:
-        """A copy: int32 [K]."""
+        """Return the order as int32 [K], a copy."""
         return torch.frombuffer(bytearray(self.indices), dtype=torch.int32)
 
     def restored(self, stored: Tensor) -> Tensor:
-        """Columns [N, K] in the order of the inputs, from those in the order of storage."""
+        """Return columns [N, K] in the order of the inputs, given those in the stored order."""
         inputs = self.tensor().to(stored.device, torch.int64)
         w = torch.empty_like(stored)
         w[:, inputs] = stored

@@ -1,4 +1,4 @@
-"""Signed 8-bit integers with one scale a row: W8A8 together with the activation scheme `int8_row`.
+"""Signed 8-bit integers with one scale per row: W8A8 together with the activation scheme `int8_row`.
 
 Never does: quantize. Called by: quantization methods, kernels.
 """
@@ -28,7 +28,7 @@ class Int8Channel(CanonicalWeight):
     name = "int8_channel"
 
     def __post_init__(self) -> None:
-        """Raises ValueError for other types or shapes."""
+        """Validate the fields. Raises ValueError for other types or shapes."""
         wanted = (self.values.shape[0], 1)
         dtypes_fit = self.values.dtype is torch.int8 and self.scale.dtype is torch.float32
         if not dtypes_fit or self.scale.shape != wanted:
@@ -39,18 +39,18 @@ class Int8Channel(CanonicalWeight):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
         return self.values.shape[0], self.values.shape[1]
 
     @property
     def group_size(self) -> int:
-        """Inputs that share a scale: all."""
+        """Number of inputs that share a scale: all of them."""
         return int(self.values.shape[1])
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Any columns: the scale of a row is that of all its inputs."""
+        """Return any columns as a weight: the scale of a row applies to all its inputs."""
         return replace(self, values=take_columns(self.values, index))
 
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K]."""
+        """Return W as float32 [N, K]."""
         return self.values.float() * self.scale

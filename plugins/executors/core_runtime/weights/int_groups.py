@@ -13,7 +13,7 @@ from core_runtime.weights.input_order import InputOrder
 
 SCALE_DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 FEATURES: Final = frozenset({"zero_points", "bfloat16_scales", "input_order"})
-"""What kernels must declare before they are given such a weight; see `IntGroups.features`."""
+"""Features that a kernel must declare to receive such a weight; see `IntGroups.features`."""
 CANNOT_CUT: Final = (
     "a weight of format '{name}' with an order of inputs (act-order) cannot be cut along its inputs; do not divide the "
     "layer"
@@ -21,13 +21,13 @@ CANNOT_CUT: Final = (
 
 
 def unpack_nibbles(values: Tensor) -> Tensor:
-    """uint8 [N, K // 2] to the integers 0..15, one a byte: [N, K]; the low nibble is the even k."""
+    """Unpack uint8 [N, K // 2] to integers 0..15, one per byte: [N, K]; the low nibble is the even k."""
     pairs = torch.stack((values & 15, values >> 4), dim=-1)
     return pairs.reshape(values.shape[0], -1)
 
 
 def integer_features(scale: Tensor, zeros: Tensor | None, order: InputOrder | None) -> frozenset[str]:
-    """Some of FEATURES: those of a weight with these parts."""
+    """Return those of FEATURES that a weight with these parts needs."""
     found = set()
     if zeros is not None:
         found.add("zero_points")
@@ -44,15 +44,15 @@ class IntGroups(CanonicalWeight):
 
     W[n, order[k]] = scale[n, k // group_size] * (value[n, k] - zero) + minimum[n, k // group_size]
 
-    bits: of an integer, 4 or 8.
-    group_size: divides K; a multiple of 16.
+    bits: bits of an integer, 4 or 8.
+    group_size: inputs per group; divides K, and is a multiple of 16.
     values: uint8, [N, K] for 8 bits, [N, K // 2] for 4 bits (the low nibble is the even k).
     scale: float16, bfloat16 or float32, [N, K // group_size].
     minimum: None, or the dtype and shape of `scale`.
-    zero: one integer for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with zeros); also beside a
-        minimum.
-    zeros: a zero point a group in place of `zero`, uint8 in the shape of `scale`, or None.
-    order: the input of each stored column, of checkpoints with act-order, or None: the columns lie in order.
+    zero: one zero point for the whole weight (128 for signed 8-bit values, 8 for signed 4-bit, 0 with zeros); allowed
+        together with a minimum.
+    zeros: a zero point per group instead of `zero`, uint8 in the shape of `scale`, or None.
+    order: stored order of the inputs, for checkpoints with act-order, or None: the columns lie in order.
     """
 
     bits: int
@@ -65,7 +65,7 @@ class IntGroups(CanonicalWeight):
     order: InputOrder | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for other types or shapes of what is optional, or for several zero points at once."""
+        """Validate optional fields. Raises ValueError for other types or shapes, or for several zero points at once."""
         form = f"an {self.name} weight of shape {self.shape} in groups of {self.group_size}"
         if self.scale.dtype not in SCALE_DTYPES:
             wanted = ", ".join(str(dtype) for dtype in SCALE_DTYPES)
@@ -84,26 +84,26 @@ class IntGroups(CanonicalWeight):
 
     @property
     def name(self) -> str:
-        """`int4_groups` or `int8_groups`."""
+        """Format name: `int4_groups` or `int8_groups`."""
         return f"int{self.bits}_groups"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
         n, num_bytes = self.values.shape
         return n, num_bytes * 8 // self.bits
 
     @property
     def features(self) -> frozenset[str]:
-        """What the weight has beyond every weight of its format: some of FEATURES."""
+        """Features that the weight needs beyond its format: some of FEATURES."""
         return integer_features(self.scale, self.zeros, self.order)
 
     def unpacked(self) -> Tensor:
-        """The stored integers, one a byte: uint8 [N, K]."""
+        """Return the stored integers, one per byte: uint8 [N, K]."""
         return self.values if self.bits == 8 else unpack_nibbles(self.values)
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Whole groups of columns. Raises NotImplementedError for a weight with an order: its groups are spread out."""
+        """Return whole groups of columns. Raises NotImplementedError for a weight with an order: its groups are scattered."""
         if self.order is not None:
             raise NotImplementedError(CANNOT_CUT.format(name=self.name))
         columns, groups = whole_groups(index, self.shape[1], self.group_size, self.name)
@@ -116,7 +116,7 @@ class IntGroups(CanonicalWeight):
         return replace(self, values=values, scale=scale, minimum=minimum, zeros=zeros)
 
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K], its columns in the order of the inputs."""
+        """Return W as float32 [N, K], its columns in the order of the inputs."""
         n, k = self.shape
         num_groups = k // self.group_size
         w = self.unpacked().float().view(n, num_groups, self.group_size)

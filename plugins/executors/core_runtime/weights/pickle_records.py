@@ -1,6 +1,6 @@
-"""Pickles read as plain records: what a pickle would call is written down, and nothing is ever called.
+"""Reader of pickles as plain records: calls in a pickle are recorded, and never made.
 
-Owns: the few instructions of pickles that torch writes for tensors. Never does: import or run what a pickle names.
+Owns: the few pickle instructions that torch writes for tensors. Never does: import or run anything that a pickle names.
 Called by: `core_runtime.weights.torch_files`.
 """
 
@@ -20,19 +20,19 @@ TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 UNSEEN = frozenset({"PROTO", "FRAME"})
 MARK = object()
 MOST_FIELDS = 16
-"""Parts of the name of a storage; torch writes five."""
+"""Maximum fields in the name of a storage; torch writes five."""
 LONGEST_SHOWN = 100
-"""Characters of a name that an error repeats."""
+"""Maximum characters of a name that an error repeats."""
 
 
 class Global(NamedTuple):
-    """The name of something that a pickle wants imported. It is not."""
+    """The name of an object that a pickle wants to import. It is not imported."""
 
     name: str
 
 
 class Call(NamedTuple):
-    """A call that a pickle asks for. It is not made."""
+    """A call that a pickle requests. It is not made."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -45,11 +45,11 @@ class Storage(NamedTuple):
 
 
 def read_records(path: str, data: bytes, known: frozenset[str]) -> Any:
-    """The value of a pickle: dicts, lists, tuples, plain values, `Call` and `Storage`.
+    """Return the value of a pickle: dicts, lists, tuples, plain values, `Call` and `Storage`.
 
-    path: for errors.
-    known: names that may be imported; a pickle with any other one is refused.
-    Raises CheckpointError for a pickle that asks for anything else, or that is damaged.
+    path: file name, for errors.
+    known: names that may be imported; a pickle with any other name is refused.
+    Raises CheckpointError for a pickle with any other instruction, or a damaged one.
     """
     try:
         return _Machine(path, known).run(pickletools.genops(data))
@@ -60,7 +60,7 @@ def read_records(path: str, data: bytes, known: frozenset[str]) -> Any:
 
 
 class _Machine:
-    """A stack and a memo. path: for errors."""
+    """Interpreter of pickle instructions, with a stack and a memo. path: file name, for errors."""
 
     def __init__(self, path: str, known: frozenset[str]) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class _Machine:
         raise ValueError("it has no end")
 
     def _remember(self, name: str, argument: Any) -> bool:
-        """Instructions about the memo. Returns whether `name` is one."""
+        """Run an instruction about the memo. Returns whether `name` is one."""
         match name:
             case "BINPUT" | "LONG_BINPUT":
                 self._memo[argument] = self._stack[-1]
@@ -95,7 +95,7 @@ class _Machine:
         return True
 
     def _build(self, name: str) -> bool:
-        """Instructions that put containers together. Returns whether `name` is one."""
+        """Run an instruction that builds containers. Returns whether `name` is one."""
         stack = self._stack
         match name:
             case "MARK":
@@ -129,7 +129,7 @@ class _Machine:
         return True
 
     def _name(self, name: str, argument: Any) -> None:
-        """Instructions that a pickle names, calls or changes something with."""
+        """Run an instruction that names, calls or changes an object."""
         stack = self._stack
         match name:
             case "GLOBAL":
@@ -137,7 +137,8 @@ class _Machine:
             case "STACK_GLOBAL":
                 module, attribute = self._popped(2)
                 if not isinstance(module, str) or not isinstance(attribute, str):
-                    raise TypeError("it imports what is no name")  # tuples that share their parts have endless texts
+                    # The value is not shown: the text of tuples that share their parts can grow without limit.
+                    raise TypeError("it imports what is no name")
                 self._global(f"{module}.{attribute}")
             case "BINPERSID":
                 (fields,) = self._popped(1)
@@ -147,7 +148,7 @@ class _Machine:
             case "REDUCE":
                 function, arguments = self._popped(2)
                 stack.append(self._call(function, arguments))
-            case "BUILD":  # what a dictionary carries beside its items, such as the versions of modules
+            case "BUILD":  # further attributes of a dictionary, such as the versions of modules
                 stack.pop()
             case _:
                 raise CheckpointError(
@@ -180,7 +181,7 @@ class _Machine:
         keys = items[0::2]
         values = items[1::2]
         for key, value in zip(keys, values, strict=True):
-            if not isinstance(key, str | int):  # the hash of tuples in tuples may take for ever
+            if not isinstance(key, str | int):  # hashing nested tuples can take exponential time
                 raise TypeError(f"a dictionary has a key of type {type(key).__name__}")
             if key in target:
                 raise CheckpointError(
@@ -189,7 +190,7 @@ class _Machine:
             target[key] = value
 
     def _popped(self, count: int) -> list[Any]:
-        """The last `count` values, which leave the stack."""
+        """Remove the last `count` values from the stack and return them."""
         items = self._stack[-count:]
         if len(items) < count or any(item is MARK for item in items):
             raise IndexError("a value is missing")
@@ -197,7 +198,7 @@ class _Machine:
         return items
 
     def _marked(self) -> list[Any]:
-        """The values since the last mark, which leave the stack with it."""
+        """Remove the values since the last mark from the stack, with the mark, and return them."""
         items: list[Any] = []
         while (item := self._stack.pop()) is not MARK:
             items.append(item)

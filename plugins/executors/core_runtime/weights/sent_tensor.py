@@ -1,7 +1,7 @@
-"""A tensor in a request: a file of torch.save or a safetensors file with one tensor in it, without torch.
+"""Tensors in requests: a file of torch.save or a safetensors file with one tensor, read without torch.
 
-Owns: which of both it is, where its numbers lie, and the numbers as float32. Never does: unpickle, or make more numbers than
-its caller has allowed by its shape. Called by: the preparation of completions.
+Owns: the detection of the format, the place of the numbers, and their conversion to float32. Never does: unpickle, or
+make more numbers than its caller has allowed by the shape. Called by: the preparation of completions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from core_runtime.weights.torch_files import read_tensor
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 65_536
 FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
-"""Types of numbers that embeddings have; those of bfloat16 are the upper halves of float32's."""
+"""Numpy types of embeddings; a bfloat16 is the upper half of a float32."""
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class SentTensor(NamedTuple):
-    """strides: in elements, one a dimension. offset: of its first element in `data`."""
+    """One tensor within the bytes of a file. strides: in elements, one per dimension. offset: of its first element in
+    `data`.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -36,23 +38,23 @@ class SentTensor(NamedTuple):
     data: bytes
 
     def floats(self) -> NDArray[np.float32]:
-        """All of its numbers."""
+        """Return all numbers as float32, in the tensor's shape."""
         kind = np.dtype(FLOATS[self.dtype])
         flat = np.frombuffer(self.data, np.uint8)[self.offset :]
         whole = flat[: len(flat) // kind.itemsize * kind.itemsize].view(kind)
-        # Nothing is ever read along a dimension of one, and files may say of its stride whatever they like.
+        # The stride of a dimension of size 1 is never used, and files may contain any value there.
         steps = [
             stride * kind.itemsize if length > 1 else 0 for length, stride in zip(self.shape, self.strides, strict=True)
         ]
         view = as_strided(whole, self.shape, steps, writeable=False)
         if self.dtype == "BF16":
             return (view.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which the caller looks for
+        with np.errstate(over="ignore"):  # values beyond float32 become infinity, which the caller checks for
             return np.ascontiguousarray(view, np.float32)
 
 
 class _Entry(msgspec.Struct):
-    """What a safetensors file says of one tensor."""
+    """Header entry of one tensor in a safetensors file."""
 
     dtype: str
     shape: list[Natural]
@@ -60,7 +62,7 @@ class _Entry(msgspec.Struct):
 
 
 def sent_tensor(name: str, data: bytes) -> SentTensor:
-    """The one tensor of a file. name: for errors. Raises CheckpointError."""
+    """Return the one tensor of a file. name: for errors. Raises CheckpointError."""
     if data[LENGTH_BYTES : LENGTH_BYTES + 1] == b"{":
         found = _safetensors(name, data)
     else:

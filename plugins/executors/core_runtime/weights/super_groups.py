@@ -1,4 +1,4 @@
-"""Integers of 2 to 6 bits in planes of bits, with scales of one or two levels: the K and IQ types of GGUF, GPTQ of 3 bits.
+"""Integers of 2 to 6 bits in bit planes, with scales of one or two levels: the K and IQ types of GGUF, 3-bit GPTQ.
 
 Owns: the meaning of the planes and of both levels. Never does: quantize. Called by: quantization methods, kernels.
 """
@@ -17,18 +17,18 @@ from core_runtime.weights.int_groups import CANNOT_CUT, IntGroups, integer_featu
 from core_runtime.weights.tables import TABLES
 
 UNIT = 32
-"""A super-group is whole units of so many inputs, on whose planes kernels work."""
+"""Inputs per unit. A super-group consists of whole units, on whose planes kernels work."""
 GROUP_SIZES = (16, 32)
 
 
 def unpack_plane(plane: Tensor, bits: int) -> Tensor:
-    """uint8 [N, K * bits / 8] to integers of so many bits, one a byte: [N, K]; the lowest bits are the first k."""
+    """Unpack uint8 [N, K * bits / 8] to integers of `bits` bits, one per byte: [N, K]; the lowest bits are the first k."""
     fields = [(plane >> shift) & ((1 << bits) - 1) for shift in range(0, 8, bits)]
     return torch.stack(fields, dim=-1).reshape(plane.shape[0], -1)
 
 
 def pack_plane(fields: Tensor, bits: int) -> Tensor:
-    """The reverse of `unpack_plane`."""
+    """Pack integers of `bits` bits, the reverse of `unpack_plane`."""
     count = 8 // bits
     parts = fields.view(fields.shape[0], -1, count)
     plane = torch.zeros(parts.shape[:2], dtype=torch.uint8)
@@ -43,10 +43,10 @@ class SuperGroups(CanonicalWeight):
 
     s = scale[n, k // super_size] * sub_scale[n, k // group_size], and m = minimum_scale * sub_minimum in the same way.
 
-    bits: of an integer, 2 to 6; those of the table, if there is one.
+    bits: bits of an integer, 2 to 6; those of the table, if there is one.
     group_size: inputs that share the lower level, 16 or 32.
     super_size: inputs that share `scale`; a multiple of 32 that divides K.
-    zero: is subtracted from each integer; 0 with a table or zeros.
+    zero: subtracted from each integer; 0 with a table or zeros.
     low: uint8 [N, K * l / 8], the low bits of the integers: l = 2 where `bits` is 2 or 3, else 4.
     high: uint8 [N, K * (bits - l) / 8], the other bits, or None. In both planes the lowest bits of a byte are the first k.
     scale: float16 [N, K // super_size].
@@ -55,7 +55,7 @@ class SuperGroups(CanonicalWeight):
     minimum_scale: float16 [N, K // super_size], or None: no minimum.
     sub_minimum: int8 [N, K // group_size], or None: see `sub_scale`.
     table: a name of TABLES, or None.
-    zeros: uint8 [N, K // super_size], a zero point a super-group in place of `zero`, without minima; or None.
+    zeros: uint8 [N, K // super_size], a zero point per super-group instead of `zero`, without minima; or None.
     order: see `IntGroups`.
     """
 
@@ -74,7 +74,7 @@ class SuperGroups(CanonicalWeight):
     order: InputOrder | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError for other types, shapes or combinations."""
+        """Validate the fields. Raises ValueError for other types, shapes or combinations."""
         problem = self._combination_problem() or self._tensor_problem()
         if problem is not None:
             raise ValueError(f"super-groups of {self.bits} bits: {problem}")
@@ -92,7 +92,7 @@ class SuperGroups(CanonicalWeight):
         return self._table_problem()
 
     def _table_problem(self) -> str | None:
-        """What is wrong with the table, or with the zero points, which no table has."""
+        """Return what is wrong with the table, or with the zero points, which cannot be combined with a table."""
         if self.table is not None and self.table not in TABLES:
             return f"a table is one of {', '.join(TABLES)}; got '{self.table}'"
         if self.table is not None and (self.bits != TABLES[self.table].bits or self.zero):
@@ -126,17 +126,17 @@ class SuperGroups(CanonicalWeight):
 
     @property
     def name(self) -> str:
-        """`int2_super` to `int6_super`, or the table's, such as `iq4_super`."""
+        """`int2_super` to `int6_super`, or the table's name, such as `iq4_super`."""
         return f"{self.table or f'int{self.bits}'}_super"
 
     @property
     def features(self) -> frozenset[str]:
-        """See `IntGroups.features`."""
+        """Features that the weight needs beyond its format; see `IntGroups.features`."""
         return integer_features(self.scale, self.zeros, self.order)
 
     @classmethod
     def of(cls, weight: IntGroups, bits: int) -> SuperGroups:
-        """The same weight, whose integers are below 2 ** bits. Raises ValueError when they or its groups do not fit."""
+        """Convert a weight whose integers are below 2 ** bits. Raises ValueError when they or its groups do not fit."""
         integers = weight.unpacked()
         if int(integers.max()) >> bits:
             raise ValueError(f"integers up to {int(integers.max())} do not fit {bits} bits")
@@ -163,14 +163,14 @@ class SuperGroups(CanonicalWeight):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(N, K)."""
+        """Logical shape (N, K)."""
         n, num_bytes = self.low.shape
         return n, num_bytes * 8 // self.low_bits
 
     def columns(self, index: Tensor | slice) -> Self:
-        """Whole units of 32 columns. Super-groups become smaller where a cut goes through one, and repeat its scales.
+        """Return whole units of 32 columns. A cut through a super-group makes super-groups smaller and repeats their scales.
 
-        Raises NotImplementedError for a weight with an order: its groups are spread out.
+        Raises NotImplementedError for a weight with an order: its groups are scattered.
         """
         if self.order is not None:
             raise NotImplementedError(CANNOT_CUT.format(name=self.name))
@@ -181,28 +181,28 @@ class SuperGroups(CanonicalWeight):
             if name in ("scale", "minimum_scale", "zeros"):
                 chosen = columns[::super_size] // self.super_size
             else:
-                # The entries of a unit, be they bytes of a plane or sub-scales.
+                # The entries of a unit: bytes of a plane, or sub-scales.
                 count = tensor.shape[1] * UNIT // self.shape[1]
                 chosen = (units.unsqueeze(1) * count + torch.arange(count)).flatten()
             parts[name] = take_columns(tensor, chosen)
         return replace(self, super_size=super_size, **parts)
 
     def _super_size_of(self, units: Tensor) -> int:
-        """The largest part of a super-group of which `units` are whole ones."""
+        """Return the largest super-group size for which `units` are whole super-groups."""
         size = self.super_size
         while size > UNIT and not _whole(units, size // UNIT):
             size //= 2
         return size if size % UNIT == 0 and _whole(units, size // UNIT) else UNIT
 
     def integers(self) -> Tensor:
-        """The stored integers, one a byte: uint8 [N, K]."""
+        """Return the stored integers, one per byte: uint8 [N, K]."""
         low = unpack_plane(self.low, self.low_bits)
         if self.high is None:
             return low
         return low | unpack_plane(self.high, self.bits - self.low_bits) << self.low_bits
 
     def wide_scales(self) -> tuple[Tensor, Tensor | None]:
-        """The scales and minima of groups, float32 [N, K // group_size]; both are exact."""
+        """Return the scales and minima of groups, float32 [N, K // group_size]; both are exact."""
         groups = self.super_size // self.group_size
         sub_scale = self.sub_scale
         sub_minimum = self.sub_minimum
@@ -215,7 +215,7 @@ class SuperGroups(CanonicalWeight):
         return scale, _scaled(self.minimum_scale, sub_minimum, groups)
 
     def dequantize(self) -> Tensor:
-        """W as float32 [N, K]."""
+        """Return W as float32 [N, K]."""
         n, k = self.shape
         integers = self.integers()
         if self.table is None:
@@ -238,13 +238,13 @@ def _low_bits(bits: int) -> int:
 
 
 def _scaled(scale: Tensor, sub: Tensor | None, groups: int) -> Tensor:
-    """Numbers of super-groups times those of their groups: float32."""
+    """Return scales of super-groups times those of their groups, float32."""
     wide = scale.float().repeat_interleave(groups, dim=1)
     return wide if sub is None else wide * sub.float()
 
 
 def _whole(units: Tensor, count: int) -> bool:
-    """Whether `units` are runs of `count`, each beginning at a multiple of it."""
+    """Whether `units` are runs of `count`, each starting at a multiple of it."""
     if len(units) % count:
         return False
     runs = units.view(-1, count)

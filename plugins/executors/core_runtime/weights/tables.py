@@ -1,4 +1,4 @@
-"""The tables whose numbers small integers name. Torch-free.
+"""Tables of numbers that small integers index. Torch-free.
 
 Owns: the numbers. Called by: super-groups, the methods that unpack to them, kernels.
 """
@@ -12,10 +12,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Numbers that integers name.
+    """A table of numbers.
 
-    multiples: of `unit`, one for each integer, each a signed byte.
-    unit: a power of two.
+    multiples: the numbers in units, one per integer, each a signed byte.
+    unit: value of a unit, a power of two.
     """
 
     multiples: tuple[int, ...]
@@ -23,12 +23,12 @@ class Table:
 
     @property
     def bits(self) -> int:
-        """Of the integers."""
+        """Bits of an index."""
         return (len(self.multiples) - 1).bit_length()
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """All of them."""
+        """All numbers of the table."""
         return tuple(multiple * self.unit for multiple in self.multiples)
 
 
@@ -41,5 +41,6 @@ TABLES: Final = MappingProxyType(
         "iq1": Table((-9, -7, -1, 1, 7, 9, 0, 0), unit=0.125),
     }
 )
-"""By format: IQ4_NL and IQ4_XS; the coordinates of ggml's grids with their signs: IQ3_S, IQ3_XXS, IQ2; those of IQ1, to which
-an eighth is added or not."""
+"""Tables by format: IQ4_NL and IQ4_XS; the coordinates of ggml's grids with their signs: IQ3_S, IQ3_XXS, IQ2; those of IQ1,
+before an eighth is added or not.
+"""

@@ -1,4 +1,4 @@
-"""Tensors in files of `torch.save`: names, types, shapes, strides and places, without torch.
+"""Reader of `torch.save` files: names, types, shapes, strides and places of tensors, without torch.
 
 Owns: the zip format of torch 1.6 and later, and its checks. Never does: read weights, or run what a pickle names.
 Called by: the pt loader, and the server for tensors in requests.
@@ -32,9 +32,11 @@ PARAMETER = "torch._utils._rebuild_parameter"
 TENSORS = (TENSOR, TYPED_TENSOR, PARAMETER)
 KNOWN = frozenset({*STORAGES, *TYPES, UNTYPED, TENSOR, TYPED_TENSOR, PARAMETER, "collections.OrderedDict"})
 MAX_PICKLE_BYTES = 32_000_000
-"""A pickle of 100,000 tensors has 15 MB; each byte of a hostile one may become an object of 60."""
+"""Maximum bytes of a pickle. One of 100,000 tensors has 15 MB; each byte of a hostile one can become an object of 60
+bytes.
+"""
 MAX_SMALL_PICKLE_BYTES = 16_384
-"""The same where there is one tensor."""
+"""Maximum bytes of the pickle of one tensor."""
 MEMBER = b"PK\x01\x02"
 MOST_MEMBERS = 64
 MOST_DIMENSIONS = 64
@@ -42,21 +44,21 @@ LOCAL_HEADER_BYTES = 30
 
 
 class StoredTensor(NamedTuple):
-    """A tensor, and how its elements lie. strides: in elements, one a dimension."""
+    """A tensor and the layout of its elements. strides: in elements, one per dimension."""
 
     info: TensorInfo
     strides: tuple[int, ...]
 
 
 class _Place(NamedTuple):
-    """Bytes in a file."""
+    """Location of bytes in a file."""
 
     offset: int
     nbytes: int
 
 
 class _Entry(NamedTuple):
-    """A tensor as the pickle describes it. key: of its storage. begin: its first element there."""
+    """A tensor as described by the pickle. key: key of its storage. begin: index of its first element there."""
 
     key: str
     begin: int
@@ -66,7 +68,7 @@ class _Entry(NamedTuple):
 
 
 def read_tensors(path: str, file: int) -> dict[str, StoredTensor]:
-    """The tensors of one file, which is number `file` of the manifest. Raises CheckpointError naming file and tensor."""
+    """Read the tensors of one file, which is number `file` of the manifest. Raises CheckpointError naming file and tensor."""
     try:
         with open(path, "rb") as stream:
             raw, places = _open(path, stream, MAX_PICKLE_BYTES)
@@ -84,7 +86,7 @@ def read_tensors(path: str, file: int) -> dict[str, StoredTensor]:
 
 
 def read_tensor(name: str, data: bytes) -> StoredTensor:
-    """The one tensor of a file that came from outside, in which its offset counts. name: for errors. Raises CheckpointError."""
+    """Read the one tensor of an untrusted file; its offset is within `data`. name: for errors. Raises CheckpointError."""
     if data.count(MEMBER) > MOST_MEMBERS:  # before zipfile makes an object of each
         raise CheckpointError(f"{name}: has more than {MOST_MEMBERS} members; expected the file of one tensor.")
     raw, places = _open(name, io.BytesIO(data), MAX_SMALL_PICKLE_BYTES)
@@ -95,7 +97,7 @@ def read_tensor(name: str, data: bytes) -> StoredTensor:
 
 
 def _open(path: str, stream: BinaryIO, most: int) -> tuple[bytes, dict[str, _Place]]:
-    """The pickle of a file, of so many bytes at most, and where the storages lie, by key."""
+    """Return the pickle of a file, at most `most` bytes, and the places of its storages by key."""
     try:
         with zipfile.ZipFile(stream) as archive:
             members = {entry.filename: entry for entry in archive.infolist()}
@@ -123,7 +125,7 @@ def _open(path: str, stream: BinaryIO, most: int) -> tuple[bytes, dict[str, _Pla
 def _check_members(
     path: str, root: str, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo], most: int
 ) -> None:
-    """They are stored as they are, in this machine's order of bytes, and the pickle has a sensible size."""
+    """Check that members are not compressed, have this machine's byte order, and that the pickle has a sensible size."""
     for name, entry in members.items():
         if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != entry.compress_size:
             raise CheckpointError(f"{path}: its member {name} is compressed, which torch.save never does.")
@@ -135,7 +137,7 @@ def _check_members(
 
 
 def _places(path: str, stream: BinaryIO, prefix: str, members: dict[str, zipfile.ZipInfo]) -> dict[str, _Place]:
-    """Where each storage lies; the local header tells how much padding is in front of it."""
+    """Return the place of each storage; the local header gives the padding before it."""
     size = stream.seek(0, io.SEEK_END)
     places: dict[str, _Place] = {}
     for name, entry in members.items():
@@ -153,7 +155,7 @@ def _places(path: str, stream: BinaryIO, prefix: str, members: dict[str, zipfile
 
 
 def _tensor(path: str, file: int, name: str, value: Any, places: dict[str, _Place]) -> StoredTensor:
-    """One entry of the dictionary: storage, place, shape and strides must agree with each other and with the file."""
+    """Check one entry of the dictionary: storage, place, shape and strides must agree with each other and with the file."""
     if isinstance(value, Call) and value.function == PARAMETER and value.arguments:
         value = value.arguments[0]
     if not isinstance(value, Call) or value.function not in (TENSOR, TYPED_TENSOR):
@@ -186,7 +188,7 @@ def _tensor(path: str, file: int, name: str, value: Any, places: dict[str, _Plac
 
 
 def _entry(value: Call) -> _Entry | None:
-    """What a call says of its tensor; None when it is not as torch writes it."""
+    """Return a call's description of its tensor; None if it is not as torch writes it."""
     if len(value.arguments) < 4:
         return None
     storage, begin, shape, strides, *rest = value.arguments
@@ -201,7 +203,7 @@ def _entry(value: Call) -> _Entry | None:
 
 
 def _dtype(storage: Storage, named: Any) -> str | None:
-    """Of a tensor, by its storage's type, or by its own name where the storage has none."""
+    """Return a tensor's dtype from its storage's type, or from its own name if the storage has none."""
     fields = storage.fields
     if len(fields) != 5 or fields[0] != "storage" or not isinstance(fields[1], Global):
         return None
