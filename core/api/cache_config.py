@@ -13,7 +13,7 @@ from core.api.specs import KVGroup
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How changes of the prefix cache are published.
+    """The publication of prefix-cache changes over ZMQ.
 
     endpoint:        ZMQ address that is bound for subscribers.
     replay_endpoint: ZMQ address that is bound for requests for past batches; None: there is no replay.

@@ -44,7 +44,7 @@ class CheckpointError(UserError):
 
 
 class RequestError(UserError, ValueError):
-    """One request is wrong; the engine goes on.
+    """A mistake in one request; the engine continues.
 
     param:  the request field at fault, or None.
     status: the HTTP status that a server answers with.
@@ -98,7 +98,7 @@ class EngineStalledError(CoreError):
 
 
 class UtilityError(CoreError):
-    """A call of an engine's utility was wrong or failed; the engine goes on. The sentence says what was expected."""
+    """A call of an engine's utility was wrong or failed; the engine continues. The sentence says what was expected."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

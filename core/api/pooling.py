@@ -13,7 +13,7 @@ import msgspec
 from core.api.errors import RequestError, nearest
 
 PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "all"]
-"""How the hidden states of a text are reduced: to the first token's (`cls`), the last one's, the mean of all, the maximum of
+"""The reduction of a text's hidden states: to the first token's (`cls`), the last one's, the mean of all, the maximum of
 each column, a mean in which the n-th token weighs n times as much as the first, the sum divided by the square root of the
 number of tokens (`root_mean`), or not at all (`all`: one vector per token)."""
 

@@ -46,7 +46,7 @@ SMALLEST_PENALTY = 1e-6
 
 
 class RequestOutputKind(IntEnum):
-    """How intermediate outputs are returned."""
+    """The form in which intermediate outputs are returned: all text so far, the new text only, or none."""
 
     CUMULATIVE = 0
     DELTA = 1

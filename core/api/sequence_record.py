@@ -26,8 +26,8 @@ MISS_CAUSES: Mapping[str, str] = MappingProxyType(
         "first_seen": "No earlier request of the same tenant came this far with these tokens.",
     }
 )
-"""Why a token of a prompt did not come from the prefix cache. On the wire a cause may be any text, so that a new cause does not
-raise the protocol's version."""
+"""Causes why a token of a prompt did not come from the prefix cache. On the wire a cause may be any text, so that a new cause
+does not raise the protocol's version."""
 
 NO_DRAFTS_CAUSES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,11 +38,11 @@ NO_DRAFTS_CAUSES: Mapping[str, str] = MappingProxyType(
         "failed": "The proposer failed and is not asked any more.",
     }
 )
-"""Why a step, or a sequence, has no drafts although speculation is on."""
+"""Causes why a step, or a sequence, has no drafts although speculation is on."""
 
 Scope = Literal["off", "own", "all"]
-"""What explained answers may reveal about earlier requests: `off`: nothing is explained; `own`: facts about requests of the
-same tenant; `all`: also that another tenant had the same tokens."""
+"""The facts about earlier requests that explained answers may reveal: `off`: nothing is explained; `own`: facts about requests
+of the same tenant; `all`: also that another tenant had the same tokens."""
 
 
 class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
@@ -60,7 +60,7 @@ class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
-    """How one sequence was computed, kept when its request asks for it. Times are `time.monotonic()`; 0.0: not yet.
+    """Facts about the computation of one sequence, kept when its request asks. Times are `time.monotonic()`; 0.0: not yet.
 
     entered:               when the sequence arrived.
     started:               when it first got blocks.

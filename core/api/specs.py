@@ -47,7 +47,7 @@ class DensePlan(msgspec.Struct, frozen=True):
 
 
 class PartPlan(msgspec.Struct, frozen=True):
-    """How a quantization method will store one part.
+    """A quantization method's plan to store one part.
 
     reads:          checkpoint tensors that it needs.
     format:         canonical format name, such as `int4_groups`.
@@ -100,7 +100,7 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
 
 
 RowOrder = RotaryPairs | Groups
-"""How the rows of a matrix, of its bias or of a norm's weights are brought into the engine's order."""
+"""A reordering of the rows of a matrix, of its bias or of a norm's weights to the engine's order."""
 
 
 class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
@@ -125,7 +125,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     causal: bool = True
 
     def first_key(self, position: int) -> int:
-        """Return the first position that a causal query at `position` sees."""
+        """Return the first position that a query at `position` sees; for encoders with a window, a lower bound of it."""
         if self.window is None:
             return 0
         if self.chunked:
@@ -162,7 +162,7 @@ class LatentSpec(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def kind(self) -> LayerKind:
-        """Always `latent`."""
+        """The kind of the layer: always `latent`."""
         return "latent"
 
     @property
@@ -213,7 +213,7 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def kind(self) -> LayerKind:
-        """Always `state`."""
+        """The kind of the layer: always `state`."""
         return "state"
 
     @property
@@ -262,7 +262,7 @@ class RopeSpec(msgspec.Struct, frozen=True):
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
-    """How a router chooses `top_k` of E experts for a token.
+    """The rule by which a router chooses `top_k` of E experts for a token.
 
     scores:      function of the logits: `softmax` over all experts, `sigmoid` of each, or `sparse_mixer` (below).
     renormalize: whether the chosen scores are divided by (their sum + `epsilon`). For a softmax, this gives the softmax over

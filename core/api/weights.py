@@ -13,7 +13,7 @@ import msgspec
 from core.api.tensor_info import TensorInfo
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What a pause does with running and waiting requests: `abort` ends them, `wait` lets them finish first, `keep` continues them
+"""Treatment of running and waiting requests by a pause: `abort` ends them, `wait` lets them finish first, `keep` continues them
 later."""
 
 MemoryPart = Literal["weights", "kv_cache"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CommandManifest:
-    """Manifest of one `DeclaredCommand`."""
+    """The manifest of one `DeclaredCommand`, made when the plugin framework asks for it."""
 
     CONTRACT: Final = 1
 
@@ -23,10 +23,10 @@ class CommandManifest:
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say what the plugin is."""
+        """Describe the command as a plugin."""
         return PluginSpec(name=self._command.name, summary=self._command.usages[0][1])
 
     @hookimpl
     def core_load(self, context: LoadContext) -> DeclaredCommand:
-        """Return the command."""
+        """Return the command, which is already complete."""
         return self._command

@@ -64,7 +64,7 @@ def _listed(registry: PluginRegistry, row: ResolvedPlugin, answers: Answers) -> 
         return Listed(row, "blocked", registry.blocked(row))
     probed = answers.get(row)
     if isinstance(probed, Probe) and probed.unavailable and not registry.own(row):
-        return Listed(row, "unavailable", probed.unavailable)  # Not imported here, as nobody chose it.
+        return Listed(row, "unavailable", probed.unavailable)  # Not imported here, as the user did not choose it.
     try:
         manifest = registry.manifest(row)
     except ManifestError as error:

@@ -158,7 +158,9 @@ def _import(row: ResolvedPlugin) -> Any:
     if row.target.startswith("file:"):
         return import_file(Path(row.target.removeprefix("file:")))
     found = named(row.target)
-    is_row = hasattr(type(found), "as_manifest")  # Asked of the class: any attribute of a manifest object may raise.
+    is_row = hasattr(
+        type(found), "as_manifest"
+    )  # Looked up on the class: any attribute of a manifest object may raise.
     return found.as_manifest() if is_row else found
 
 

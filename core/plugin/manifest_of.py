@@ -33,12 +33,12 @@ def manifest_of(
 
     @hookimpl
     def core_spec() -> PluginSpec:
-        """Describe the plugin."""
+        """Describe the plugin by the given name, summary and arguments."""
         return PluginSpec(name=name, summary=summary, arguments=arguments)
 
     @hookimpl
     def core_load(context: LoadContext) -> Any:
-        """Build the plugin's object."""
+        """Import `target` and call it with the plugin's arguments."""
         build = named(target)
         if arguments is None:
             return build()
