@@ -57,7 +57,7 @@ def read_file(path: Path, most: int) -> bytes:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # NONBLOCK: opening a pipe would block.
         with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+            status = os.fstat(descriptor)  # Of the open file: the path could be replaced between a check and the read.
             if not stat.S_ISREG(status.st_mode):
                 raise CheckpointError(f"{path}: is no regular file; expected one.")
             if status.st_size > most:

@@ -31,7 +31,7 @@ def convert(field: Field, value: Any) -> Any:
     if not field.declared:
         return _as_written(value)
     for word, meaning in field.arg.words:
-        spelling = "true" if value is True else value
+        spelling = "true" if value is True else value  # `hf_token=True` in Python, or in YAML, is the word `true`.
         if isinstance(spelling, str) and spelling.lower() == word:
             return meaning
     if _is_unset(field, value):

@@ -55,7 +55,7 @@ def _dispatch(words: list[str]) -> int:
     if words and words[0] in ("-V", "--version", "version"):
         print(f"core {__version__}")
         return 0
-    from core.commands.finding import find
+    from core.commands.finding import find  # Imported here: `--version` does not need it.
 
     if not words or words[0] in ("-h", "--help", "help"):
         _help("core COMMAND [ARGUMENTS]", "Serve large language models.")

@@ -97,7 +97,7 @@ class Manifest:
             answer = getattr(self._manager.hook, hook)(**arguments)
         except (KeyboardInterrupt, UserError):
             raise
-        except BaseException as error:
+        except BaseException as error:  # A plugin may also call sys.exit.
             raise _failure(self.row, f"{hook} failed", error) from error
         if not is_right(hook, answer):
             raise self.unexpected(hook, answer)
@@ -121,7 +121,7 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
     except BaseException as error:
         raise _failure(row, "the manifest cannot be imported", error) from error
     contract = getattr(module, "CONTRACT", None)
-    if isinstance(contract, bool) or not isinstance(contract, int):
+    if isinstance(contract, bool) or not isinstance(contract, int):  # `True` is an int in Python.
         raise ManifestError(row, f"the manifest has no integer CONTRACT; expected CONTRACT = {CONTRACT}.")
     if contract not in ACCEPTED_CONTRACTS:
         accepted = " or ".join(str(number) for number in ACCEPTED_CONTRACTS)
@@ -174,11 +174,11 @@ def import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # Before the execution: dataclasses look their module up while they are defined.
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[name]  # A later attempt must not get the half-executed module.
         raise
     return module
 

@@ -125,9 +125,10 @@ def start(parts: Sequence[Part], time_limit: float = TIME_LIMIT) -> Rehearsal:
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     assert process.stdin is not None
+    # A helper that died at its start has closed the pipe; `collect` reports how it ended.
     with contextlib.suppress(BrokenPipeError), process.stdin as words:
         words.write(msgspec.json.encode(task))
-    process.stdin = None
+    process.stdin = None  # `communicate` would flush the closed stream.
     return Rehearsal(task, process)
 
 
@@ -138,6 +139,7 @@ def collect(rehearsal: Rehearsal) -> list[Answer]:
     if process is None:
         return []
     try:
+        # The helper itself limits each plugin, by `Patience`, for up to MOST times the limit. This bounds only the helper.
         out, err = process.communicate(timeout=patience.MOST * (rehearsal.task.time_limit + GRACE))
         return list(msgspec.json.decode(out, type=tuple[Answer, ...]))
     except subprocess.TimeoutExpired:

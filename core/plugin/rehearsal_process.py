@@ -81,6 +81,7 @@ def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
                 if child.read(key.fd):
                     continue
                 selector.unregister(key.fd)
+                # Only the end of `answer` counts: a process that the plugin started may keep the output open.
                 if key.fd == child.answer:
                     late.remove(child)
     for child in late:
@@ -96,6 +97,7 @@ def _answer(child: Child, unavailable: str) -> Answer:
     try:
         return msgspec.json.decode(child.held[child.answer], type=Answer)
     except msgspec.MsgspecError:
+        # The rest of the output, as far as it is there: a process that the plugin started may never close the pipe.
         os.set_blocking(child.words, False)
         with contextlib.suppress(BlockingIOError):
             while child.read(child.words):
@@ -107,7 +109,7 @@ def _be_the_child(part: Part, out: int, words: int) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Not the helper's handler, which would raise SystemExit here.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for stream in (1, 2):
             os.dup2(words, stream)
@@ -117,7 +119,7 @@ def _be_the_child(part: Part, out: int, words: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)
+        os._exit(code)  # The fork must not return into the helper's code, nor run its exit handlers.
 
 
 def _ask(part: Part) -> Answer:
