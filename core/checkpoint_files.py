@@ -55,7 +55,8 @@ def read_file(path: Path, most: int) -> bytes:
     """
     _check_link(path.parent, path)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # NONBLOCK: opening a pipe would block.
+        # NONBLOCK: opening a pipe without a writer would block.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)  # Of the open file: the path could be replaced between a check and the read.
             if not stat.S_ISREG(status.st_mode):

@@ -69,7 +69,7 @@ AcceptanceMethod = Literal["rejection", "typical", "synthetic"]
 class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The rule by which drafts are accepted that the sampler would not have drawn (`core_runtime.sampling.acceptance`).
 
-    threshold: typical acceptance: a draft with at least this probability is accepted, whatever the entropy.
+    threshold: typical acceptance: a draft above this probability is accepted, whatever the entropy.
     alpha:     typical acceptance: a draft is accepted when its probability exceeds alpha * e^-entropy.
     rates:     synthetic acceptance: by position, the rate at which all drafts up to that position are accepted.
     """
@@ -132,7 +132,7 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete configuration of one engine; immutable, and owned by no part.
+    """The complete, immutable configuration of one engine.
 
     limits:            limits of the model's steps, as the memory plan computed them.
     device:            `cpu`, `cuda:0`, ...

@@ -297,11 +297,11 @@ class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
 class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
     """The engine's answer to a client's hello, once the engine is up.
 
-    epoch:         number of this engine process; all its outputs carry it.
+    epoch:         epoch of the engine; all its outputs carry it.
     num_blocks:    blocks of the KV cache.
     block_size:    tokens of one block.
     max_model_len: maximum tokens of a sequence.
-    numerics:      identifies everything that results depend on numerically.
+    numerics:      name of everything that results depend on.
     phases:        phases of the start, as (name, seconds).
     client:        the engine's number of this client, the upper part of its handles; 0 is the one that owns the engine.
     """

@@ -158,9 +158,8 @@ def _import(row: ResolvedPlugin) -> Any:
     if row.target.startswith("file:"):
         return import_file(Path(row.target.removeprefix("file:")))
     found = named(row.target)
-    is_row = hasattr(
-        type(found), "as_manifest"
-    )  # Looked up on the class: any attribute of a manifest object may raise.
+    # Looked up on the class: any attribute of a manifest object may raise.
+    is_row = hasattr(type(found), "as_manifest")
     return found.as_manifest() if is_row else found
 
 
@@ -204,9 +203,8 @@ def _hook_mistakes(module: Any) -> list[str]:
     """Describe the mistakes in the hooks; none when the manifest's attributes cannot be read."""
     try:
         return hook_mistakes(module)
-    except (
-        Exception
-    ):  # A manifest may be any object, whose attributes may raise anything. pluggy's message is used then.
+    except Exception:
+        # A manifest may be any object, whose attributes may raise anything. pluggy's message is used then.
         return []
 
 
