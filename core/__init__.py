@@ -1,7 +1,7 @@
-"""The engine's front door: `from core import LLM, SamplingParams`.
+"""The public names of the engine: `from core import LLM, SamplingParams`.
 
-Owns: the names that users import, each loaded on first use, so that importing the package imports nothing else of it. Never
-does: import a distribution other than its own, except the one that offers a name, once that is asked for.
+Owns: the names that users import. Each is loaded on first use, so that importing the package imports nothing else of it. Never
+does: import another distribution, except the one that offers a name, when that name is first used.
 Called by: users.
 """
 
@@ -43,10 +43,10 @@ _OWN: Final = {
     "StructuredOutputsParams": "core.api.structured_outputs",
     "__version__": "core.version",
 }
-"""Module of each name that this distribution has itself."""
+"""Module of each public name that this distribution itself defines."""
 
 _FRONTEND: Final = "core-frontend"
-"""Distribution that offers all other names, as entry points of the group `core.names`."""
+"""The distribution that offers all other names, as entry points of the group `core.names`."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""`python -m core` is the command `core`."""
+"""The command `core`, for `python -m core`."""
 
 import sys
 

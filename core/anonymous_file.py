@@ -1,7 +1,7 @@
-"""Files without a name, in memory where the system has such.
+"""Files without a name, in memory where the system supports it.
 
-Owns: making them. Never does: read or write them. Called by: the engine's parent (files that engines hand on) and the
-executor (tensors that it keeps).
+Owns: their creation. Never does: read or write them. Called by: the engine's parent (files passed from one engine to the next)
+and the executor (tensors that it keeps).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import tempfile
 
 
 def anonymous_file(name: str, nbytes: int) -> int:
-    """The descriptor of a new file of `nbytes` zeros, which take memory when they are written; the caller closes it.
+    """Create a file of `nbytes` zeros and return its descriptor, which the caller closes.
 
-    name: what tools such as lsof show. Raises OSError.
+    The zeros take no memory until they are overwritten. name: name that tools such as lsof show. Raises OSError.
     """
     descriptor = _create(name)
     try:

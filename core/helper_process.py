@@ -1,9 +1,9 @@
-"""The parts that helper processes of ours share: how they are started, and the form of their messages.
+"""The common parts of our helper processes: their start, and the framing of their messages.
 
-Owns: the socket between both, framed messages, a refusal as a message. Never does: know what a helper works on, or wait.
-Called by: the helpers that prepare requests and that compile grammars, at both of their ends.
+Owns: the socket between parent and helper, framed messages, a refusal as a message. Never does: know a helper's task, or wait.
+Called by: both ends of the helpers that prepare requests and that compile grammars.
 
-Each message is its length (uint32, little-endian) and its content.
+Each message consists of its length (uint32, little-endian) and its content.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HEADER_BYTES = 4
 
 
 class Refusal(msgspec.Struct, array_like=True):
-    """A RequestError as a message. details: for the log, where the fault is ours."""
+    """A RequestError as a message. details: text for the log, when the fault is ours; empty otherwise."""
 
     message: str
     param: str | None
@@ -34,18 +34,18 @@ class Refusal(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, error: RequestError) -> Self:
-        """The message of an error."""
+        """Make the message for an error."""
         return cls(str(error), error.param, error.status, error.code)
 
     def as_error(self) -> RequestError:
-        """The error again."""
+        """Return the error that the message carries, without `details`."""
         return RequestError(self.message, param=self.param, status=self.status, code=self.code)
 
 
 def spawn_helper(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """Start `python -P -m MODULE FD`; the process, and our end of the socket.
+    """Start `python -P -m MODULE FD`; return the process and our end of the socket.
 
-    A thread waits for the process, so that one which ends while nobody uses it does not stay a zombie.
+    A thread waits for the process, so that a helper that ends while it is idle does not stay a zombie.
     """
     ours, theirs = socket.socketpair()
     command = python_command(module, str(theirs.fileno()))
@@ -56,7 +56,7 @@ def spawn_helper(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                process_group=0,  # a terminal's Ctrl-C is for its parent, which ends it
+                process_group=0,  # Ctrl-C must reach only the parent, which ends the helper.
                 env=child_environment(),
                 pass_fds=(theirs.fileno(),),
             )
@@ -68,19 +68,19 @@ def spawn_helper(module: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
 
 
 def header(num_bytes: int) -> bytes:
-    """The header of a message of this many bytes."""
+    """Return the header of a message of `num_bytes`."""
     return num_bytes.to_bytes(HEADER_BYTES, "little")
 
 
 def write_message(stream: BufferedRWPair, data: bytes) -> None:
-    """Send a message."""
+    """Write a framed message and flush the stream; blocks while the other end does not read."""
     stream.write(header(len(data)))
     stream.write(data)
     stream.flush()
 
 
 def read_message(stream: BufferedRWPair) -> bytes:
-    """The next message; empty at the end."""
+    """Read the next message; blocks until it is complete, and returns an empty one at the end of the stream."""
     head = stream.read(HEADER_BYTES)
     if len(head) < HEADER_BYTES:
         return b""
@@ -89,5 +89,5 @@ def read_message(stream: BufferedRWPair) -> bytes:
 
 
 def peak_memory() -> int:
-    """Most bytes that this process ever had in memory."""
+    """Return the peak resident memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -1,7 +1,7 @@
-"""One line a minute instead of a flood.
+"""A filter against floods of the same log line: one per minute passes.
 
-Owns: the rule which records are the same, and how often they pass. Never does: format, since a record that is held back
-should cost no more than a look-up. Called by: `core.logging_setup`.
+Owns: the rule which records count as the same, and their rate. Never does: format, since a suppressed record
+should cost no more than a lookup. Called by: `core.logging_setup`.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ from dataclasses import dataclass
 
 INTERVAL_S = 60.0
 MAX_KINDS = 256
-"""Kinds that are told apart; while all of them are recent, a further one counts as the rest of its logger."""
+"""Maximum number of kinds of records. While all of them are recent, the records of new kinds share one kind per logger and
+level."""
 
 
 @dataclass(slots=True)
 class _Kind:
-    since: float  # when a record of it last passed
+    since: float  # Time at which a record of this kind last passed.
     held_back: int = 0
 
 
 class RepeatFilter(logging.Filter):
-    """Lets a warning or error pass once in `interval_s` seconds; the next one that passes tells how many did not.
+    """A filter that lets a warning or error pass once in `interval_s` seconds; the next one states how many did not pass.
 
-    Records are of one kind when logger, level, message before formatting and, of an exception, type and place agree.
+    Records are of the same kind when logger, level, unformatted message and an exception's type and place are equal.
     """
 
     def __init__(self, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._interval_s = interval_s
         self._clock = clock
-        self._lock = threading.RLock()  # a signal handler may log
+        self._lock = threading.RLock()  # Reentrant, since a signal handler may log.
         self._kinds: dict[int, _Kind] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether `record` passes; adds the number of those held back to its message."""
+        """Return whether `record` passes; add the number of suppressed records to its message."""
         if record.levelno < logging.WARNING:
             return True
         now = self._clock()
@@ -56,7 +57,7 @@ class RepeatFilter(logging.Filter):
         return True
 
     def _find(self, record: logging.LogRecord, now: float) -> _Kind:
-        """The record's kind; a new one has not passed yet."""
+        """Return the record's kind; a new kind is old enough for its first record to pass."""
         number = _kind_of(record)
         if number not in self._kinds and len(self._kinds) >= MAX_KINDS:
             self._forget_old(now)

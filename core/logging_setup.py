@@ -1,6 +1,6 @@
-"""One line a log record, the same in every process.
+"""The setup of logging: one line per record, in the same format in every process.
 
-Owns: the format and the handler of the loggers of our own packages, and of libraries that a process names; lines in that
+Owns: the format and the handler for the loggers of our own packages, and for libraries that a process names; lines in that
 format without a logger; the filter against floods.
 Never does: touch other loggers or the root otherwise.
 Called by: the engine process, and `core_observers.logging` for all others; a library user configures `logging` as usual.
@@ -31,12 +31,12 @@ def setup_logging(
 ) -> None:
     """Log to standard error: `11:20:45.123 INFO engine core.engine.core: text`. A second call replaces the first.
 
-    level:     a number or name of the `logging` module, in any case.
-    process:   the name of this process in each line.
-    libraries: loggers of others that log as ours do, at levels of their own.
-    config:    the user's own, for `logging.config.dictConfig`; its settings of a logger replace those made here.
+    level:     a number or name of the `logging` module, in upper or lower case.
+    process:   name of this process in each line.
+    libraries: loggers of other packages that use our format, at levels of their own.
+    config:    the user's configuration for `logging.config.dictConfig`; its settings of a logger replace those made here.
                Raises UserError when it cannot be used.
-    filters:   of records, besides the one against floods.
+    filters:   filters of records, in addition to the one against floods.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.set_name(HANDLER_NAME)
@@ -58,7 +58,7 @@ def setup_logging(
 
 
 def log_line(text: str, level: int = logging.INFO, process: str = "main") -> str:
-    """A line as the log has them, for what is said before a process has decided on its log."""
+    """Format a line as in the log, for output before a process has set up its logging."""
     record = logging.LogRecord("core", level, __file__, 0, text, (), None)
     return _formatter(process).format(record)
 

@@ -1,10 +1,10 @@
-"""Temporary directories of ours: removed when they are not needed any more, and by a later process when theirs was killed.
+"""Temporary directories that are removed after use, or by a later process when their owner was killed.
 
-Owns: `OwnDirectory`, and removing what killed processes left. Never does: touch a directory that is in use, or that is not
-certainly one of ours. Called by: the engine's socket directory, the checks of plugins.
+Owns: `OwnDirectory`, and the removal of directories that killed processes left. Never does: touch a directory that is in use,
+or that is not certainly one of ours. Called by: the engine's socket directory, the checks of plugins.
 
-A directory is ours when it has our name, belongs to us, and holds a lock file and nothing but our files. It is in use as long
-as somebody holds the lock, which the system gives up when that process ends, however it ends.
+A directory is ours when it has our name, belongs to our user, and contains a lock file and nothing but our files. It is in use
+as long as a process holds the lock, which the system releases when that process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What directories of one purpose have in common.
+    """The common properties of directories with one purpose.
 
-    prefix: their names begin with it.
-    lock: the name of the lock file, which no other kind has.
-    files: the names of all other files; None: there may be anything, folders too.
+    prefix: beginning of their names.
+    lock: name of the lock file, which no other kind uses.
+    files: names of all other files; None: any content, including folders.
     """
 
     prefix: str
@@ -47,9 +47,9 @@ class Kind:
 class OwnDirectory:
     """A new directory in `base`, locked until `remove`, the end of a `with`, or the end of this process.
 
-    path: of the directory.
+    path: path of the directory.
 
-    Raises OSError where none can be made.
+    Raises OSError when it cannot be created. The removal also runs when the object is collected.
     """
 
     def __init__(self, kind: Kind, base: Path | None = None) -> None:
@@ -67,7 +67,7 @@ class OwnDirectory:
         self.remove()
 
     def remove(self) -> None:
-        """Remove it with all that it holds. Harmless when it is gone."""
+        """Remove the directory with its content; does nothing when it was already removed."""
         self._remove()
 
 
@@ -78,7 +78,12 @@ def _remove_ours(path: Path, lock: int | None) -> None:
 
 
 def _make(kind: Kind, base: Path) -> tuple[Path, int | None]:
-    """A directory and its lock; again, should somebody have taken it for abandoned before it was locked."""
+    """Make a directory and lock it; return its path and the lock's descriptor, None on a file system without locks.
+
+    There is a race with `_remove_abandoned` in another process, which may take the directory for abandoned after we have
+    created the lock file and before we lock it. It then removes both, and our lock is on a file without a name (`st_nlink` is
+    0). In that case, and when the directory is gone before the lock file exists, we try again.
+    """
     while True:
         path = Path(tempfile.mkdtemp(prefix=kind.prefix, dir=base))
         with contextlib.suppress(FileNotFoundError):
@@ -86,7 +91,7 @@ def _make(kind: Kind, base: Path) -> tuple[Path, int | None]:
             lock = os.open(path / kind.lock, new_file | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            except OSError:  # a file system without locks, where nothing ever counts as abandoned
+            except OSError:  # A file system without locks, where no directory ever counts as abandoned.
                 os.close(lock)
                 return path, None
             if os.fstat(lock).st_nlink:
@@ -105,7 +110,7 @@ def _remove_abandoned(kind: Kind, base: Path) -> None:
 
 
 def _remove(kind: Kind, path: Path, directory: int, names: list[str]) -> None:
-    """Unless it is in use. Raises OSError for that."""
+    """Remove an abandoned directory. Raises OSError when it is in use."""
     with _opened(kind.lock, directory) as lock:
         if not stat.S_ISREG(os.fstat(lock).st_mode):
             return
@@ -113,7 +118,7 @@ def _remove(kind: Kind, path: Path, directory: int, names: list[str]) -> None:
         if kind.files is None:
             shutil.rmtree(path, ignore_errors=True)
             return
-        for name in sorted(names, key=kind.lock.__eq__):  # the lock last: it is what says that the rest is ours
+        for name in sorted(names, key=kind.lock.__eq__):  # The lock last: only it marks the rest as ours.
             os.unlink(name, dir_fd=directory)
         os.rmdir(path)
 

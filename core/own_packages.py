@@ -1,6 +1,6 @@
-"""The packages of this project by their import names.
+"""The import names of this project's packages.
 
-Owns: these names. Never does: import one. Called by: logging (whose loggers are ours), the blame of plugins, the state canary.
+Owns: these names. Never does: import one. Called by: logging (to know our loggers), the blame of plugins, the state canary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FRAMEWORK: Final = (
     "core_supervision",
     "core_tokens",
 )
-"""Packages that call plugins; an error that is raised in one of them is no plugin's fault."""
+"""Packages that call plugins; an error that one of them raises is not a plugin's fault."""
 OWN: Final = (
     *FRAMEWORK,
     "core_attention",

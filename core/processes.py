@@ -1,7 +1,7 @@
-"""How a process of our own is started, and how it ends with the one that started it.
+"""The start of our own child processes, and their end together with the parent.
 
-Owns: the command line, the environment, the line between parent and child. Never does: start anything. Called by: whoever
-spawns an engine, a helper or a probe, and these processes themselves.
+Owns: the command line, the environment, the lifeline between parent and child. Never does: start anything. Called by: all
+code that spawns an engine, a helper or a probe, and these processes themselves.
 """
 
 from __future__ import annotations
@@ -21,16 +21,18 @@ ENTRY = Path(__file__).resolve().parents[1] / "core_engine.py"
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The words that run one of our modules in this environment, whatever folders named `core` there are.
+    """Return the command that runs one of our modules in this environment, even next to a folder named `core`.
 
-    module: its full name, such as `core.engine.process`. arguments: what it finds in `sys.argv`.
+    module: full name of the module, such as `core.engine.process`. arguments: its arguments in `sys.argv`.
     """
     return [sys.executable, "-P", str(ENTRY), module, *arguments]
 
 
 def child_environment() -> dict[str, str]:
-    """Our environment, with this very `core` importable first: the child neither sees the working directory nor
-    another package of the same name. numpy makes no threads of its own there: they would wait where ours compute."""
+    """Return our environment with this `core` first on the path, so that the child imports no other package of that name.
+
+    The working directory is not importable. numpy starts no threads there: they would wait on processors where ours compute.
+    """
     environment = {"OPENBLAS_NUM_THREADS": "1", **os.environ}
     root = str(Path(__file__).resolve().parents[1])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
@@ -41,8 +43,10 @@ def child_environment() -> dict[str, str]:
 
 @contextlib.contextmanager
 def lifeline() -> Iterator[int]:
-    """A descriptor for a child's standard input, or to pass on: its other end is closed with the block, or with this process
-    however that ends."""
+    """Yield a descriptor for a child's standard input, or to pass on, by which the child learns that its parent has ended.
+
+    Its other end is closed at the end of the block, or when this process ends, however it ends.
+    """
     reading, writing = os.pipe()
     try:
         yield reading
@@ -52,26 +56,25 @@ def lifeline() -> Iterator[int]:
 
 
 def leave_signals_to_parent() -> None:
-    """What a terminal or the system asks of all processes at once, the parent decides: SIGINT and SIGTERM do nothing here.
+    """Make SIGINT and SIGTERM do nothing here: the parent, which receives them too, decides how the processes end.
 
-    They are handled, not ignored: children would inherit that.
+    They are handled instead of ignored, because children would inherit an ignored signal.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _do_nothing)
 
 
 def end_with_parent(descriptor: int, tidy: Callable[[], object] | None = None) -> None:
-    """From now on this process ends, whatever it is doing, when the other end of a pipe or socket is closed. Signals are
-    left to the parent.
+    """End this process, whatever it is doing, when the other end of a pipe or socket is closed; leave signals to the parent.
 
-    descriptor: never read here.
-    tidy: called before.
+    descriptor: our end, which is never read here.
+    tidy: called before the process ends.
     """
     leave_signals_to_parent()
 
     def watch() -> None:
         poller = select.poll()
-        poller.register(descriptor, 0)  # which still tells of the end
+        poller.register(descriptor, 0)  # No events: a hang-up is always reported.
         poller.poll()
         try:
             if tidy is not None:
@@ -83,4 +86,4 @@ def end_with_parent(descriptor: int, tidy: Callable[[], object] | None = None) -
 
 
 def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """A handler."""
+    """Handle a signal by ignoring it."""

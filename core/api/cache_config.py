@@ -1,7 +1,7 @@
 """The KV cache of an engine: a part of the resolved configuration.
 
-Owns: `CacheConfig`, and where changes of the cache are published. Never does: resolve or validate. Called by:
-`core.api.config`, where everybody takes them from.
+Owns: `CacheConfig`, and `KVEventsConfig` for the publication of cache changes. Never does: resolve or validate. Called by:
+`core.api.config`, from which all others import them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from core.api.specs import KVGroup
 
 
 class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where changes of the prefix cache are published.
+    """The publication of prefix-cache changes over ZMQ.
 
     endpoint:        ZMQ address that is bound for subscribers.
-    replay_endpoint: ZMQ address that is bound for questions about past batches; None: there is none.
+    replay_endpoint: ZMQ address that is bound for requests for past batches; None: there is no replay.
     buffer_steps:    batches kept for replay.
     hwm:             messages that ZMQ keeps for a slow subscriber.
     max_queue_size:  batches that may wait for the publisher's thread; more are dropped.
@@ -32,22 +32,22 @@ class KVEventsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The KV cache.
+    """Sizes and features of an engine's KV cache.
 
     block_size:            tokens in one block.
     dtype:                 storage type, a name of `core.api.specs.KV_TYPES`.
-    num_blocks:            None: as many as `memory_bytes` holds.
+    num_blocks:            number of blocks; None: as many as fit into `memory_bytes`.
     memory_bytes:          bytes of all blocks on the device.
     enable_prefix_caching: reuse blocks of equal prefixes.
-    snapshot_interval:     tokens from one cached state of a sequence to the next, at least; None: 64.
-    hash_algorithm:        of prefix blocks.
-    groups:                layers that share a block table; none: all of them do.
-    host_bytes:            memory for blocks that leave the device; 0: none.
-    disk_path:             directory for such blocks; None: there is none.
-    disk_bytes:            its size.
-    events:                None: changes are not published.
-    metrics_sample:        share of blocks whose residency is measured; 0: none.
-    explains:              what explained answers may tell of earlier requests.
+    snapshot_interval:     minimum number of tokens between two cached states of a sequence; None: 64.
+    hash_algorithm:        hash function of prefix blocks.
+    groups:                groups of layers that share a block table; empty: all layers share one.
+    host_bytes:            host memory for blocks that leave the device; 0: none.
+    disk_path:             directory for blocks that leave the device; None: there is none.
+    disk_bytes:            maximum size of the blocks in `disk_path`.
+    events:                publication of cache changes; None: they are not published.
+    metrics_sample:        fraction of blocks whose residency is measured; 0: none.
+    explains:              what explained answers may reveal about earlier requests.
     """
 
     block_size: int = 16

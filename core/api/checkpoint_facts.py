@@ -1,6 +1,6 @@
-"""The facts about a checkpoint, or about files, that plugins claim by.
+"""Facts about a checkpoint, or about files, by which plugins decide whether to claim it.
 
-Owns: `CheckpointFacts` and `FileFacts`. Never does: read files. Called by: configuration (gathers them), selection (shows them
+Owns: `CheckpointFacts` and `FileFacts`. Never does: read files. Called by: configuration (gathers them), selection (passes them
 to plugins), manifests (`core_claim`).
 """
 
@@ -12,10 +12,10 @@ import msgspec
 
 
 class CheckpointFacts(msgspec.Struct, frozen=True):
-    """What plugins are shown in `core_claim`.
+    """Facts about a checkpoint, the argument of `core_claim`.
 
-    quantization: the method that the checkpoint declares, in its own word, or None.
-    declaration: as it stands in the checkpoint, wherever that is; empty without one.
+    quantization: the quantization method that the checkpoint declares, under the checkpoint's own name, or None.
+    declaration: the declaration of that method as the checkpoint has it, in whichever file; empty without one.
     """
 
     ref: str
@@ -29,7 +29,7 @@ class CheckpointFacts(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """What loaders are shown in `core_claim`: the reference as given and what lies there.
+    """Facts for loaders, the argument of `core_claim`: the reference as given, and the files at that place.
 
     path:  absolute path, or None when the reference is no local path. is_directory: whether it is a directory.
     names: file names in the directory (or the file's own name). magic: first 8 bytes of a file.

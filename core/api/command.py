@@ -1,4 +1,4 @@
-"""The contract of a command: what a plugin of kind `command` builds for `core NAME ...`.
+"""The contract of a command: the object that a plugin of kind `command` builds for `core NAME ...`.
 
 Owns: `Command` and `HasOptions`. Never does: run a command. Called by: `core.commands`, plugins.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Command(Protocol):
     """One command of `core`, named by its entry point: `hello` is `core hello`, `plugins.list` is `core plugins list`.
 
-    usages: pairs of the words after the command's name and a sentence about them, for `core --help`.
+    usages: pairs of (words after the command's name, sentence about them), for `core --help`.
     """
 
     usages: Sequence[tuple[str, str]]
@@ -24,7 +24,7 @@ class Command(Protocol):
     def run(self, words: list[str]) -> int:
         """Run the command and return its exit code: 0 done, 1 failed, 2 a mistake of the user.
 
-        words: what the user typed after the command's name; may be changed. `--help` among them asks for help.
+        words: the words that the user typed after the command's name; may be modified. `--help` among them requests help.
         Raises UserError for a mistake of the user: it is printed as a sentence, and the exit code is 2.
         """
         ...
@@ -32,8 +32,8 @@ class Command(Protocol):
 
 @runtime_checkable
 class HasOptions(Protocol):
-    """A command whose own options are declared as Structs, so that shells complete them."""
+    """A command that declares its own options as Structs, so that shell completion knows them."""
 
     def options(self) -> Sequence[type[msgspec.Struct]]:
-        """Structs with fields `Annotated[type, Arg(...)]`."""
+        """Return the Structs, whose fields are `Annotated[type, Arg(...)]`."""
         ...

@@ -1,7 +1,7 @@
-"""The resolved configuration of one engine: what every part is built from.
+"""The resolved configuration of one engine, from which every part is built.
 
-Owns: `EngineConfig`, the frozen Struct that goes, as one message, to the engine process; its larger parts are in files of their
-own, and are taken from here. Never does: resolve or validate (`core_config` does).
+Owns: `EngineConfig`, the frozen Struct that is sent to the engine process as one message. Its larger parts are defined in files
+of their own and imported from here. Never does: resolve or validate (`core_config` does).
 Called by: config (writes), engine, scheduler, executor, serving (read).
 """
 
@@ -37,18 +37,18 @@ __all__ = [
 
 
 class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How grammars are compiled, for requests that do not say otherwise.
+    """Limits and defaults of grammar compilation, for requests that do not set their own.
 
-    backend: name of a grammar plugin, which comes first; None: the order of `PluginChoices.grammars`.
+    backend: name of the grammar plugin that is tried first; None: the order of `PluginChoices.grammars`.
     disable_fallback: whether no other backend may take over.
     disable_any_whitespace: JSON without optional white space.
-    disable_additional_properties: objects have the properties of their schema only, where it does not say.
-    max_grammar_size: bytes of a schema, expression or grammar.
-    max_compiled_size: bytes of what a backend makes of it.
-    compile_timeout: seconds of one compilation.
-    compile_memory: bytes that one compilation may take.
+    disable_additional_properties: objects have only the properties of their schema, where the schema does not say.
+    max_grammar_size: maximum bytes of a schema, expression or grammar.
+    max_compiled_size: maximum bytes of a compiled grammar.
+    compile_timeout: seconds that one compilation may take.
+    compile_memory: bytes of memory that one compilation may use.
     cache_size: bytes of compiled grammars that are kept.
-    warm: whether a process that compiles is there before the first grammar, and stays while it idles.
+    warm: whether the compiling process is started before the first grammar, and kept while it idles.
     """
 
     backend: str | None = None
@@ -67,11 +67,11 @@ AcceptanceMethod = Literal["rejection", "typical", "synthetic"]
 
 
 class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How drafts are accepted that the sampler would not have drawn (`core_runtime.sampling.acceptance`).
+    """The rule by which drafts are accepted that the sampler would not have drawn (`core_runtime.sampling.acceptance`).
 
-    threshold: of typical acceptance: a draft at least as likely is accepted, whatever the entropy.
-    alpha:     of typical acceptance: of e^-entropy, above which a draft is accepted.
-    rates:     of synthetic acceptance, by position: how often all drafts up to there are accepted.
+    threshold: typical acceptance: a draft above this probability is accepted, whatever the entropy.
+    alpha:     typical acceptance: a draft is accepted when its probability exceeds alpha * e^-entropy.
+    rates:     synthetic acceptance: by position, the rate at which all drafts up to that position are accepted.
     """
 
     method: AcceptanceMethod
@@ -81,10 +81,10 @@ class AcceptanceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompilationConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What is recorded, and where compiled code is kept.
+    """The recording of steps (device graphs), and the place of compiled code.
 
-    sizes:     numbers of rows that are recorded, where a recording serves one number; None: the platform's.
-    cache_dir: of torch's compiler; empty: its own.
+    sizes:     batch sizes in rows for which steps are recorded, where a recording serves one size; None: the platform's.
+    cache_dir: cache directory of torch's compiler; empty: torch's default.
     """
 
     sizes: tuple[int, ...] | None = None
@@ -92,9 +92,9 @@ class CompilationConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What torch's profiler records, and where it writes.
+    """Settings of torch's profiler.
 
-    directory: of the traces.
+    directory: directory to which traces are written.
     """
 
     directory: str
@@ -106,10 +106,10 @@ class ProfilerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """From where weights may be replaced over HTTP.
+    """The sources from which weights may be replaced over HTTP.
 
     backend:   `file`, `shared_memory` or `any`.
-    directory: that checkpoints must lie below; None: anywhere.
+    directory: directory below which checkpoints must lie; None: anywhere.
     """
 
     backend: str = "any"
@@ -117,12 +117,12 @@ class WeightTransferConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How an engine that died is started again.
+    """The restart policy for an engine that died.
 
-    limit:     restarts within `window_s` seconds; one more death is final. 0: every death is.
-    window_s:  see `limit`.
+    limit:     restarts allowed within `window_s` seconds; one more death is final. 0: every death is final.
+    window_s:  length of the window of `limit`, in seconds.
     backoff_s: seconds before the second restart in a row; each further one waits twice as long.
-    standby:   whether a process that has imported everything waits for the next restart.
+    standby:   whether a process that has already imported everything is kept ready for the next restart.
     """
 
     limit: int = 20
@@ -132,33 +132,33 @@ class RestartConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an engine is built from.
+    """The complete, immutable configuration of one engine.
 
-    limits:            of the model's steps, as the memory plan settled them.
+    limits:            limits of the model's steps, as the memory plan computed them.
     device:            `cpu`, `cuda:0`, ...
     disable_log_stats: no periodic log line.
     stall_timeout_s:   seconds that the engine may be silent, while an answer is due, before it counts as unhealthy.
-    wedge_timeout_s:   seconds that any step may last before the engine is killed as one that hangs; 0.0: it never is.
-    utility_timeout_s: the same of a call that is known to take long, such as a sleep; 0.0: it may take any time.
+    wedge_timeout_s:   seconds that any step may last before the engine is killed as hanging; 0.0: it never is.
+    utility_timeout_s: `wedge_timeout_s` for a call that is known to take long, such as a sleep; 0.0: no limit.
     use_tqdm_on_load:  show progress while weights are loaded.
-    safetensors_load_strategy: how safetensors files are read; None: as suits where they lie.
-    keep_weights:      what an engine does with prepared weights that outlived the one before: `copy`, `map`; None: none do.
-    weights_file:      the descriptor, in the engine process, of the file in memory that they are kept in; None: there is none.
+    safetensors_load_strategy: how safetensors files are read; None: as suits the storage they lie on.
+    keep_weights:      how an engine uses prepared weights that outlived the previous engine: `copy`, `map`; None: none do.
+    weights_file:      descriptor, in the engine process, of the memory file with kept weights; None: there is none.
     structured_outputs: limits and defaults of grammars.
-    state_canary:      directory of what engines must agree with before their first request; None: nothing is compared.
-    restarts:          what follows when the engine dies.
-    acceptance:        of drafts; None: those that the sampler draws too.
-    draft:             a `DraftConfig`, or its plain values where this came as a message: read it with
+    state_canary:      directory of the records that engines must match before their first request; None: no check.
+    restarts:          restart policy for an engine that dies.
+    acceptance:        rule of acceptance of drafts; None: only drafts that the sampler draws too.
+    draft:             a `DraftConfig`, or its plain values when the configuration came as a message: read it with
                        `core_runtime.specs.draft_config.draft_of`. None without a draft that the executor runs.
-    compilation:       what is recorded and compiled, and how.
-    profiler:          None: nothing can be profiled.
-    log_steps:         whether each step is a line of log.
-    log_config:        for `logging.config.dictConfig`, in the engine process; empty: our own.
-    sleeps:            whether weights and cache may be given back for a while.
-    weight_transfer:   None: weights are not replaced over HTTP.
-    weights:           what was laid over the checkpoint before this engine started.
-    lasting_file:      the descriptor, in the engine process, of the file that tells the next engine; None: there is none.
-    tensors_file:      the same of the file in which tensors from memory are kept.
+    compilation:       recording and compilation of steps.
+    profiler:          settings of the profiler; None: the engine cannot be profiled.
+    log_steps:         whether each step is logged.
+    log_config:        argument of `logging.config.dictConfig` in the engine process; empty: our own logging.
+    sleeps:            whether the engine can sleep: release weights and cache for a while.
+    weight_transfer:   replacement of weights over HTTP; None: it is disabled.
+    weights:           updates that were applied to the checkpoint before this engine started.
+    lasting_file:      descriptor, in the engine process, of the file with the state that the next engine inherits; None: none.
+    tensors_file:      descriptor, in the engine process, of the file with tensors received from memory; None: there is none.
     processor_timeout_s: seconds that a call of a logits processor may take.
     """
 

@@ -1,6 +1,6 @@
-"""What reading a foreign message may raise.
+"""The exceptions of decoding a message from another process.
 
-Owns: `UNREADABLE`. Never does: read. Called by: everyone who decodes msgpack or JSON that another process, or a file, gave.
+Owns: `UNREADABLE`. Never does: decode. Called by: all code that decodes msgpack or JSON from another process or a file.
 """
 
 from __future__ import annotations
@@ -8,5 +8,5 @@ from __future__ import annotations
 import msgspec
 
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""All that msgspec raises for bytes that are no message of the wanted type: text that is no UTF-8 and values that are nested
-too deep have errors of their own."""
+"""All exceptions that msgspec raises for bytes that are not a message of the wanted type. Text that is not UTF-8 and values
+that are nested too deeply have exceptions of their own, which are not subclasses of DecodeError."""

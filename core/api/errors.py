@@ -1,7 +1,7 @@
-"""The errors of the engine: each says subject, value, what was expected and a way out.
+"""The errors of the engine: each message names the subject, the value, the expectation and a way out.
 
 Owns: the exception classes and the nearest-name helper. Never does: print or exit; the command line and the server
-decide how an error is shown. Called by: everyone.
+decide how an error is shown. Called by: all packages.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from core.api.plugin_choices import ResolvedPlugin
 
 LONGEST_NAME = 200
-"""Characters of a name that may have been misspelt; comparing longer ones with anything would take long."""
+"""Maximum length of a name for which a hint is computed: comparing longer ones with every valid name would be slow."""
 
 ALIKE = 0.6
-"""Share of characters that a misspelt name has in common with what was meant; below it hints are guesses."""
+"""Minimum similarity of a misspelt name and its hint, from 0 to 1; below it hints are guesses."""
 
 
 class CoreError(Exception):
@@ -25,13 +25,13 @@ class CoreError(Exception):
 
 
 class UserError(CoreError):
-    """A mistake that the user can mend: printed as a sentence (exit code 2), never as a traceback."""
+    """A mistake that the user can correct: printed as a sentence (exit code 2), never as a traceback."""
 
 
 class ConfigError(UserError, ValueError):
     """One or more problems of a configuration, reported together.
 
-    problems: sentences, one a problem, in the order of the arguments.
+    problems: one sentence per problem, in the order of the arguments.
     """
 
     def __init__(self, problems: Sequence[str]) -> None:
@@ -44,7 +44,7 @@ class CheckpointError(UserError):
 
 
 class RequestError(UserError, ValueError):
-    """One request is wrong; the engine goes on.
+    """A mistake in one request; the engine continues.
 
     param:  the request field at fault, or None.
     status: the HTTP status that a server answers with.
@@ -69,9 +69,9 @@ class RequestError(UserError, ValueError):
 
 
 class PluginError(CoreError):
-    """A plugin is broken, missing or refuses; the sentence names plugin and distribution.
+    """A plugin is broken, missing or refuses a task; the sentence names plugin and distribution.
 
-    plugin: its row, when what failed is the plugin itself; None: nobody's, or nobody knows whose.
+    plugin: row of the plugin that failed; None: no plugin is at fault, or it is unknown which.
     """
 
     def __init__(self, message: str, plugin: ResolvedPlugin | None = None) -> None:
@@ -80,11 +80,11 @@ class PluginError(CoreError):
 
 
 class EngineDeadError(CoreError):
-    """The engine process is gone; the sentence carries its own cause.
+    """The engine process has ended; the sentence includes the cause.
 
-    cause:    the same in a word, as `core_supervision.death` has it.
-    suspects: handles of the sequences that the engine was computing; none where that says nothing; None: nobody has
-              looked yet.
+    cause:    the cause as one word of `core_supervision.death`.
+    suspects: handles of the sequences that the engine was computing when it died; empty when this is no evidence: between
+              steps, or when memory was short; None: not yet determined.
     """
 
     def __init__(self, message: str, *, cause: str = "failure", suspects: Sequence[int] | None = None) -> None:
@@ -94,15 +94,15 @@ class EngineDeadError(CoreError):
 
 
 class EngineStalledError(CoreError):
-    """The engine process lives, but has been silent for too long; it may go on. The sentence says since when."""
+    """The engine process lives but has been silent for too long; it may recover. The sentence says since when."""
 
 
 class UtilityError(CoreError):
-    """A call of an engine's utility was wrong or failed; the engine goes on. The sentence says what was expected."""
+    """A call of an engine's utility was wrong or failed; the engine continues. The sentence says what was expected."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """A hint that names the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
+    """Return a hint at the valid spelling nearest to `name`, such as ` Did you mean 'auto'?`, or an empty string."""
     if len(name) > LONGEST_NAME:
         return ""
     match = difflib.get_close_matches(name, list(valid), n=1, cutoff=ALIKE)

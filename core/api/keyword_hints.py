@@ -1,6 +1,6 @@
-"""Structs whose unknown keywords are told with the nearest known one.
+"""Structs that answer an unknown keyword with the nearest known one.
 
-Owns: `HintedMeta`. Never does: check a value. Called by: the parameters that people write by hand.
+Owns: `HintedMeta`. Never does: check a value. Called by: the classes of parameters that people write by hand.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from core.api.errors import nearest
 
 
 class HintedMeta(StructMeta):
-    """Calls of the class raise TypeError with a way out for a keyword that there is not.
+    """Metaclass of Structs: a call with an unknown keyword raises TypeError with a way out.
 
-    A class may say in `elsewhere` what to write for names that other engines have. Decoding a message asks nothing of this.
+    A class may say in `elsewhere` what to write for names that other engines have. Decoding a message does not use this.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = {}
 
     def __call__(cls, *args: Any, **keywords: Any) -> Any:
-        """Make one."""
+        """Create an instance. Raises TypeError, with a hint, for a keyword that is not a field."""
         try:
             return super().__call__(*args, **keywords)
         except TypeError:

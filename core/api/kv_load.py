@@ -1,6 +1,6 @@
-"""The pages that one sequence waits for.
+"""The KV pages that one sequence waits for.
 
-Owns: `KVLoad`: which blocks a prefix needs, and the pages that have come. Never does: read anything (a connector does).
+Owns: `KVLoad`: the blocks that a prefix needs, and the pages received so far. Never does: read anything (a connector does).
 Called by: the prefix search (creates a load and takes its pages) and KV connectors (fill it, on a thread of their own).
 """
 
@@ -13,26 +13,28 @@ from typing import Protocol
 from core.api.kv_transfer import Page, PrefixKey
 
 Entry = tuple[int, int]
-"""KV group, and index of a block in a sequence's table of that group."""
+"""(KV group, index of a block in a sequence's block table of that group)."""
 
 Has = Callable[[int, int], bool]
 """Whether a KV group has the block at an index."""
 
 
 class BlockNeeds(Protocol):
-    """The blocks that prefixes need, whatever the groups of layers are."""
+    """The blocks that prefixes of a sequence need, independent of the groups of layers."""
 
     def longest(self, most: int, has: Has) -> int:
-        """Blocks of the longest prefix, at most `most`, that can be served from the blocks that `has` confirms."""
+        """Return the length, in blocks and at most `most`, of the longest prefix that the blocks confirmed by `has` serve."""
         ...
 
     def entries(self, num_blocks: int) -> Iterator[Entry]:
-        """(group, index) of every block that a prefix of `num_blocks` blocks needs, in the order to load them."""
+        """Yield (group, index) of every block that a prefix of `num_blocks` blocks needs, in the order to load them."""
         ...
 
 
 class KVLoad:
-    """One search in a slow place, and the pages that came of it.
+    """One sequence's search of slow storage, and the pages found there.
+
+    The KV manager's thread and a connector's thread share it: a lock orders `add` and `finish`.
 
     needs:     blocks that a prefix needs.
     keys:      keys of the sequence's full blocks, in order.
@@ -41,7 +43,7 @@ class KVLoad:
     pages:     verified pages by (group, index), including those in memory when the wait began; final once `is_done`.
     in_memory: entries of `pages` that were in memory when the wait began.
     absent:    entries whose page is missing or unusable.
-    is_done:   no page will be added: everything came, or the load failed, took too long or is no longer wanted.
+    is_done:   whether no more pages will be added: all have arrived, or the load failed, timed out or is no longer wanted.
     """
 
     __slots__ = ("_lock", "_on_done", "absent", "in_memory", "in_pool", "is_done", "keys", "needs", "pages", "started")
@@ -60,20 +62,20 @@ class KVLoad:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the pages."""
+        """Total size of the pages received so far, in bytes."""
         return sum(page.nbytes for page in self.pages.values())
 
     def was_read(self, group: int, index: int) -> bool:
-        """Whether the page of a block came from the slow place."""
+        """Whether the page of a block was read from slow storage during this wait."""
         entry = (group, index)
         return entry in self.pages and entry not in self.in_memory
 
     def has(self, group: int, index: int) -> bool:
-        """Whether a block needs no reading."""
+        """Whether a block needs no read: it was cached on the device, or its page is here."""
         return bool(self.in_pool[group][index]) or (group, index) in self.pages
 
     def add(self, group: int, index: int, page: Page) -> bool:
-        """Keep a verified page; False, and no change, when the load is done or the page was found to be wrong."""
+        """Store a verified page; return False, without a change, when the load is done or the page is marked unusable."""
         with self._lock:
             if self.is_done or (group, index) in self.absent:
                 return False
@@ -81,11 +83,12 @@ class KVLoad:
             return True
 
     def finish(self) -> bool:
-        """Wake the sequence: it continues with the pages that came. False when the load was done already.
+        """Wake the sequence, which continues with the pages that arrived. Returns False when the load was already done.
 
         Every load that was started must end here, even when reading fails.
         """
-        with self._lock:  # a page is either in `pages` before the sequence looks, or refused by `add`
+        # The race with `add` on the connector's thread: a page is in `pages` before the sequence looks, or `add` refuses it.
+        with self._lock:
             if self.is_done:
                 return False
             self.is_done = True
@@ -99,12 +102,12 @@ class KVLoad:
         get: Callable[[int, PrefixKey], Page | None],
         keep: Callable[[KVLoad, int, int, Page], None] | None = None,
     ) -> None:
-        """Read what the longest prefix needs; a page that cannot be read makes the prefix shorter.
+        """Read the pages that the longest prefix needs; a page that cannot be read makes the prefix shorter.
 
-        Call it on a thread of the connector. Does not call `finish`.
+        Call it on a thread of the connector. It does not call `finish`.
 
-        contains: whether a page seems to be there. get: the verified page, or None. keep: called in the place of `add`, which
-        it has to call, with (load, group, index, page).
+        contains: returns whether a page seems to exist. get: returns the verified page, or None. keep: called with (load,
+        group, index, page) instead of `add`, and must itself call `add`.
         """
 
         def has(group: int, index: int) -> bool:
@@ -123,7 +126,7 @@ class KVLoad:
         get: Callable[[int, PrefixKey], Page | None],
         keep: Callable[[KVLoad, int, int, Page], object],
     ) -> bool:
-        """Read the pages of a prefix; False as soon as one is missing or the load is done."""
+        """Read the pages of a prefix; return False as soon as one is missing or the load is done."""
         for group, index in self.needs.entries(num_blocks):
             if self.has(group, index):
                 continue

@@ -1,4 +1,4 @@
-"""Copies between KV blocks and memory outside the pool, as a step plan carries them, and the names of blocks there.
+"""Copies between KV blocks and memory outside the pool, as a step plan carries them, and the keys of blocks there.
 
 Owns: `KVTransfers`, `Page`, `PrefixKey`. Never does: copy or hash. Called by: the KV manager (requests copies), executors
 (copy), KV connectors (keep pages by key).
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Page = NDArray[np.uint8]
-"""The bytes of one block in all layers of its group, uint8 [page_bytes]; never changed after it was made."""
+"""The bytes of one block in all layers of its group, uint8 [page_bytes]; never modified once created."""
 
 
 class PrefixKey(NamedTuple):
-    """Name of a full block.
+    """Key of a full block, by which it is found in caches outside the pool.
 
     digest:  hash of the whole prefix.
     payload: the block's own token ids, 4 bytes each. A page belongs to a block only when digest and payload agree.
@@ -29,10 +29,10 @@ class PrefixKey(NamedTuple):
 
 @dataclass(slots=True)
 class KVTransfers:
-    """Made before anything else of a step: first all saves, then all loads.
+    """The copies of one step, made before anything else of the step: first all saves, then all loads.
 
-    number: names them. saves: blocks whose bytes the result hands back, in this order. loads: (block id, page to fill it
-    with).
+    number: identifies these transfers. saves: ids of the blocks whose bytes the step's result returns, in this order. loads:
+    (block id, page to copy into it).
     """
 
     number: int

@@ -3,16 +3,16 @@
 Owns: the wire types. Never does: send, decode text, or keep state.
 Called by: the engine clients and the engine loop; in process the same objects are passed without encoding.
 
-Each output carries (engine epoch, handle of the sequence, start index): a stale epoch or a handle that is live no more
-is dropped, a gap in the start index is fatal to that engine, and the finish reason travels with its last token. The
-common case, one more token of a sequence with nothing else to say, is a row of `TokenColumns`.
+Each output carries (engine epoch, handle of the sequence, start index). An output with a stale epoch or with a handle that is
+no longer live is dropped, a gap in the start index is fatal to that engine, and the finish reason travels with the last token.
+The common case, one more token of a sequence without any other field, is a row of `TokenColumns`.
 
 How messages may change: a new field is appended, with a default. All Structs here are arrays on the wire, so an older
-peer ignores what it does not know at the end, and a newer one takes the default for what is not there. That raises the
-minor version of the protocol (`core.engine.greeting`). Anything else (a field that goes, moves or changes its type, another
-value of a `Literal`, a message that is sent to a peer that did not ask for it) raises the major version, and peers of
-different major versions do not talk to each other. `SamplingParams` is strict instead: it travels without its defaults, and
-a parameter that the engine does not know ends the request that uses it, since to ignore it would change its tokens.
+peer ignores unknown fields at the end, and a newer one uses the default for missing fields. Such a change raises the
+minor version of the protocol (`core.engine.greeting`). Any other change (a field that is removed, moved or has another type, a
+new value of a `Literal`, a message sent to a peer that did not request it) raises the major version, and peers of
+different major versions refuse each other. `SamplingParams` is strict instead: it travels without its defaults, and
+a parameter that the engine does not know ends the request that uses it, since ignoring it would change the tokens.
 """
 
 from __future__ import annotations
@@ -36,17 +36,18 @@ Handle = Annotated[int, msgspec.Meta(ge=NO_HANDLE, le=2**63 - 1)]
 Choice = Annotated[int, msgspec.Meta(ge=0, le=2**20)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Seed = Annotated[int, msgspec.Meta(ge=0)]
-"""Checked when a message is read: a number beyond these is no message. The vocabulary is checked by the engine."""
+"""Ranges that are checked when a message is decoded: a number outside of them makes the message invalid. The engine checks
+token ids against the vocabulary."""
 
 CLIENT_SHIFT = 40
 """A handle is `client << CLIENT_SHIFT | number`: the engine's number of the client, and the client's number of the sequence."""
 
 
 class Resume(msgspec.Struct, array_like=True):
-    """The past of a sequence that this engine, or another one, has begun: it goes on as if it had been preempted there.
+    """The past of a sequence that this or another engine has begun; it continues as if it had been preempted at that point.
 
     output_token_ids:  the output tokens so far. Outputs begin at start index `len(output_token_ids)`.
-    num_cached_tokens: prompt tokens that came from the prefix cache when it first began, as was reported then.
+    num_cached_tokens: prompt tokens from the prefix cache, as reported when the sequence first began.
     """
 
     output_token_ids: list[TokenId]
@@ -54,9 +55,9 @@ class Resume(msgspec.Struct, array_like=True):
 
 
 class EngineRequest(msgspec.Struct, array_like=True):
-    """One sequence to generate: a request with n choices is n of these with the same `request_id`.
+    """One sequence to generate. A request with n choices is n of these with the same `request_id`.
 
-    A sequence to pool ends with its prompt: its parameters ask for one token, which is never sampled.
+    A sequence to pool ends with its prompt: its parameters request one token, which is never sampled.
 
     request_id:       the client's id, unique among live requests; with `choice` it names the sequence.
     choice:           index of the completion, the fourth word of the noise counter.
@@ -64,27 +65,27 @@ class EngineRequest(msgspec.Struct, array_like=True):
     params:           sampling parameters; `max_tokens` is resolved to an integer that fits the context.
     seed:             64-bit key of the noise (drawn by the client when the user gave none).
     stop_token_ids:   all tokens that end the sequence: end-of-sequence (unless ignored) and the user's.
-    eos_token_ids:    the end-of-sequence tokens among them (finish without a `stop_reason`).
+    eos_token_ids:    the end-of-sequence tokens among `stop_token_ids`, which finish without a `stop_reason`.
     bad_words_ids:    tokenized bad words, each a non-empty sequence.
-    allowed_ids:      the only tokens that may be sampled, int64 in the machine's byte order; empty: all of them. They stand
-                      here instead of in `params`, as a column that every choice reads without converting it.
+    allowed_ids:      the only tokens that may be sampled, int64 in the machine's byte order; empty: all of them. They are
+                      here instead of in `params`, as a column that every choice reads without a conversion.
     arrival_time:     seconds since the epoch.
     priority:         lower runs first under the priority policy.
     cache_salt:       requests share cached prefixes only when their salts are equal.
-    user:             whose request it is, for the fair policy: an API key, or the request's `user` field.
+    user:             owner of the request for the fair policy: an API key, or the request's `user` field.
     deadline:         `time.monotonic()` at which it ends with `timeout`, the same clock at both ends; 0.0: never.
-    handle:           names this sequence (see `CLIENT_SHIFT`), never used twice; `NO_HANDLE` has every output sent as an
-                      `EngineOutput`.
-    resume:           the tokens that it has already given, or None for a new one. Prompt log-probabilities came with the
-                      first of them and do not come again.
-    grammar:          what its output must look like, or None. `stop_token_ids` then holds the end-of-sequence tokens even with
-                      `ignore_eos`, and any of them ends the sequence: they are only sampled where it may end.
-    explain:          whether each of its outputs carries a record of how it came about.
+    handle:           identifies this sequence (see `CLIENT_SHIFT`), never used twice; with `NO_HANDLE`, every output is sent
+                      as an `EngineOutput`.
+    resume:           the tokens already generated, or None for a new sequence. Prompt log-probabilities were sent with the
+                      first of them and are not sent again.
+    grammar:          constraint on the output, or None. `stop_token_ids` then holds the end-of-sequence tokens even with
+                      `ignore_eos`, and any of them ends the sequence: they are only sampled where the grammar may end.
+    explain:          whether each output carries a record of how the sequence was computed.
     tenant:           requests share cached prefixes only when their tenants are equal; empty: no tenant.
-    num_public_tokens: of the prompt, from the first one on, that tenants share all the same.
-    pooling:          what is wanted of the prompt's hidden states; None: tokens are wanted.
-    prompt_embeds:    float32 [prompt tokens, size] in the machine's byte order, in the place of the embeddings of the prompt's
-                      tokens; empty: those are taken.
+    num_public_tokens: length of the prompt's beginning that is shared between tenants nevertheless.
+    pooling:          how the prompt's hidden states become the answer; None: tokens are generated.
+    prompt_embeds:    float32 [prompt tokens, size] in the machine's byte order, used instead of the embeddings of the prompt's
+                      tokens; empty: the tokens' embeddings are used.
     """
 
     request_id: str
@@ -112,16 +113,16 @@ class EngineRequest(msgspec.Struct, array_like=True):
 
     @property
     def key(self) -> tuple[str, int]:
-        """(request_id, choice), the name of the sequence inside the engine."""
+        """(request_id, choice), which identifies the sequence inside the engine."""
         return self.request_id, self.choice
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
     """Log-probabilities at one position.
 
-    token_ids: the chosen (or prompt) token first, then the most likely ones in falling order.
+    token_ids: the chosen (or prompt) token first, then the most likely ones in descending order.
     logprobs:  natural logarithms, one for each token id.
-    ranks:     1 is the most likely; one for each token id.
+    ranks:     rank of each token id in the vocabulary; 1 is the most likely.
     """
 
     token_ids: list[int]
@@ -130,7 +131,7 @@ class TokenLogprobs(msgspec.Struct, array_like=True, gc=False):
 
 
 class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
-    """New tokens of one sequence.
+    """New tokens of one sequence, and all that is reported with them.
 
     start:             number of output tokens of the sequence before these.
     token_ids:         the new tokens, stop token included.
@@ -139,11 +140,11 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
     finish_reason:     None while the sequence runs.
     stop_reason:       the user's stop token id that ended it, or a sentence with `error` and `timeout`.
     num_cached_tokens: prompt tokens that came from the prefix cache.
-    handle:            names the sequence: ids come again, it does not.
-    record:            how it has come about so far; None unless the request asks for it.
-    begin_time:        seconds since the epoch at which its prompt began to be computed, with its first output; put in by the
-                       client (see `Begun`), 0.0 on the wire.
-    pooled:            of a sequence that was pooled, with its end: float32 numbers in the machine's byte order.
+    handle:            identifies the sequence; unlike a request id, it is never used again.
+    record:            record of how the sequence was computed so far; None unless the request asks for it.
+    begin_time:        seconds since the epoch at which the computation of its prompt began, with its first output; filled in
+                       by the client (see `Begun`), 0.0 on the wire.
+    pooled:            answer of a pooled sequence, at its end: float32 numbers in the machine's byte order.
     """
 
     request_id: str
@@ -162,10 +163,10 @@ class EngineOutput(msgspec.Struct, array_like=True, omit_defaults=True):
 
 
 class HaltHolder(msgspec.Struct, array_like=True, frozen=True):
-    """One reason to compute nothing, as every client may know it: without the number of the client that has it.
+    """One reason why the engine computes nothing, as shown to every client: without the number of the client that caused it.
 
-    reason:   `pause` and `sleep` are the operator's, `wait` is a call that waits for requests to end, `memory` a sleep that
-              failed half way.
+    reason:   `pause` and `sleep` are the operator's, `wait` is a call that waits for requests to end, `memory` is a sleep that
+              failed halfway.
     since:    seconds since the epoch; 0.0: unknown.
     """
 
@@ -176,26 +177,27 @@ class HaltHolder(msgspec.Struct, array_like=True, frozen=True):
 class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
     """State of the engine after a step; counters are totals since start.
 
-    num_running, num_waiting: requests. num_deferred: those that wait for something else than room: keys and values that are
-    being loaded, or their grammar. kv_cache_usage: fraction of blocks in use, in [0, 1].
-    prefix_queries, prefix_hits: tokens asked of and found in the prefix cache. num_preemptions: requests.
+    num_running, num_waiting: requests. num_deferred: waiting requests that wait for something other than room: for keys and
+    values that are being loaded, or for their grammar. kv_cache_usage: fraction of blocks in use, in [0, 1].
+    prefix_queries, prefix_hits: tokens looked up in the prefix cache, and tokens found there. num_preemptions: preempted
+    requests.
     spec_num_drafts, spec_num_draft_tokens, spec_num_accepted_tokens: speculative decoding.
     num_timeouts: requests ended by their deadline. num_failed_steps: steps that raised.
-    num_violations: broken invariants that were met and mended.
-    tier_hits: those tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
-    num_stalls: tokens that came later after the one before than `--max-stall-ms` allows; 0 without that.
+    num_violations: broken invariants that were detected and repaired.
+    tier_hits: tokens among `prefix_hits` that came from host memory or disk. tier_saved: blocks saved there.
+    num_stalls: tokens whose distance from the previous token exceeded `--max-stall-ms`; 0 without that argument.
     kv_residency: see `core_kv_connectors.kv_residency`; empty when it is not measured.
-    spec_accepted_by_place: drafts accepted, by their place behind the newest token; empty without speculation.
-    spec_draft_seconds: that proposing took.
-    spec_steps_on: steps that ordered drafts, by the most for a sequence. spec_steps_off: steps that ordered none, by cause.
-    spec_off: why the proposer was switched off, as a sentence; empty while it is not.
-    step_sizes: steps by the number of their tokens, see `core_observers.step_sizes`.
-    weight_version: of the weights; empty for those of the checkpoint that the engine was started with.
-    sleep_level: 0 while the engine is awake. is_paused: whether requests wait because somebody asked for that.
-    utility: a call that is known to take long, which the engine is about to begin; it says nothing more until that ends.
+    spec_accepted_by_place: accepted drafts by their position after the newest token; empty without speculation.
+    spec_draft_seconds: seconds spent on proposing drafts.
+    spec_steps_on: steps with a draft budget, by the largest budget of a sequence. spec_steps_off: steps without one, by cause.
+    spec_off: why the proposer was switched off, as a sentence; empty while it is on.
+    step_sizes: steps by their number of tokens, see `core_observers.step_sizes`.
+    weight_version: version of the weights; empty for the checkpoint that the engine was started with.
+    sleep_level: 0 while the engine is awake. is_paused: whether requests wait because a client paused the engine.
+    utility: name of a long call that the engine is about to begin; it is silent until that call ends.
     utility_since: when that call began, in seconds since the epoch.
-    phase: the row of the table of the lifecycle that applies, see docs/failures.md. holders: why nothing is computed, or will
-    be when requests have ended.
+    phase: current row of the lifecycle table, see docs/failures.md. holders: why nothing is computed, or will be once the
+    running requests have ended.
     """
 
     num_running: int = 0
@@ -231,17 +233,17 @@ class SchedulerStats(msgspec.Struct, array_like=True, omit_defaults=True):
 
     @property
     def num_for_room(self) -> int:
-        """Requests that wait for nothing but room in the batch."""
+        """Number of requests that wait only for room in the batch."""
         return self.num_waiting - self.num_deferred
 
     @property
     def tier_queries(self) -> int:
-        """Prompt tokens that were not found on the device, so that host memory or disk was asked."""
+        """Number of prompt tokens not cached on the device, for which host memory or disk was searched."""
         return self.prefix_queries - self.prefix_hits + self.tier_hits
 
 
 class Begun(msgspec.Struct, array_like=True):
-    """The prompt of a sequence begins to be computed; after a preemption or a death, again.
+    """Notice that the computation of a sequence's prompt begins; sent again after a preemption or a death of the engine.
 
     time: seconds since the epoch.
     """
@@ -251,11 +253,11 @@ class Begun(msgspec.Struct, array_like=True):
 
 
 class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=True):
-    """One new token of each of some sequences, as columns in the machine's byte order (both ends share the machine).
+    """One new token for each of several sequences, as columns in the machine's byte order (both ends share the machine).
 
-    handles:   int64, which sequences.
-    starts:    int32, output tokens of each sequence before this one.
-    token_ids: int32.
+    handles:   int64 [N], the sequences.
+    starts:    int32 [N], number of output tokens of each sequence before this one.
+    token_ids: int32 [N], the new tokens.
     """
 
     handles: bytes = b""
@@ -266,7 +268,7 @@ class TokenColumns(msgspec.Struct, array_like=True, omit_defaults=True, frozen=T
         return len(self.token_ids) // 4
 
     def __iter__(self) -> Iterator[tuple[int, int, int]]:
-        """Rows (handle, start, token id)."""
+        """Yield the rows as (handle, start, token id)."""
         columns = ((self.handles, "q"), (self.starts, "i"), (self.token_ids, "i"))
         return zip(*(memoryview(column).cast(kind).tolist() for column, kind in columns), strict=True)  # type: ignore[call-overload]
 
@@ -277,7 +279,7 @@ NO_TOKENS = TokenColumns()
 class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
     """All outputs of one engine step. A sequence is either in `outputs` or in `tokens`.
 
-    begun: sequences that came into the batch since the message before, by steps that may still be under way.
+    begun: sequences that entered the batch since the previous message, by steps that may still be running.
     """
 
     epoch: int
@@ -288,19 +290,19 @@ class EngineOutputs(msgspec.Struct, array_like=True, tag="outputs"):
 
     @property
     def num_tokens(self) -> int:
-        """New tokens of all sequences."""
+        """Number of new tokens of all sequences together."""
         return len(self.tokens) + sum(len(output.token_ids) for output in self.outputs)
 
 
 class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
-    """The engine is up, and answers a client that has greeted it.
+    """The engine's answer to a client's hello, once the engine is up.
 
-    epoch:         of the engine; all its outputs carry it.
+    epoch:         epoch of the engine; all its outputs carry it.
     num_blocks:    blocks of the KV cache.
     block_size:    tokens of one block.
-    max_model_len: tokens of the longest sequence.
-    numerics:      names what results depend on.
-    phases:        (name, seconds) of the start.
+    max_model_len: maximum tokens of a sequence.
+    numerics:      name of everything that results depend on.
+    phases:        phases of the start, as (name, seconds).
     client:        the engine's number of this client, the upper part of its handles; 0 is the one that owns the engine.
     """
 
@@ -314,12 +316,12 @@ class EngineReady(msgspec.Struct, array_like=True, tag="ready"):
 
 
 class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
-    """The engine stops.
+    """The engine's last message: it stops because of a failure.
 
-    message:    why.
+    message:    the cause.
     user_error: whether `message` is a sentence for the user.
-    details:    for the log.
-    plugin:     the one whose failure it was, or None.
+    details:    text for the log.
+    plugin:     row of the plugin at fault, or None.
     """
 
     epoch: int
@@ -332,8 +334,8 @@ class EngineFailed(msgspec.Struct, array_like=True, tag="failed"):
 class UtilityResult(msgspec.Struct, array_like=True, tag="result"):
     """Answer to a `Utility` call.
 
-    ok:    whether the call went well.
-    value: what it returned, of the types that msgpack has; a sentence when it failed.
+    ok:    whether the call succeeded.
+    value: its return value, of types that msgpack has; a sentence when it failed.
     """
 
     call_id: int
@@ -345,17 +347,17 @@ EngineMessage = EngineOutputs | EngineReady | EngineFailed | UtilityResult
 
 
 class AddRequest(msgspec.Struct, array_like=True, tag="add"):
-    """Put a request into the waiting queue, all of its choices: what they share travels once.
+    """Put a request with all its choices into the waiting queue; the fields that the choices share are sent once.
 
-    request: the first choice. One that is resumed travels alone.
-    handles: of this choice and of those behind it, in their order.
+    request: the first choice. A resumed choice is sent alone.
+    handles: handles of this choice and of the following ones, in order.
     """
 
     request: EngineRequest
     handles: Annotated[list[Handle], msgspec.Meta(min_length=1, max_length=2**20)]
 
     def choices(self) -> list[EngineRequest]:
-        """One entry a choice; they share the prompt and the parameters."""
+        """Return one request per choice; they share the prompt and the parameters, which are not copied."""
         first = self.request.choice
         return [
             msgspec.structs.replace(self.request, choice=choice, handle=handle)
@@ -364,13 +366,13 @@ class AddRequest(msgspec.Struct, array_like=True, tag="add"):
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag="abort"):
-    """Forget all choices of these requests; unknown ids are ignored."""
+    """Drop all choices of these requests; unknown ids are ignored."""
 
     request_ids: list[str]
 
 
 class AbortChoices(msgspec.Struct, array_like=True, tag="abort_choices"):
-    """Forget single choices, (request_id, choice): a stop string was met."""
+    """Drop single choices, (request_id, choice), whose stop string the client found."""
 
     keys: list[tuple[str, int]]
 
@@ -378,9 +380,9 @@ class AbortChoices(msgspec.Struct, array_like=True, tag="abort_choices"):
 class Utility(msgspec.Struct, array_like=True, tag="call"):
     """Call a utility of the engine core, such as `ping` (see `EngineCore.call`).
 
-    call_id:   the client's number of the call; the answer has the same.
-    method:    its name.
-    arguments: by name, of the types that msgpack has.
+    call_id:   the client's number for the call, which the answer repeats.
+    method:    name of the utility.
+    arguments: arguments by name, of types that msgpack has.
     """
 
     call_id: int
@@ -389,16 +391,16 @@ class Utility(msgspec.Struct, array_like=True, tag="call"):
 
 
 class Leave(msgspec.Struct, array_like=True, tag="leave"):
-    """A client goes away, and its requests with it.
+    """Notice that a client leaves; its requests are dropped.
 
-    client: whom the engine's owner declares gone; None: the sender itself.
+    client: number of the client that the engine's owner declares gone; None: the sender itself.
     """
 
     client: int | None = None
 
 
 class Shutdown(msgspec.Struct, array_like=True, tag="shutdown"):
-    """End the engine process. Only its owner may ask for that."""
+    """End the engine process. Only its owner may send this."""
 
 
 ClientMessage = AddRequest | AbortRequests | AbortChoices | Utility | Leave | Shutdown

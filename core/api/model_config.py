@@ -1,6 +1,6 @@
 """The model as an engine runs it: a part of the resolved configuration.
 
-Owns: `ModelConfig`. Never does: resolve or validate. Called by: `core.api.config`, where everybody takes it from.
+Owns: `ModelConfig`. Never does: resolve or validate. Called by: `core.api.config`, from which all others import it.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from core.api.pooling import PoolingConfig
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The model as it will run.
+    """The model of an engine, with every choice made.
 
     model:          reference given by the user (path, or hub name).
     served_names:   names that the server answers to; the first is reported.
     tokenizer:      directory or file that the tokenizer comes from; None is the checkpoint itself.
-    tokenizer_mode: which files it is made from (`auto`, `hf`, `slow`, `mistral`).
-    skip_tokenizer: there is none, whatever the checkpoint holds.
-    allow_control_tokens: contents of messages may hold control tokens, see `core_tokens.content_encoding`.
+    tokenizer_mode: kind of files that the tokenizer is built from (`auto`, `hf`, `slow`, `mistral`).
+    skip_tokenizer: whether no tokenizer is loaded, even if the checkpoint has one.
+    allow_control_tokens: whether contents of messages may contain control tokens, see `core_tokens.content_encoding`.
     dtype:          `bfloat16`, `float16` or `float32`: precision of matrix inputs and of dense weights.
     max_model_len:  prompt plus output tokens of one request.
-    vocab_size:     of the model, as its family tells it.
-    hf_config:      from the checkpoint (after overrides).
+    vocab_size:     size of the model's vocabulary, as its family reports it.
+    hf_config:      configuration from the checkpoint, with overrides applied.
     max_logprobs:   largest number of logprobs a request may ask for; -1: the whole vocabulary.
-    logprobs_mode:  what these numbers are.
-    seed:           seeds unseeded requests drawn by `LLM`; None: from the system.
+    logprobs_mode:  kind of numbers that logprobs are.
+    seed:           seed from which `LLM` draws the seeds of requests without one; None: from the system.
     eos_token_ids:  tokens that end a sequence.
     generation:     default sampling parameters from the checkpoint.
-    overridden:     names among them whose values are the server's own.
-    enforce_eager:  run the layers' own code in every step instead of replaying a recorded one.
-    implementation: whose layers run, the engine's own (`core`) or those of `transformers`.
-    trust_remote_code: layers may come as code with the checkpoint.
+    overridden:     names of sampling parameters in `generation` whose values are the server's own.
+    enforce_eager:  run the layers' own code in every step instead of replaying a recording.
+    implementation: the layers that run: the engine's own (`core`) or those of `transformers`.
+    trust_remote_code: whether layers may be code that comes with the checkpoint.
     numerics:       `fast`, or `reference`: operations in plain torch compute one row at a time.
     pooling:        how hidden states become the answer; None: the model generates text.
-    reads_extra_args: whether anything here reads what requests have in `extra_args`.
-    checks_params:  whether the engine is asked about a request's parameters before it runs.
-    embedding_size: numbers of an embedding in a prompt; 0: prompts have none.
+    reads_extra_args: whether any plugin of this engine reads the `extra_args` of requests.
+    checks_params:  whether the engine checks a request's parameters before the request runs.
+    embedding_size: width of an embedding in a prompt; 0: prompts cannot be embeddings.
     """
 
     model: str

@@ -1,7 +1,7 @@
 """The plugins that an engine consists of: a part of the resolved configuration.
 
-Owns: which plugin serves what, and the table that processes load them from. Never does: choose, or load. Called by:
-`core.api.config`, where everybody takes them from.
+Owns: the plugin chosen for each task, and the table from which processes load them. Never does: choose, or load. Called by:
+`core.api.config`, from which all others import them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class ResolvedPlugin(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table that child processes load from, exactly.
+    """One row of the table from which child processes load exactly the chosen plugins.
 
     target:  `module:attribute`, or `file:PATH` with `sha256`.
     """
@@ -26,16 +26,16 @@ class ResolvedPlugin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginChoices(msgspec.Struct, frozen=True, kw_only=True):
-    """Which plugin serves what, and with which arguments.
+    """The chosen plugins of an engine, with their arguments.
 
     kernels:   kernel providers in order of preference.
     attention: backend for each layer kind (`full`, `sliding`, ...).
-    model:     family that reads the configuration; None: the engine's own table.
-    grammars:  backends of structured outputs, in the order in which they are asked.
-    logits_processors: in the order in which they run: names of plugins, and import paths (`module:Class`).
-    executor:  what computes the steps; empty in choices that no engine is built from by themselves.
-    arguments: by (kind + "." + name): the plugin's own arguments as plain values.
-    kv_connectors: in the order in which they are asked for pages.
+    model:     family that reads the model's configuration; None: the engine's own table of families.
+    grammars:  backends of structured outputs, in the order in which they are tried.
+    logits_processors: names of plugins and import paths (`module:Class`), in the order in which they run.
+    executor:  plugin that computes the steps; empty in choices from which no engine is built directly.
+    arguments: the plugins' own arguments as plain values, by kind + "." + name.
+    kv_connectors: connectors, in the order in which they are searched for pages.
     table:     every plugin named above.
     """
 

@@ -1,7 +1,7 @@
-"""What a scheduling policy is: the order of waiting requests, and who pays for what.
+"""The contract of a scheduling policy: the order of waiting requests, and the accounting of service per user.
 
 Owns: the contract of the `policy` kind. Never does: admit, preempt, or touch blocks. Called by: policy plugins
-(implement it) and the scheduler (asks).
+(implement it) and the scheduler (calls it).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Order = tuple[int, int]
 class Queued(Protocol):
     """A sequence as a queue sees it; hashable by identity.
 
-    order: as `SchedulingPolicy.order` answered. request: as it came.
+    order: the value that `SchedulingPolicy.order` returned. request: the request as received.
     """
 
     order: Order
@@ -25,49 +25,48 @@ class Queued(Protocol):
 
 
 class WaitingQueue(Protocol):
-    """Sequences that wait. `peek` and `pop` need a non-empty queue. Nothing may cost more than O(log n)."""
+    """The sequences that wait. `peek` and `pop` need a non-empty queue. No operation may cost more than O(log n)."""
 
     def push(self, sequence: Queued, /) -> None:
         """Add a new arrival."""
         ...
 
     def restore(self, sequence: Queued, /) -> None:
-        """Put back a sequence that was preempted, or that has waited for its keys and values: before all that arrived
-        after it."""
+        """Put back a sequence that was preempted or has waited for its keys and values, ahead of all later arrivals."""
         ...
 
     def peek(self) -> Queued:
-        """The next sequence."""
+        """Return the next sequence without removing it."""
         ...
 
     def pop(self) -> Queued:
-        """Take the next sequence out."""
+        """Remove and return the next sequence."""
         ...
 
     def remove(self, sequence: Queued, /) -> None:
-        """Take a queued sequence out, wherever it stands."""
+        """Remove a queued sequence, whatever its position."""
         ...
 
     def __len__(self) -> int: ...
 
     def __iter__(self) -> Iterator[Queued]:
-        """All sequences, in no promised order."""
+        """Yield all sequences, in no particular order."""
         ...
 
 
 class SchedulingPolicy(Protocol):
-    """One engine's policy. charges: whether `charge` is to be called at all."""
+    """The scheduling policy of one engine, owned by its scheduler. charges: whether `charge` is called at all."""
 
     charges: bool
 
     def order(self, request: EngineRequest, arrival: int) -> Order:
-        """Sorts running sequences: the last one is the first to be preempted. arrival: 0, 1, 2, ..."""
+        """Return the sort key of a sequence: of the running ones, the last is preempted first. arrival: 0, 1, 2, ..."""
         ...
 
     def make_queue(self) -> WaitingQueue:
-        """An empty queue. A policy's queues share what it knows of users."""
+        """Make an empty queue. All queues of a policy share its accounts of users."""
         ...
 
     def charge(self, request: EngineRequest, num_prompt_tokens: int, num_output_tokens: int) -> None:
-        """Service that a request was given since the last call: prompt tokens computed, tokens generated."""
+        """Account for the service to a request since the last call: prompt tokens computed, tokens generated."""
         ...

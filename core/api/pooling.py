@@ -1,6 +1,6 @@
-"""What becomes of a model's hidden states when they are the answer.
+"""Pooling: the conversion of a model's hidden states to an answer, such as vectors or classes.
 
-Owns: `PoolingConfig` (how a model pools, as its files or the user say) and `Pooling` (what one request asks for, resolved).
+Owns: `PoolingConfig` (how a model pools, as its files or the user say) and `Pooling` (the pooling of one request, resolved).
 Never does: read files, compute. Called by: configuration, messages, the input processor, the worker.
 """
 
@@ -13,30 +13,30 @@ import msgspec
 from core.api.errors import RequestError, nearest
 
 PoolingKind = Literal["cls", "last", "mean", "max", "weighted_mean", "root_mean", "all"]
-"""What becomes of the hidden states of a text: the first token's, the last one's, the mean of all, the largest number of each
-column, a mean in which the n-th token weighs n times as much as the first, the sum through the root of their number, or each
-by itself."""
+"""The reduction of a text's hidden states: to the first token's (`cls`), the last one's, the mean of all, the maximum of
+each column, a mean in which the n-th token weighs n times as much as the first, the sum divided by the square root of the
+number of tokens (`root_mean`), or not at all (`all`: one vector per token)."""
 
 HeadKind = Literal["", "dense", "classes", "tokens"]
-"""What vectors go through: nothing, the Dense modules of sentence-transformers' files, the checkpoint's own layers that tell
-classes, or the rows of some tokens in the head for the next token."""
+"""The head that is applied to vectors: none, the Dense modules of sentence-transformers' files, the checkpoint's own
+classification layers, or the rows of some tokens in the language-model head."""
 
 Squash = Literal["none", "sigmoid", "softmax"]
-"""What is done to the numbers of classes."""
+"""The activation that is applied to the scores of classes."""
 
 PoolingTask = Literal["embed", "token_embed", "classify", "token_classify"]
 
 
 class Pooling(msgspec.Struct, array_like=True, frozen=True):
-    """What one request asks for.
+    """The pooling of one request, with every default filled in.
 
-    kinds:      what becomes of the hidden states; of several kinds, the vectors one behind the other.
-    normalize:  whether vectors get the length 1, after they were cut.
-    dimensions: numbers of a vector, the first ones; 0: all.
-    through_head: whether vectors go through the model's head.
-    squash:     what is done to the head's numbers, after `logit_mean` is taken off and they are divided by `logit_sigma`.
-    second:     of a pair of texts, the first token of the second one; 0: it is one text.
-    chunk:      where each token has an answer of its own, as many of them give their mean instead; 0: each gives its own.
+    kinds:      reductions of the hidden states; the vectors of several kinds are concatenated.
+    normalize:  whether vectors are scaled to length 1, after they are truncated.
+    dimensions: length to which a vector is truncated; 0: not truncated.
+    through_head: whether the model's head is applied to the vectors.
+    squash:     activation applied to the head's scores, after `logit_mean` is subtracted and they are divided by `logit_sigma`.
+    second:     position of the first token of the second text of a pair; 0: there is one text.
+    chunk:      where each token has an answer of its own: number of consecutive tokens that are averaged to one; 0: none are.
     """
 
     kinds: tuple[PoolingKind, ...]
@@ -51,7 +51,7 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def needs_all(self) -> bool:
-        """Whether the hidden state of a token other than the last counts, so that no part of the prompt may be skipped."""
+        """Whether a token other than the last counts, so that no part of the prompt may come from the prefix cache."""
         return self.kinds != ("last",)
 
     @property
@@ -60,18 +60,18 @@ class Pooling(msgspec.Struct, array_like=True, frozen=True):
         return self.kinds == ("all",)
 
     def num_rows(self, num_tokens: int) -> int:
-        """Vectors of the answer to a text of so many tokens; 0: it is one vector, and no list of them."""
+        """Return the number of vectors in the answer to a text of `num_tokens`; 0: a single vector instead of a list."""
         if not self.tokenwise:
             return 0
         return -(-num_tokens // self.chunk) if self.chunk else num_tokens
 
 
 class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
-    """A layer behind the pooling, in files of its own.
+    """A dense layer that follows the pooling, in files of its own.
 
-    directory:  of its weights.
-    shape:      outputs and inputs.
-    bias:       whether there is one.
+    directory:  directory of its weights.
+    shape:      (outputs, inputs).
+    bias:       whether it has a bias.
     activation: `tanh`, or a name of `core_runtime.layers.activations`; empty: none.
     """
 
@@ -82,28 +82,28 @@ class DenseModule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How a model that was loaded for pooling pools.
+    """The pooling of a model that was loaded for it, from its files and the user's settings.
 
-    kinds:         for one vector a text; see `Pooling`.
-    normalize:     vectors get the length 1 unless a request says otherwise.
-    size:          numbers of a vector, or of classes.
-    max_tokens:    of the longest text that the model was trained for; None: nobody says.
-    lower_case:    whether texts are read in small letters.
-    dimensions:    sizes to which vectors may be cut; none: any.
-    head:          what vectors go through.
-    dense:         the modules of a head of that kind.
-    labels:        names of the classes; none for vectors.
-    squash:        what is done to the numbers of classes, unless a request says otherwise.
-    token_ids:     of a head of tokens, the token of each class.
-    contrast:      of a head of two tokens: the one class is how much likelier the second is than the first.
-    prompts:       texts that are put in front of others, by name.
-    default_prompt: the name of the one that stands there when a request names none; empty: none does.
-    pair_template: Jinja source that makes one text of a query and a document; empty: the tokenizer joins them.
-    joins_pairs:   without a template, two texts are one, the second right behind the first.
-    usual_task:    what is meant when a request names no task; None: the first one of `tasks`.
-    usual_dimensions: of vectors when a request says nothing; 0: all.
+    kinds:         reductions for one vector per text; see `Pooling`.
+    normalize:     whether vectors are scaled to length 1, unless a request says otherwise.
+    size:          length of a vector, or number of classes.
+    max_tokens:    longest text that the model was trained for, in tokens; None: unknown.
+    lower_case:    whether texts are converted to lower case.
+    dimensions:    lengths to which vectors may be truncated; empty: any.
+    head:          head that is applied to vectors.
+    dense:         modules of a `dense` head.
+    labels:        names of the classes; empty for vectors.
+    squash:        activation of the classes' scores, unless a request says otherwise.
+    token_ids:     token of each class, for a `tokens` head.
+    contrast:      for a `tokens` head with two tokens: the one class is how much likelier the second token is than the first.
+    prompts:       texts that are prepended to others, by name.
+    default_prompt: name of the prompt for requests that name none; empty: no prompt.
+    pair_template: Jinja source that combines a query and a document to one text; empty: the tokenizer joins them.
+    joins_pairs:   without a template, whether the second text directly follows the first, as one text.
+    usual_task:    task of requests that name none; None: the first one of `tasks`.
+    usual_dimensions: length of vectors when a request gives none; 0: not truncated.
     logit_mean, logit_sigma: see `Pooling`.
-    source:        who says so, for people.
+    source:        where these settings come from, as text for people.
     """
 
     kinds: tuple[PoolingKind, ...]
@@ -130,7 +130,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tasks(self) -> tuple[PoolingTask, ...]:
-        """What the model serves; the first one is meant when a request says nothing."""
+        """The tasks that the model serves; the first one is the default."""
         served: tuple[PoolingTask, ...] = ("classify", "token_classify")
         if not self.classifies:
             served = ("embed", "token_embed")
@@ -142,26 +142,26 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def vectors(self) -> PoolingTask:
-        """What is meant where vectors are asked for: one a text, unless the user says that one a token is usual."""
+        """The task of a request for vectors: one vector per text, unless `usual_task` is one per token."""
         return "token_embed" if self.usual_task == "token_embed" else "embed"
 
     @property
     def classifies(self) -> bool:
-        """Whether the answer is about classes."""
+        """Whether the answer consists of classes' scores instead of vectors."""
         return self.head in ("classes", "tokens")
 
     @property
     def scores_pairs(self) -> bool:
-        """Whether a pair of texts is read together, and the one class is how well they match."""
+        """Whether the model reads a pair of texts together, and its one class is how well they match."""
         return self.classifies and len(self.labels) == 1 and self.kinds != ("all",)
 
     @property
     def usual(self) -> Pooling:
-        """One answer a text, when a request says nothing else."""
+        """The pooling of a request that sets nothing: the default task with its default settings."""
         return self.of_task(self.tasks[0])
 
     def of_task(self, task: PoolingTask) -> Pooling:
-        """What a task is when a request says nothing else."""
+        """Return the pooling of a task with its default settings."""
         tokenwise = task in ("token_embed", "token_classify")
         kinds: tuple[PoolingKind, ...] = ("all",) if tokenwise else self.kinds
         if self.classifies:
@@ -177,7 +177,7 @@ class PoolingConfig(msgspec.Struct, frozen=True, kw_only=True):
         return Pooling(kinds, self.normalize, dimensions, through_head)
 
     def prompt(self, name: str | None) -> str:
-        """The text in front of others. name: None: the default one. Raises RequestError for an unknown name."""
+        """Return the prompt to prepend to texts. name: None: the default prompt. Raises RequestError for an unknown name."""
         wanted = self.default_prompt if name is None else name
         if not isinstance(wanted, str):
             raise RequestError(f"prompt_name is {name!r}; expected a name.", param="prompt_name")

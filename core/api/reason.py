@@ -1,4 +1,4 @@
-"""Why a candidate was refused: one machine-readable record and one sentence.
+"""The reason why a candidate was refused, as a machine-readable record and as a sentence.
 
 Owns: `Reason`. Never does: decide. Called by: plugins (`core_supports`), kernels, selection, `core plugins explain`.
 """
@@ -12,8 +12,8 @@ class Reason(msgspec.Struct, frozen=True):
     """One unmet requirement.
 
     code:     short and stable, such as `head_size` or `missing_library`.
-    required: what the candidate needs.
-    actual:   what it was asked for.
+    required: the values that the candidate supports.
+    actual:   the value that was requested.
     hint:     a way out, or an empty string.
     """
 

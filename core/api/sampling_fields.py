@@ -1,7 +1,7 @@
-"""What is known of each sampling parameter: one row a field of `SamplingParams`.
+"""The properties of each sampling parameter: one row per field of `SamplingParams`.
 
 Owns: `FIELDS`. Never does: read a value. Called by: the bodies of completions, the explanation of an answer, the denylist of
-requests; a parameter that is added is a row here, and each of them knows it.
+requests. A new parameter is a row here, and each of these then handles it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Final, Literal, NamedTuple
 
 
 class SamplingField(NamedTuple):
-    """One parameter.
+    """One sampling parameter.
 
-    name:      of the field of `SamplingParams`.
-    explained: how the explanation of an answer reports it: its value, the number of its entries, or not in this general way.
-    decides:   whether it decides what the engine computes, so that requests that differ in it are different ones; the others
-               decide when an answer ends and how it is shown, or, as the seed, which of many answers it is.
+    name:      name of the field of `SamplingParams`.
+    explained: how the explanation of an answer reports it: its value, the number of its entries, or `apart`, in its own way.
+    decides:   whether it determines what the engine computes, so that requests that differ in it are different requests. The
+               other parameters determine when an answer ends, how it is shown or, like the seed, which of many answers it is.
     in_bodies: whether bodies of completions have a field of this name and meaning.
     """
 

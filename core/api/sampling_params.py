@@ -1,4 +1,4 @@
-"""What a request asks of the sampler, under vLLM's names.
+"""Sampling parameters of a request, under vLLM's names.
 
 Owns: `SamplingParams`, its defaults and its validation. Never does: sample, tokenize, know a model.
 Called by: users (`from core import SamplingParams`), the server (from request bodies), the engine (already resolved).
@@ -39,14 +39,14 @@ ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "routed_experts_prompt_start": "Outputs do not carry the choice of experts.",
     }
 )
-"""Names that vLLM or its older versions have, and what to write."""
+"""Names that vLLM or its older versions have, with what to write instead."""
 
 SMALLEST_PENALTY = 1e-6
-"""Logits divided by less leave the range of float32."""
+"""Smallest penalty: dividing logits by less would leave the range of float32."""
 
 
 class RequestOutputKind(IntEnum):
-    """How intermediate outputs are returned."""
+    """The form in which intermediate outputs are returned: all text so far, the new text only, or none."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -66,23 +66,23 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
     seed:               64-bit key of the noise; None draws one a request.
     stop:               strings that end a completion; the text before them is kept.
     stop_token_ids:     tokens that end a completion.
-    ignore_eos:         go on after the end-of-sequence token.
-    max_tokens:         output limit; None is as many as the context allows.
-    min_tokens:         no end-of-sequence or stop token before that many output tokens.
+    ignore_eos:         continue after the end-of-sequence token.
+    max_tokens:         maximum number of output tokens; None is as many as the context allows.
+    min_tokens:         no end-of-sequence or stop token is sampled before this many output tokens.
     logprobs:           number of most likely tokens to report for each output token (0: the chosen one only;
                         -1: the whole vocabulary; None: nothing).
     prompt_logprobs:    the same for each prompt token.
     detokenize, skip_special_tokens, spaces_between_special_tokens, include_stop_str_in_output: text output.
     output_kind:        cumulative, delta or final outputs.
     logit_bias:         {token id: added to its logit}, in [-100, 100].
-    allowed_token_ids:  only these may be sampled.
+    allowed_token_ids:  the only tokens that may be sampled.
     bad_words:          words whose token sequences may not be completed.
-    truncate_prompt_tokens: keep only the last so many prompt tokens (-1: as many as fit).
-    extra_args:         free settings for plugins.
-    structured_outputs: what an answer must look like. An answer that can only end there ends, whatever `min_tokens`,
-                        `ignore_eos`, `bad_words` and `allowed_token_ids` say; where it may end or go on, they hold.
-    trace_decode_token_ids: the output, which is replayed token by token in place of sampling, whatever the other fields
-                        say; raw log-probabilities are the model's own. `max_tokens` and end tokens are not looked at.
+    truncate_prompt_tokens: keep only this number of prompt tokens, the last ones (-1: as many as fit).
+    extra_args:         arbitrary settings for plugins.
+    structured_outputs: constraint on the answer. Where the constraint allows only the end, the answer ends, whatever
+                        `min_tokens`, `ignore_eos`, `bad_words` and `allowed_token_ids` say; elsewhere they apply.
+    trace_decode_token_ids: the complete output, which is replayed token by token instead of sampling, whatever the other
+                        fields say; raw log-probabilities are the model's own. `max_tokens` and end tokens are ignored.
     """
 
     elsewhere: ClassVar[Mapping[str, str]] = ELSEWHERE
@@ -121,19 +121,19 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
 
     @classmethod
     def from_optional(cls, **fields: Any) -> SamplingParams:
-        """Parameters of the fields that are not None. Raises TypeError for one that is not known, RequestError."""
+        """Make parameters from the fields that are not None. Raises TypeError for an unknown field, and RequestError."""
         return cls(**{name: value for name, value in fields.items() if value is not None})
 
     @property
     def stop_strings(self) -> list[str]:
-        """`stop` as a list."""
+        """The stop strings as a list, empty without any."""
         if self.stop is None:
             return []
         return [self.stop] if isinstance(self.stop, str) else list(self.stop)
 
     @property
     def greedy(self) -> bool:
-        """Whether the most likely token is always taken."""
+        """Whether the most likely token is always chosen."""
         return self.temperature == 0.0
 
     def verify(self) -> None:
@@ -171,7 +171,7 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
         self._verify_trace()
 
     def _verify_trace(self) -> None:
-        """What is replayed ends with its last token, and is one answer."""
+        """Check the tokens to replay, and refuse parameters that a replay cannot honour: it is one answer of fixed length."""
         trace = self.trace_decode_token_ids
         if trace is None:
             return
@@ -222,7 +222,7 @@ class SamplingParams(msgspec.Struct, metaclass=HintedMeta, omit_defaults=True, d
                 raise RequestError("bad_words holds an empty word; leave it out.", param="bad_words")
 
     def clone(self) -> SamplingParams:
-        """An independent copy."""
+        """Return a deep copy, which shares no list or mapping with the original."""
         return msgspec.convert(msgspec.to_builtins(self), SamplingParams)
 
 
@@ -238,7 +238,7 @@ def _number(name: str, value: float, *, low: float = -math.inf, high: float = ma
 
 
 def _token_ids(name: str, values: Sequence[int]) -> None:
-    """As `_integer` for each one, at the speed of built-in functions: there may be as many as tokens in a vocabulary."""
+    """Check each token id as `_integer` does, with built-in functions: there may be as many ids as in a vocabulary."""
     if not isinstance(values, Sequence) or isinstance(values, str):
         raise RequestError(f"{name} is {values!r}; expected a list of token ids.", param=name)
     if set(map(type, values)) <= {int} and min(values, default=0) >= 0:

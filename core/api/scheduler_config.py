@@ -1,6 +1,6 @@
 """Limits and policy of an engine's scheduler: a part of the resolved configuration.
 
-Owns: `SchedulerConfig`. Never does: resolve or validate. Called by: `core.api.config`, where everybody takes it from.
+Owns: `SchedulerConfig`. Never does: resolve or validate. Called by: `core.api.config`, from which all others import it.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ import msgspec
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits and policy of the scheduler. All in tokens or sequences.
+    """Limits and policy of the scheduler. Units are tokens or sequences, where the name does not say otherwise.
 
-    max_num_mixed_batched_tokens: prompt tokens of a step that gives some request a token; 0: as many as the budget leaves.
+    max_num_mixed_batched_tokens: limit of prompt tokens in a step that also decodes; 0: what the budget leaves.
     reserve_full_prompt:          admit a request only when its whole prompt has room.
-    async_scheduling:             plan a step while the one before runs.
+    async_scheduling:             plan a step while the previous one runs.
     stream_interval:              tokens between two streamed outputs.
-    max_num_queued_reqs:          requests that may wait for a first token; 0: any number.
-    max_num_queued_tokens:        their prompt tokens; 0: any number.
-    max_stall_s:                  seconds that a stream may wait for prompts of others between two tokens; 0.0: any time.
-    max_num_reqs_per_key:         requests of one API key that may be under way, waiting or running; 0: any number.
-    max_num_queued_reqs_per_key:  requests of one API key that may wait for a first token; 0: any number.
-    max_num_queued_tokens_per_key: their prompt tokens; 0: any number.
+    max_num_queued_reqs:          limit of requests that wait for a first token; 0: no limit.
+    max_num_queued_tokens:        limit of the waiting requests' prompt tokens; 0: no limit.
+    max_stall_s:                  limit of the seconds that prefill may delay a stream's next token; 0.0: no limit.
+    max_num_reqs_per_key:         limit of requests of one API key, waiting or running; 0: no limit.
+    max_num_queued_reqs_per_key:  limit of requests of one API key that wait for a first token; 0: no limit.
+    max_num_queued_tokens_per_key: limit of the prompt tokens of these; 0: no limit.
     request_timeout_s:            seconds until a request without a timeout of its own ends; 0.0: never.
     policy:                       name of the `policy` plugin.
-    num_speculative_tokens:       most drafts of a sequence in a step; 0: there is no speculation.
-    adaptive_drafts:              choose how many by what they bring; False: always the most.
-    disable_drafts_by_batch_size: with more sequences than so many waiting and running, new ones never have drafts; 0: they do.
-    drafts_by_batch_size:         rows of (first size of the batch, last size, drafts of a sequence); other sizes: the most.
-    draft_max_model_len:          tokens of the longest sequence that has drafts; 0: max_model_len.
+    num_speculative_tokens:       limit of drafts per sequence and step; 0: no speculation.
+    adaptive_drafts:              choose the number of drafts by measured benefit; False: always the limit.
+    disable_drafts_by_batch_size: with more sequences than this waiting and running, new ones never get drafts; 0: no limit.
+    drafts_by_batch_size:         rows of (first batch size, last batch size, drafts per sequence); other sizes: the limit.
+    draft_max_model_len:          tokens of the longest sequence that gets drafts; 0: max_model_len.
     """
 
     max_num_seqs: int = 128
@@ -57,18 +57,18 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def learns_costs(self) -> bool:
-        """Whether the scheduler goes by what steps cost, and therefore learns from each of them."""
+        """Whether the scheduler uses a model of step costs, and therefore measures every step."""
         chooses_drafts = self.num_speculative_tokens > 0 and self.adaptive_drafts
         return self.max_stall_s > 0.0 or chooses_drafts
 
     @property
     def rows_per_sequence(self) -> int:
-        """Rows of logits that one sequence can sample from in a step: one, and one for each draft to verify."""
+        """Maximum rows of logits of one sequence in a step: one, and one for each draft to verify."""
         return 1 + self.num_speculative_tokens
 
     @property
     def max_step_tokens(self) -> int:
-        """Most tokens, drafts included, by which the steps under way may advance one sequence."""
+        """Maximum tokens, including drafts, by which the steps in flight may advance one sequence."""
         chunk = self.max_num_batched_tokens
         if not self.enable_chunked_prefill:
             chunk = max(chunk, self.max_model_len)

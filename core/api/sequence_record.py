@@ -1,6 +1,6 @@
-"""The record that an engine keeps of one sequence, for requests that ask how their answer came about.
+"""The record that an engine keeps of one sequence, for requests that ask for an explanation of their answer.
 
-Owns: `SequenceRecord` (it goes to the client with each output), the causes that it names, and how much of it may be told.
+Owns: `SequenceRecord` (sent to the client with each output), the causes that it names, and how much of it may be revealed.
 Never does: measure, or speak to users (`core_frontend.api.explanation` does). Called by: the scheduler and the KV cache
 (they fill records), messages (carry them).
 """
@@ -26,7 +26,8 @@ MISS_CAUSES: Mapping[str, str] = MappingProxyType(
         "first_seen": "No earlier request of the same tenant came this far with these tokens.",
     }
 )
-"""Why a prompt's token did not come from the prefix cache. On the wire causes are any text: a new one is no new version."""
+"""Causes why a token of a prompt did not come from the prefix cache. On the wire a cause may be any text, so that a new cause
+does not raise the protocol's version."""
 
 NO_DRAFTS_CAUSES: Mapping[str, str] = MappingProxyType(
     {
@@ -37,20 +38,20 @@ NO_DRAFTS_CAUSES: Mapping[str, str] = MappingProxyType(
         "failed": "The proposer failed and is not asked any more.",
     }
 )
-"""Why a step, or a sequence, has no drafts although there is speculation."""
+"""Causes why a step, or a sequence, has no drafts although speculation is on."""
 
 Scope = Literal["off", "own", "all"]
-"""What explained answers may tell of earlier requests: `off`: nothing is explained; `own`: of the same tenant's; `all`: also
-that another tenant had the same tokens."""
+"""The facts about earlier requests that explained answers may reveal: `off`: nothing is explained; `own`: facts about requests
+of the same tenant; `all`: also that another tenant had the same tokens."""
 
 
 class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
     """The first prompt token that did not come from the prefix cache.
 
-    index:      of the token in the prompt.
-    cause:      why; a name in `MISS_CAUSES`.
+    index:      index of the token in the prompt.
+    cause:      the reason, a name in `MISS_CAUSES`.
     differs_at: index of the first token that differs from the newest earlier request of the same tenant with the same
-                beginning; None but with `history_changed`.
+                beginning; None except with `history_changed`.
     """
 
     index: int
@@ -59,23 +60,23 @@ class CacheMiss(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SequenceRecord(msgspec.Struct, array_like=True, omit_defaults=True):
-    """What an engine keeps of a sequence whose request asks for it. Times are `time.monotonic()`, 0.0 before they come.
+    """Facts about the computation of one sequence, kept when its request asks. Times are `time.monotonic()`; 0.0: not yet.
 
-    entered:               when it came.
+    entered:               when the sequence arrived.
     started:               when it first got blocks.
     first_token:           when it got its first token.
     ended:                 when it ended.
     block_size:            tokens of a block.
-    miss:                  None until it has started.
-    num_memory_tokens:     those cached prompt tokens that came from host memory.
-    num_disk_tokens:       those that came from disk.
-    num_preemptions:       how often it lost its blocks to others.
-    num_recomputed_tokens: tokens computed again, for that reason or because a step failed.
+    miss:                  first prompt token that was not cached; None until the sequence has started.
+    num_memory_tokens:     cached prompt tokens that came from host memory.
+    num_disk_tokens:       cached prompt tokens that came from disk.
+    num_preemptions:       number of times that it was preempted.
+    num_recomputed_tokens: tokens computed again after a preemption or a failed step.
     num_drafts:            draft tokens that were verified.
-    num_accepted:          those among them that were right.
-    num_steps:             steps that computed something for it.
-    waited_for:            the argument whose limit kept it waiting last; empty when it started in the next step.
-    drafts_off:            why there were no drafts for it at its last step, as a sentence; empty when there might be some.
+    num_accepted:          draft tokens that were accepted.
+    num_steps:             steps that computed something for the sequence.
+    waited_for:            argument whose limit last kept it waiting; empty when it started in the next step.
+    drafts_off:            why it had no drafts in its last step, as a sentence; empty when it may have had some.
     """
 
     entered: float = 0.0

@@ -1,4 +1,4 @@
-"""Descriptions of a model's parts, without tensors: what plugins are asked about.
+"""Descriptions of a model's parts, without tensors, as plugins receive them.
 
 Owns: the specs that cross the plugin contracts, and the small answers to them. Never does: hold a tensor or import torch.
 Called by: models (they describe their layers), config (memory plan, selection), quantization, attention and kernel plugins.
@@ -17,18 +17,19 @@ Activation = Literal["none", "bf16", "int8", "int8_row"]  # int8: a scale a row 
 ACTIVATIONS: Final[tuple[Activation, ...]] = ("none", "bf16", "int8", "int8_row")
 
 STATE_DTYPE: Final = "float32"
-"""How states are kept: what a chunk leaves behind is then what the next one would have had without a cut."""
+"""Storage type of states. Float32 makes chunked prefill exact: the state that a chunk leaves is bitwise the one that the next
+chunk would have had without the cut."""
 
 
 class LayerSpec(msgspec.Struct, frozen=True):
-    """One checkpoint part of a layer, such as `model.layers.0.self_attn.q_proj`: whole, whatever a rank holds of it.
+    """One checkpoint part of a layer, such as `model.layers.0.self_attn.q_proj`: the whole part, not one rank's share.
 
     name:  module name in the canonical (Hugging Face) naming, without `.weight`.
     shape: (N, K), or (E, N, K) for experts.
     bias:  whether the model has a bias here.
-    summed: whether ranks may divide its inputs, so that their partial sums are added.
-    sections: rows of each thing that lies in it one after another, such as queries, keys and values; each is divided
-        among ranks on its own. Empty: it holds one thing.
+    summed: whether the inputs may be divided among ranks, whose partial sums are then added.
+    sections: numbers of rows of the sections that are stacked in the part, such as queries, keys and values; each is divided
+        among ranks on its own. Empty: there is one section.
     """
 
     name: str
@@ -40,22 +41,22 @@ class LayerSpec(msgspec.Struct, frozen=True):
 
 
 class DensePlan(msgspec.Struct, frozen=True):
-    """The part is a plain matrix in the checkpoint: the core loads it itself."""
+    """A plan for a part that is a plain matrix in the checkpoint: the core loads it itself. reads: the checkpoint tensors."""
 
     reads: tuple[str, ...]
 
 
 class PartPlan(msgspec.Struct, frozen=True):
-    """How a quantization method will hold one part.
+    """A quantization method's plan to store one part.
 
-    reads:          checkpoint tensors it needs.
+    reads:          checkpoint tensors that it needs.
     format:         canonical format name, such as `int4_groups`.
     activation:     precision to which inputs are rounded before the product.
     fuse_key:       parts with equal keys may be concatenated along N.
     nbytes:         bytes of the canonical weight.
-    shard_multiple: ranks that divide the inputs hold a multiple of so many of them.
-    ordered:        its inputs may come in an order of their own (act-order), which only its tensors tell: experts of such a
-                    layer are not put together to one weight.
+    shard_multiple: when ranks divide the inputs, the number of inputs of each rank is a multiple of this.
+    ordered:        whether its inputs may have an order of their own (act-order), known only from its tensors: experts of such
+                    a layer are not stacked to one weight.
     """
 
     reads: tuple[str, ...]
@@ -68,16 +69,16 @@ class PartPlan(msgspec.Struct, frozen=True):
 
 
 class Unsupported(msgspec.Struct, frozen=True):
-    """The method cannot serve the part; `reason` is a sentence."""
+    """The answer of a quantization method that cannot serve a part; `reason` is a sentence."""
 
     reason: str
 
 
 class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
-    """Rows in rotary pairs (2i, 2i + 1) that become (i, i + count / 2), as kernels rotate.
+    """A reordering of rows from rotary pairs (2i, 2i + 1) to (i, i + count / 2), the pairs that kernels rotate.
 
-    head: rows of a head. first: where a head's rotating rows begin. count: of them.
-    start, stop: the rows that are heads; stop None: to the end.
+    head: rows of a head. first: first rotating row of a head. count: number of rotating rows of a head.
+    start, stop: range of the rows that belong to heads; stop None: to the end.
     """
 
     head: int
@@ -88,9 +89,9 @@ class RotaryPairs(msgspec.Struct, frozen=True, tag=True):
 
 
 class Groups(msgspec.Struct, frozen=True, tag=True):
-    """Rows that lie group by group, in each of `groups` the same parts of `sizes` rows; all of a part then lie together.
+    """A reordering of rows from group by group to part by part: each of `groups` has the same parts, of `sizes` rows.
 
-    order: of the parts, then; empty: as they lie in a group.
+    order: order of the parts in the result; empty: their order within a group.
     """
 
     groups: int
@@ -99,16 +100,16 @@ class Groups(msgspec.Struct, frozen=True, tag=True):
 
 
 RowOrder = RotaryPairs | Groups
-"""How the rows of a matrix, of its bias or of a norm's weights are put in the order of the engine."""
+"""A reordering of the rows of a matrix, of its bias or of a norm's weights to the engine's order."""
 
 
 class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     """One attention layer. window: keys a query sees, itself included, or None. cap: logit soft cap or None.
 
-    sinks: each head has a learned logit that joins its softmax. alibi: scores fall with the distance (ALiBi).
+    sinks: each head has a learned logit that joins its softmax. alibi: scores decrease with the distance (ALiBi).
     chunked: the window is the query's own chunk of `window` positions, up to the query (Llama 4).
-    causal: False: a query sees keys behind it, too (encoders), so a sequence must be computed in one step: every key of
-        its sequence, or with a window those at distances up to window // 2 to both sides, `window` of them if it is odd.
+    causal: False: a query also sees later keys (encoders), so a sequence must be computed in one step. It sees every key of
+        its sequence or, with a window, those at distances up to window // 2 on both sides: `window` keys if it is odd.
     """
 
     num_heads: int
@@ -124,7 +125,7 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
     causal: bool = True
 
     def first_key(self, position: int) -> int:
-        """The first position that a query at `position` sees; of encoders, too."""
+        """Return the first position that a query at `position` sees; for encoders with a window, a lower bound of it."""
         if self.window is None:
             return 0
         if self.chunked:
@@ -133,22 +134,22 @@ class AttentionSpec(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def kind(self) -> LayerKind:
-        """`sliding` with a window, else `full`."""
+        """The kind of the layer: `sliding` with a window, else `full`."""
         return "full" if self.window is None else "sliding"
 
     @property
     def cached(self) -> tuple[int, int]:
-        """Heads, and numbers of each, that the cache holds of a token: K and V together."""
+        """(heads, numbers per head) that the cache stores for a token: K and V together."""
         return self.num_kv_heads, self.head_size + self.head_size_v
 
 
 class LatentSpec(msgspec.Struct, frozen=True, tag=True):
     """One layer of latent attention (MLA; DeepSeek-V2, arXiv 2405.04434).
 
-    The cache holds, of each token, one latent of `rank` numbers and one rotated key of `rope_size` numbers for all heads.
-    head_size_nope: of the part of a query that does not rotate; head_size_v: of a head's value; both are projections of
-    the latent, which the core multiplies with queries and outputs. q_rank: of the queries' own latent, or None without.
-    scale: of the scores.
+    For each token, the cache stores one latent of `rank` numbers and one rotated key of `rope_size` numbers for all heads.
+    head_size_nope: size of the part of a query that does not rotate; head_size_v: size of a head's value. Both are projections
+    of the latent, which the core multiplies with queries and outputs. q_rank: size of the queries' own latent, None without
+    one. scale: factor of the scores.
     """
 
     num_heads: int
@@ -161,41 +162,41 @@ class LatentSpec(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def kind(self) -> LayerKind:
-        """Always `latent`."""
+        """The kind of the layer: always `latent`."""
         return "latent"
 
     @property
     def window(self) -> None:
-        """Every query sees all keys before it."""
+        """Always None: every query sees all earlier keys."""
         return None
 
     @property
     def cached(self) -> tuple[int, int]:
-        """Heads, and numbers of each, that the cache holds of a token: latent and rotated key together."""
+        """(heads, numbers per head) that the cache stores for a token: latent and rotated key together."""
         return 1, self.rank + self.rope_size
 
 
 class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """One layer that carries a state of fixed size from token to token, in place of keys and values.
+    """One layer that carries a state of fixed size from token to token, instead of keys and values.
 
-    The core multiplies with the projections in front and behind; a backend owns what lies between them.
+    The core computes the input and output projections; a backend owns the operation between them.
 
-    op:          what a backend must know, such as `short_conv` (below); the others are described in
-    `core_runtime.models.state_ops`.
-    inputs:      projections of the layer's input, name → outputs; side by side, in this order, they are the op's input.
-    output_size: numbers that the op gives for a token; `out_proj` takes them.
-    state_size:  numbers that the op keeps of a sequence.
-    sizes:       whole numbers that the op is made of.
-    numbers:     real numbers that it is made of. An absent one means what the op's description says.
-    choices:     variants of it, by word.
-    params:      tensors of its own, name in the layer → shape.
-    bias:        whether the projections have one.
-    orders:      how rows of an input lie in the checkpoint, where not as the op wants them, by input.
-    output_bias: whether `out_proj` has one, where that differs.
+    op:          operation that a backend must implement, such as `short_conv` (below); the others are described in
+                 `core_runtime.models.state_ops`.
+    inputs:      projections of the layer's input, name → outputs; concatenated in this order, they are the op's input.
+    output_size: numbers that the op returns for a token, the input of `out_proj`.
+    state_size:  numbers that the op stores per sequence.
+    sizes:       integer parameters of the op.
+    numbers:     real parameters of the op. The op's description says what an absent one means.
+    choices:     variants of the op, by word.
+    params:      the op's own tensors, name in the layer → shape.
+    bias:        whether the projections have a bias.
+    orders:      order of an input's rows in the checkpoint, where it differs from the op's, by input.
+    output_bias: whether `out_proj` has a bias, where that differs from `bias`.
 
     `short_conv` (LFM2, Liquid AI 2025): inputs B, C and x of `channels` each; y = C * causal depthwise convolution of B * x
     over `kernel` tokens, the newest last, with params `conv.weight` [channels, 1, kernel] and, if there is one,
-    `conv.bias` [channels]. It keeps B * x of the last `kernel` - 1 tokens.
+    `conv.bias` [channels]. The state is B * x of the last `kernel` - 1 tokens.
     """
 
     op: str
@@ -212,35 +213,35 @@ class StateSpec(msgspec.Struct, frozen=True, tag=True, kw_only=True):
 
     @property
     def kind(self) -> LayerKind:
-        """Always `state`."""
+        """The kind of the layer: always `state`."""
         return "state"
 
     @property
     def input_size(self) -> int:
-        """Width of all inputs side by side."""
+        """Total width of the concatenated inputs."""
         return sum(self.inputs.values())
 
     @property
     def state_bytes(self) -> int:
-        """Of one sequence, in `STATE_DTYPE`."""
+        """Bytes of one sequence's state, in `STATE_DTYPE`."""
         return 4 * max(self.state_size, 1)
 
 
 MixerSpec = AttentionSpec | LatentSpec | StateSpec
-"""Everything that lets a token see the tokens before it."""
+"""A layer through which a token sees the tokens before it."""
 
 
 class RopeSpec(msgspec.Struct, frozen=True):
     """Rotary embedding of one layer.
 
     rope_type: `default`, `linear` (uses factor), `llama3` (uses factor to original_max_position), `yarn` (uses factor,
-        original_max_position and what follows it), or `longrope` (each pair's frequency is divided by its number in
-        `long_factors` where the engine's longest sequence is beyond original_max_position, else in `short_factors`).
-    interleaved: pairs are (2i, 2i + 1) in the checkpoint; their rows are put in the order of the kernels' pairs,
-        (i, i + D/2), when weights are loaded.
-    attention_factor: multiplies cos and sin.
-    size: numbers of a head that rotate, its first ones; None: the whole head.
-    backwards: pairs turn in the other direction.
+        original_max_position and the fields after it), or `longrope` (each pair's frequency is divided by its number in
+        `long_factors` when the engine's longest sequence exceeds original_max_position, else in `short_factors`).
+    interleaved: whether pairs are (2i, 2i + 1) in the checkpoint; loading reorders their rows to the kernels' pairs,
+        (i, i + D/2).
+    attention_factor: factor of cos and sin.
+    size: number of a head's leading dimensions that rotate; None: the whole head.
+    backwards: whether pairs rotate in the opposite direction.
     """
 
     theta: float
@@ -261,13 +262,13 @@ class RopeSpec(msgspec.Struct, frozen=True):
 
 
 class RoutingSpec(msgspec.Struct, frozen=True):
-    """How a router chooses `top_k` of E experts for a token.
+    """The rule by which a router chooses `top_k` of E experts for a token.
 
-    scores:      of the logits: `softmax` over all experts, `sigmoid` of each, or `sparse_mixer` (below).
-    renormalize: the chosen scores are divided by their sum and `epsilon`: those of a softmax are then the softmax over the
-                 chosen logits. factor: multiplies the weights last.
-    groups:      E experts in as many equal groups, of which only the `top_groups` best take part (1: no limit).
-    group_rank:  what a group counts: its best choice (`best`), or the sum of its two best (`best_two`).
+    scores:      function of the logits: `softmax` over all experts, `sigmoid` of each, or `sparse_mixer` (below).
+    renormalize: whether the chosen scores are divided by (their sum + `epsilon`). For a softmax, this gives the softmax over
+                 the chosen logits. factor: multiplies the weights last.
+    groups:      number of equal groups of experts, of which only the `top_groups` best take part (1: no limit).
+    group_rank:  rank of a group: its best choice (`best`), or the sum of its two best (`best_two`).
 
     `sparse_mixer` (SparseMixer-v2, Liu et al. 2024, arXiv 2409.12136, as Phi-3.5-MoE infers) chooses the largest logits one
     after the other. The weight of one is its share in the softmax over those not chosen before it, without any whose
@@ -286,7 +287,7 @@ class RoutingSpec(msgspec.Struct, frozen=True):
     jitter: float = 0.0
 
     def problem(self, biased: bool) -> str | None:
-        """Why its parts contradict each other, as a sentence, or None. biased: whether a bias counts in the choice."""
+        """Return a sentence when the fields contradict each other, else None. biased: whether a bias counts in the choice."""
         plain = self.groups == 1 and not self.renormalize and not biased
         if self.scores == "sparse_mixer" and not plain:
             return f"{self}: a sparse mixer has no groups, no bias and no renormalization"
@@ -296,10 +297,11 @@ class RoutingSpec(msgspec.Struct, frozen=True):
 class KVGroup(msgspec.Struct, frozen=True):
     """Layers that share one block table. All groups take equal blocks from one pool.
 
-    layers: their indices; the i-th layer of every group lies in the i-th buffer of the cache.
-    window: keys a query of a `sliding` group sees, itself included; blocks behind it are given back.
+    layers: indices of the layers; the i-th layer of every group is stored in the i-th buffer of the cache.
+    window: keys that a query of a `sliding` group sees, itself included; blocks that have left the window are freed.
     num_state_blocks: blocks that hold the whole state of a sequence in a `state` group, in the order of its table.
-    num_spare_blocks: behind them, for a copy of the state before drafts were verified: 0, or as many.
+    num_spare_blocks: blocks after these for a copy of the state from before the verification of drafts: 0, or
+        `num_state_blocks`.
     """
 
     kind: Literal["full", "sliding", "state"]
@@ -310,10 +312,10 @@ class KVGroup(msgspec.Struct, frozen=True):
 
 
 class AttentionQuery(msgspec.Struct, frozen=True):
-    """What a backend is asked to serve: one layer kind on one device.
+    """The question whether a backend can serve one layer kind on one device.
 
-    dtype: of the KV cache.
-    profile: the platform's own word for the class of the device, such as `sm_90`; empty where it is not known.
+    dtype: storage type of the KV cache.
+    profile: the platform's own name for the class of the device, such as `sm_90`; empty when unknown.
     """
 
     spec: AttentionSpec | LatentSpec
@@ -325,7 +327,10 @@ class AttentionQuery(msgspec.Struct, frozen=True):
 
 
 class StateQuery(msgspec.Struct, frozen=True):
-    """What a backend that declares the op is asked to serve: layers with a state on one device. dtype: of the states."""
+    """The question whether a backend that declares the op can serve layers with a state on one device.
+
+    dtype: storage type of the states.
+    """
 
     spec: StateSpec
     device: str
@@ -333,7 +338,7 @@ class StateQuery(msgspec.Struct, frozen=True):
 
 
 class KernelQuery(msgspec.Struct, frozen=True):
-    """What a kernel is asked to serve. op: `linear`, `rms_norm`, ...; format: canonical format or empty."""
+    """The question whether a provider has a kernel. op: `linear`, `rms_norm`, ...; format: canonical format or empty."""
 
     op: str
     device: str
@@ -344,14 +349,17 @@ class KernelQuery(msgspec.Struct, frozen=True):
 
 
 class KVType(msgspec.Struct, frozen=True):
-    """How a KV cache holds numbers. scaled: with a float32 scale for each token and head of K and of V (for a latent
-    layer: of the latent and of the rotated key)."""
+    """A storage type of KV caches.
+
+    item_bytes: bytes per number. scaled: whether each token and head has a float32 scale for K and one for V (in a latent
+    layer: for the latent and for the rotated key).
+    """
 
     item_bytes: int
     scaled: bool = False
 
     def token_bytes(self, spec: AttentionSpec | LatentSpec) -> int:
-        """Of one token in one layer."""
+        """Return the bytes of one token in one layer, scales included."""
         heads, numbers = spec.cached
         return heads * (numbers * self.item_bytes + (8 if self.scaled else 0))
 
@@ -367,11 +375,11 @@ KV_TYPES: Final = MappingProxyType(
         "int8_per_token_head": KVType(1, scaled=True),
     }
 )
-"""What `--kv-cache-dtype` may come to. Without scales of their own, 8-bit types have one for a whole layer (see
-`AttentionParams`)."""
+"""The storage types to which `--kv-cache-dtype` can resolve. 8-bit types that are not `scaled` have one scale for a whole layer
+(see `AttentionParams`)."""
 
 
 class KVLayout(msgspec.Struct, frozen=True):
-    """Memory of one layer's KV cache: [num_blocks, block_bytes] bytes, viewed by the backend as it likes."""
+    """Memory of one layer's KV cache: [num_blocks, block_bytes] bytes, whose inner layout the backend chooses."""
 
     block_bytes: int

@@ -1,6 +1,6 @@
-"""The largest numbers of one step: of sequences, of tokens, of rows of logits.
+"""The limits of one step: sequences, tokens, and rows of logits.
 
-Owns: `StepLimits`, and how the scheduler's arguments and the size of a vocabulary settle it. Never does: allocate.
+Owns: `StepLimits`, and its computation from the scheduler's arguments and the vocabulary size. Never does: allocate.
 Called by: the memory plan (`core_config.sizes`) computes it once for each model; the executor reads it from the configuration.
 """
 
@@ -13,16 +13,17 @@ import msgspec
 from core.api.scheduler_config import SchedulerConfig
 
 LEAST_LOGIT_ROWS: Final = 64
-"""Up to about this many rows, reading the head's weights costs the same; prompts with log-probabilities fill them."""
+"""Minimum of `StepLimits.logit_rows`. Up to about this many rows, the cost is that of reading the head's weights, whatever the
+number of rows; prompts with log-probabilities make use of them."""
 
 LOGITS_BYTES: Final = 16 << 20
-"""Bytes of float32 logits up to which there are more than `LEAST_LOGIT_ROWS`; a platform may declare others."""
+"""Default budget for a step's float32 logits, in bytes, for rows beyond `LEAST_LOGIT_ROWS`. Platforms may declare another."""
 
 ITEM_BYTES: Final = 4
 
 
 class StepLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest numbers of one step of one model. All 0: the configuration is for no model.
+    """The limits of one step of one model. All 0: the configuration has no model.
 
     sequences:  sequences of the batch.
     tokens:     rows of a forward pass, at least one for each sequence.
@@ -71,6 +72,6 @@ def step_limits(scheduler: SchedulerConfig, vocab_size: int, logits_bytes: int =
 
 
 def _logit_rows(wanted: int, vocab_size: int, logits_bytes: int) -> int:
-    """`wanted` rows within the budget, whose share is rounded down to whole multiples of the least number."""
+    """Limit `wanted` rows to the budget, which is rounded down to a multiple of `LEAST_LOGIT_ROWS` but never below it."""
     multiples = logits_bytes // (ITEM_BYTES * vocab_size * LEAST_LOGIT_ROWS)
     return max(LEAST_LOGIT_ROWS, min(wanted, multiples * LEAST_LOGIT_ROWS))

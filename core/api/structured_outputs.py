@@ -1,4 +1,4 @@
-"""Constraints on the text of an answer: as users give them, as backends take them, and compiled.
+"""Constraints on the text of an answer, in three forms: as users give them, as backends take them, and compiled.
 
 Owns: these types and their form. Never does: compile, match, or know a vocabulary.
 Called by: `SamplingParams`, the server's bodies, `core.grammars`, the worker's matchers.
@@ -11,24 +11,24 @@ from typing import Any, Literal
 import msgspec
 
 FIELD = "structured_outputs"
-"""The field of a request. A sentence with which the engine ends a request begins with it where the request is at fault."""
+"""Name of the request field. The engine's error sentence begins with it when the request is at fault."""
 
 GrammarKind = Literal["json_schema", "json_object", "regex", "choice", "ebnf", "lark", "structural_tag"]
 
 
 class StructuredOutputsParams(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What an answer must look like, under vLLM's names. Exactly one of the first seven is given.
+    """The constraint on a request's answer, under vLLM's names. Exactly one of `json` to `structural_tag` is given.
 
     json:           a JSON schema, as an object or as text.
-    json_object:    any JSON object.
+    json_object:    whether the answer is any JSON object.
     regex:          a regular expression that the whole answer matches.
-    choice:         the answers that there are.
+    choice:         the permitted answers.
     grammar:        an EBNF grammar (GBNF, its root is `root`), or a Lark grammar (its root is `start`).
     structural_tag: free text with constrained parts, as xgrammar describes them.
-    backend:        name of a grammar plugin; empty or `auto`: the first one that honours all of it.
-    disable_fallback: whether another backend may not take over.
+    backend:        name of a grammar plugin; empty or `auto`: the first one that supports the whole constraint.
+    disable_fallback: whether no other backend may take over.
     disable_any_whitespace: JSON without optional white space.
-    disable_additional_properties: objects have the properties of their schema only, where it does not say.
+    disable_additional_properties: objects have only the properties of their schema, where the schema does not say.
     whitespace_pattern: a regular expression for the white space between the parts of JSON.
     """
 
@@ -46,12 +46,12 @@ class StructuredOutputsParams(msgspec.Struct, omit_defaults=True, forbid_unknown
 
 
 class GrammarSpec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """A constraint in the form that backends take, checked for its form.
+    """A constraint in the form that backends take; its form has been validated.
 
-    kind:  how `text` is to be read.
-    text:  the schema, the choices or the tag as JSON; the expression or the grammar as it is; empty with `json_object`.
-    any_whitespace: whether white space is free between the parts of JSON.
-    additional_properties: whether objects may have properties that their schema does not speak of.
+    kind:  the language of `text`.
+    text:  the schema, the choices or the tag as JSON; the expression or the grammar as given; empty with `json_object`.
+    any_whitespace: whether any white space is allowed between the parts of JSON.
+    additional_properties: whether objects may have properties that their schema does not mention.
     whitespace_pattern: see `StructuredOutputsParams`.
     """
 
@@ -63,10 +63,10 @@ class GrammarSpec(msgspec.Struct, frozen=True, array_like=True, omit_defaults=Tr
 
 
 class CompiledGrammar(msgspec.Struct, frozen=True, array_like=True):
-    """A grammar that a backend has compiled for the served vocabulary; its matchers are made from it without compiling.
+    """A grammar that a backend has compiled for the served vocabulary. Matchers are made from it without compiling again.
 
-    backend: name of the plugin.
-    key:     digest of specification, backend and vocabulary; equal keys, equal grammars.
+    backend: name of the grammar plugin.
+    key:     digest of specification, backend and vocabulary; grammars with equal keys are equal.
     data:    the backend's own bytes.
     """
 

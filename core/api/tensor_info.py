@@ -1,4 +1,4 @@
-"""One tensor of a checkpoint, as a row.
+"""The description of one tensor of a checkpoint.
 
 Owns: `TensorInfo`. Never does: read files. Called by: the checkpoint's manifest, and messages about weights.
 """

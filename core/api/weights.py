@@ -1,7 +1,7 @@
-"""What the weights of an engine are made of: the checkpoint, and what was laid over it since.
+"""The weights of an engine: the checkpoint, and the updates applied to it since.
 
-Owns: the Structs in which updates are asked for, remembered and handed from one engine to the next. Never does: read a tensor.
-Called by: the executor (applies updates), the engine (versions, cache keys, what outlives a death), library and server (ask).
+Owns: the Structs in which updates are requested, remembered and passed from one engine to the next. Never does: read a tensor.
+Called by: the executor (applies updates), the engine (versions, cache keys, restarts), library and server (request updates).
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import msgspec
 from core.api.tensor_info import TensorInfo
 
 PauseMode = Literal["abort", "wait", "keep"]
-"""What becomes of requests that run or wait: they end with `abort`, get their last token first, or go on later."""
+"""Treatment of running and waiting requests by a pause: `abort` ends them, `wait` lets them finish first, `keep` continues them
+later."""
 
 MemoryPart = Literal["weights", "kv_cache"]
-"""What an engine that sleeps has given back, and is woken for."""
+"""Memory that a sleeping engine has released, and that a wake-up can restore."""
 
 MOST_TENSORS = 1 << 20
 LONGEST_NAME = 1024
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_NAME)]
 Version = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")]
-"""Of weights, as it can stand in a header."""
+"""A version of weights, limited to characters that an HTTP header can carry."""
 Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
 
 
 class FileState(msgspec.Struct, frozen=True, array_like=True):
-    """A file as it was when it was read.
+    """The identity of a file when it was read, by which later changes are detected.
 
-    changed: time of its last change, in nanoseconds.
+    changed: time of its last modification, in nanoseconds.
     """
 
     path: str
@@ -39,13 +40,13 @@ class FileState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class WeightSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Tensors that took the place of those before them.
+    """The source of one update: tensors that replaced earlier ones.
 
-    path:    checkpoint that they lie in; empty: they came from memory and were kept.
-    names:   of the tensors, as the checkpoint's files have them.
-    files:   of the checkpoint.
-    kept:    places in the file of kept tensors.
-    digest:  of the bytes that were kept; empty for files.
+    path:    checkpoint with the tensors; empty: they came from memory and were kept.
+    names:   names of the tensors in the checkpoint's files.
+    files:   files of the checkpoint.
+    kept:    positions in the file of kept tensors.
+    digest:  digest of the kept bytes; empty for files.
     """
 
     path: str = ""
@@ -56,11 +57,11 @@ class WeightSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WeightsState(msgspec.Struct, frozen=True, kw_only=True):
-    """The weights of an engine.
+    """The current weights of an engine, as a sequence of updates to its checkpoint.
 
-    version: as their sender named it, or the number of the update; empty for those of the checkpoint.
-    number:  of updates so far.
-    sources: laid over the checkpoint in this order.
+    version: version given by the sender, or the number of the update; empty for the checkpoint's own weights.
+    number:  number of updates so far.
+    sources: updates, in the order in which they are applied to the checkpoint.
     """
 
     version: str = ""
@@ -69,9 +70,9 @@ class WeightsState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TensorPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A tensor in shared memory.
+    """The place of one tensor in shared memory.
 
-    dtype:  as in safetensors (`BF16`), or torch's name (`bfloat16`).
+    dtype:  name of the type in safetensors (`BF16`) or in torch (`bfloat16`).
     offset: bytes from the beginning of the memory.
     """
 
@@ -82,14 +83,14 @@ class TensorPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WeightUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """New values for some or all tensors.
+    """A request to replace some or all tensors.
 
     path:           a checkpoint of the engine's own format, folder or file.
-    names:          of the tensors to take from it; None: all that it has.
-    shared_memory:  name of POSIX shared memory (a file of /dev/shm), in place of `path`.
-    tensors:        what lies there.
-    weight_version: what the weights are called from then on; None: the number of the update.
-    frees_first:    whether the weights in use go before the new ones are read, so that memory is not taken twice.
+    names:          names of the tensors to read from it; None: all of them.
+    shared_memory:  name of POSIX shared memory (a file of /dev/shm), instead of `path`.
+    tensors:        tensors in the shared memory.
+    weight_version: version of the weights from then on; None: the number of the update.
+    frees_first:    whether the current weights are freed before the new ones are read, so that memory is not needed twice.
     """
 
     path: Annotated[str, msgspec.Meta(max_length=4096, pattern=r"^[^\0]+$")] | None = None

@@ -1,4 +1,4 @@
-"""Arguments about how answers are taken apart. Owns: declarations only. Called by: schema."""
+"""Arguments about parsing answers: tool calls and reasoning. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, Any
 
@@ -8,7 +8,7 @@ from core.args.arg import Arg
 
 
 class ReasoningKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """Markers of reasoning, in place of those of a known format."""
+    """Keys of --reasoning-config: markers of reasoning, instead of those of a known format."""
 
     reasoning_start_str: Annotated[str | None, Arg("Text before the reasoning.")] = None
     reasoning_end_str: Annotated[str | None, Arg("Text after it.")] = None

@@ -11,27 +11,29 @@ from typing import Any
 
 import msgspec
 
-HIDDEN = "***"  # what is shown in place of a secret
+HIDDEN = "***"  # Shown instead of a secret.
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """Annotation of a field: `port: Annotated[int, Arg("Port to listen on.", ge=0, le=65535)] = 8000`.
+    """The declaration of an argument, as annotation of a field.
 
-    help:     one or two sentences.
-    choices:  allowed values (of each item, for a list), empty for any.
+    Example: `port: Annotated[int, Arg("Port to listen on.", ge=0, le=65535)] = 8000`.
+
+    help:     help text of one or two sentences.
+    choices:  allowed values (of each item, for a list); empty for any.
     ge, gt, le: limits of a number.
     aliases:  other long names.
-    short:    spellings with one dash, without it.
-    human:    an integer that may be written `25.6k` (1000) or `1K` (1024).
-    words:    {word: value} accepted in place of a value, such as {"auto": -1}.
-    bare:     the word that a flag without a value stands for; None: a value is needed.
-    commas:   a list that may also be written `a,b`.
+    short:    short names, which are written with one dash; without the dash here.
+    human:    whether an integer may be written `25.6k` (factor 1000) or `1K` (factor 1024).
+    words:    (word, value) pairs: words accepted instead of a value, such as ("auto", -1).
+    bare:     the word that a flag without a value stands for; None: a value is required.
+    commas:   whether a list may also be written `a,b`.
     keys:     a Struct whose annotated fields are the only keys of a mapping; None: any key.
-    plugin:   the kind of plugin that this argument names, for help and errors.
-    secret:   never shown: not in warnings, problems, or what `core config` prints.
-    metavar:  what help calls the value.
-    since:    the first version that has it.
+    plugin:   kind of plugin that this argument names, for help and errors.
+    secret:   whether the value is never shown: neither in warnings and problems nor by `core config`.
+    metavar:  placeholder of the value in help.
+    since:    first version with the argument.
     """
 
     help: str
@@ -54,7 +56,7 @@ class Arg:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value and where it came from: `command line`, `config file PATH`, `argument`, `default`, ..."""
+    """A value with its origin: `command line`, `config file PATH`, `argument`, `default`, ..."""
 
     value: Any
     origin: str

@@ -1,4 +1,4 @@
-"""Arguments about what is recorded and compiled. Owns: declarations only. Called by: schema."""
+"""Arguments about the recording of steps and about compilation. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, Any, Final
 
@@ -7,11 +7,11 @@ import msgspec
 from core.args.arg import Arg
 
 MOST_ROWS: Final = 1 << 16
-"""Limit of the rows of any recording."""
+"""Largest number of rows for which a step may be recorded."""
 
 
 class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of `--compilation-config`"""
+    """Keys of --compilation-config."""
 
     mode: Annotated[
         int | None,

@@ -1,6 +1,6 @@
-"""From what a user wrote to a value of the declared type, or a sentence that says what was expected.
+"""Conversion of a value, as a user wrote it, to the declared type, or an error sentence that says what was expected.
 
-Owns: the conversion of one value. Never does: know which argument means what.
+Owns: the conversion of one value. Never does: know the meaning of an argument.
 Called by: parser (text), sources (YAML, keyword arguments), config, the plugin framework.
 """
 
@@ -19,16 +19,19 @@ from core.args.schema import Field
 
 _INTEGER = re.compile(r"[+-]?\d{1,400}")
 MOST_DIGITS = 1e15
-"""Larger numbers are written with an exponent."""
+"""Numbers from here on are written with an exponent."""
 _NOUNS = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
 def convert(field: Field, value: Any) -> Any:
-    """`value` as `field` declares it. Text is read as on the command line. Raises ValueError with an expectation."""
+    """Convert `value` to the type that `field` declares; text is read as on the command line.
+
+    Raises ValueError with a sentence that says what was expected.
+    """
     if not field.declared:
         return _as_written(value)
     for word, meaning in field.arg.words:
-        spelling = "true" if value is True else value
+        spelling = "true" if value is True else value  # `hf_token=True` in Python, or in YAML, is the word `true`.
         if isinstance(spelling, str) and spelling.lower() == word:
             return meaning
     if _is_unset(field, value):
@@ -42,7 +45,7 @@ def convert(field: Field, value: Any) -> Any:
 
 
 def describe(field: Field) -> str:
-    """The values that `field` takes, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
+    """Describe the values that `field` takes, for errors and help: `an integer from 0 to 65535`, `one of 'a', 'b'`."""
     arg = field.arg
     words = "".join(f" or '{word}'" for word, _ in arg.words if word != "true")
     none = " or none" if field.optional else ""
@@ -55,7 +58,7 @@ def describe(field: Field) -> str:
 
 
 def limits(ge: float | None, gt: float | None, le: float | None) -> str:
-    """` from 1 to 8`, ` above 0`, ` up to 3`, or an empty string."""
+    """Describe the limits of a number: ` from 1 to 8`, ` above 0`, ` up to 3`, or an empty string."""
     low = ""
     if ge is not None:
         low = f" from {_written(ge)}"
@@ -67,20 +70,20 @@ def limits(ge: float | None, gt: float | None, le: float | None) -> str:
 
 
 def _written(number: float) -> str:
-    """As a person writes it: whole numbers with all digits."""
+    """Format a number as people write it: whole numbers with all digits."""
     is_whole = abs(number) < MOST_DIGITS and number == int(number)
     return str(int(number)) if is_whole else f"{number:g}"
 
 
 def _as_written(value: Any) -> Any:
-    """The value of a name that is not declared; a JSON object is read, so that its keys can be looked at."""
+    """Return the value of an undeclared name unchanged; only a JSON object is parsed, so that its keys can be checked."""
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return value
     return loose(value)
 
 
 def _is_unset(field: Field, value: Any) -> bool:
-    """Whether `value` says that there is none: None, or for an argument that may be unset `none`."""
+    """Whether `value` means unset: None, or for an argument that may be unset also the text `none`."""
     if isinstance(value, str):
         return field.optional and value.lower() in ("none", "null")
     return value is None
@@ -93,7 +96,7 @@ def _noun(field: Field) -> str:
 
 
 def _typed(field: Field, value: Any) -> Any:
-    """`value` in the declared type. Raises ValueError."""
+    """Convert `value` to the declared type, without checking choices and limits. Raises ValueError."""
     expected = f"expected {describe(field)}"
     if field.base is bool:
         return _bool(value, expected)
@@ -156,7 +159,7 @@ def _text(value: Any, expected: str) -> str:
 
 
 def _list(field: Field, value: Any, expected: str) -> list[Any]:
-    """A list of texts or integers: a JSON list, one text, or with `commas` several in one text."""
+    """Read a list of texts or integers: a JSON list, one text, or with `commas` several items in one text."""
     if isinstance(value, str):
         text = value.strip()
         value = loose(text) if text.startswith("[") else [value]
@@ -187,7 +190,7 @@ def _mapping(value: Any, expected: str) -> dict[str, Any]:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; a key that comes twice is a mistake."""
+    """Build a JSON object from its pairs. Raises ValueError for a key that is given twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -197,7 +200,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
-    """The keys of a mapping, converted by their own declarations; all mistakes in one sentence."""
+    """Convert the values of a mapping by the declarations of its keys. Raises ValueError with all mistakes in one sentence."""
     if not field.keys:
         return values
     found: dict[str, Any] = {}
@@ -205,7 +208,7 @@ def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         declared = field.keys.get(key.replace("-", "_"))
         if declared is None:
-            from core.args.foreign import refusals, table  # the table is read for mistakes only
+            from core.args.foreign import refusals, table  # Imported here since only mistakes need the table.
 
             row = table().get(f"{field.name}.{key.replace('-', '_')}")
             if row is not None:
@@ -224,18 +227,18 @@ def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_choices(field: Field, value: Any) -> None:
-    """Raises ValueError for a value (or an item of a list) that is none of the choices."""
+    """Raise ValueError for a value (or an item of a list) that is not one of the choices."""
     choices = field.arg.choices
     for item in value if field.is_list else [value]:
         if choices and item not in choices:
-            from core.args.foreign import refused_value  # the table is read for mistakes only
+            from core.args.foreign import refused_value  # Imported here since only mistakes need the table.
 
             why = refused_value(field.name, item)
             raise ValueError(f"{why}expected {describe(field)}." + nearest(str(item), map(str, choices)))
 
 
 def _check_range(field: Field, value: Any) -> None:
-    """Raises ValueError for a number outside of the limits."""
+    """Raise ValueError for a number outside of the limits."""
     arg = field.arg
     for number in value if field.is_list else [value]:
         low = arg.ge is not None and number < arg.ge

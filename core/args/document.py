@@ -1,6 +1,6 @@
 """The reference documentation of all arguments, as Markdown: `python -m core.args.document > docs/arguments.md`.
 
-Owns: the text of docs/arguments.md. Never does: write a file. Called by: a person, and the test that it is current.
+Owns: the text of docs/arguments.md. Never does: write a file. Called by: developers, and the test that the page is current.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ here, unless its value asks for what holds anyway: those in brackets, and for a 
 
 
 def document() -> str:
-    """The whole file, with a newline at its end."""
+    """Return the whole page, with a newline at its end."""
     known = schema()
     fields = list(known.fields.values())
     parts = [_INTRO, f"There are {len(fields)} arguments."]
@@ -57,7 +57,7 @@ def document() -> str:
 
 
 def _not_yet() -> str:
-    """A row a capability that is not there."""
+    """Return the table of missing capabilities, one row per capability."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for row in foreign.names():
         if row.kind == "not yet":
@@ -71,7 +71,7 @@ def _not_yet() -> str:
 
 
 def _with_neutral(row: foreign.Foreign) -> str:
-    """A flag, and in brackets the values that are accepted because they ask for nothing."""
+    """Return a flag, followed in brackets by the values that are accepted because they have no effect."""
     words = [word for word in row.neutral if word not in foreign.UNSAID and row.takes != "switch"]
     shown = f" ({', '.join(words)})" if words else ""
     return _code(row.flag) + shown

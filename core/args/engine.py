@@ -1,4 +1,4 @@
-"""Arguments about the running engine: how long it may be silent, what it logs and counts.
+"""Arguments about the running engine: its timeouts and restarts, its log and its metrics.
 
 Owns: declarations only. Called by: schema.
 """

@@ -1,8 +1,8 @@
-"""Names that other engines and older versions have for arguments, and that this engine does not take.
+"""Foreign names: arguments of other engines and of older versions that this engine does not take.
 
-Owns: the rows of the table `foreign.txt`, which values of them ask for nothing, and the sentences about all others.
-Never does: declare an argument (the group files do). Called by: parser, sources and convert when no declaration fits, and
-by help, document and the plugin framework. The table is read when the first of them asks.
+Owns: the rows of the table `foreign.txt`, the values of them that have no effect (and are accepted), and the sentences about
+all other values. Never does: declare an argument (the group files do). Called by: parser, sources and convert when no
+declaration fits, and by help, document and the plugin framework. The table is read on first use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Kind = Literal["not yet", "elsewhere", "removed", "older"]
 Takes = Literal["switch", "value", "list", "keys"]
 
 FILE = Path(__file__).with_name("foreign.txt")
-UNSAID = frozenset({"none", '""', "{}", "[]"})  # neutral words that no sentence proposes
+UNSAID = frozenset({"none", '""', "{}", "[]"})  # Neutral words that no error message proposes.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Foreign:
     """One row of the table.
 
     name:    `tensor_parallel_size`; for a key its path, `eplb_config.policy`; for a value `kv_cache_dtype=fp8_inc`.
-    shorts:  spellings with one dash, without it.
-    kind:    what became of it, see the table's first lines.
-    takes:   the form of its value.
-    neutral: the values that ask for nothing, as they are written.
-    text:    why it is not there; for `elsewhere` (and `older`, when it starts with `--`) what to write.
-    topic:   what it belongs to, such as `LoRA adapters`.
+    shorts:  short names, which are written with one dash; without the dash here.
+    kind:    why the name is not served, see the table's first lines.
+    takes:   form of its value.
+    neutral: values without an effect, as they are written.
+    text:    reason why it is not served; for `elsewhere` (and `older`, when it starts with `--`) what to write instead.
+    topic:   capability that it belongs to, such as `LoRA adapters`.
     """
 
     name: str
@@ -48,12 +48,12 @@ class Foreign:
 
     @property
     def flag(self) -> str:
-        """`--eplb-config.policy`."""
-        return self.name if self.name.startswith("_") else flag_of(self.name)  # a keyword of Python has no flag
+        """The flag on the command line, such as `--eplb-config.policy`."""
+        return self.name if self.name.startswith("_") else flag_of(self.name)  # A keyword of Python only has no flag.
 
     @property
     def field(self) -> Field:
-        """A declaration with which the parser finds the end of the value; the value is kept as it was written."""
+        """A declaration by which the parser can find the end of the value; the value is kept as written."""
         bases: dict[Takes, Any] = {"switch": bool, "list": list[Any]}
         base = bases.get(self.takes, Any)
         return Field(
@@ -69,7 +69,7 @@ class Foreign:
 
     @property
     def sentence(self) -> str:
-        """The sentence for the user, without the name before it and the full stop behind it."""
+        """The sentence for the user, without the leading name and the final full stop."""
         if self.kind == "elsewhere":
             return f"there is no such argument here; use {self.text}"
         if self.kind == "removed":
@@ -82,7 +82,7 @@ class Foreign:
         return f"this engine does not serve it yet: {self.text}; {way_out}"
 
     def is_neutral(self, value: Any) -> bool:
-        """Whether `value`, as a user wrote it, asks for nothing."""
+        """Whether `value`, as a user wrote it, has no effect."""
         if value is None or value in ([], (), {}):
             return bool(self.neutral)
         if isinstance(value, (list, tuple)):
@@ -91,11 +91,11 @@ class Foreign:
 
 
 Refusal = tuple[str, Any, str]
-"""A name or path, the value that was asked for, and why it is refused."""
+"""(name or path, requested value, reason of the refusal)."""
 
 
 def refusals(row: Foreign, value: Any) -> list[Refusal]:
-    """Every part of `value` that asks for something; a mapping is looked at key by key."""
+    """Return a refusal for every part of `value` that has an effect; a mapping is checked key by key."""
     if not isinstance(value, Mapping) or not value:
         return [] if row.is_neutral(value) else [(row.name, value, row.sentence)]
     found: list[Refusal] = []
@@ -110,7 +110,7 @@ def refusals(row: Foreign, value: Any) -> list[Refusal]:
 
 
 def named(name: str) -> Foreign | None:
-    """The row called `name`, with dashes or underscores."""
+    """Return the row called `name`, with dashes or underscores; None for others, and for keys and single values."""
     row = table().get(name.replace("-", "_"))
     if row is None or not row.name.isidentifier():
         return None
@@ -118,29 +118,29 @@ def named(name: str) -> Foreign | None:
 
 
 def with_short(name: str) -> Foreign | None:
-    """The row with the short spelling `name` (without its dash)."""
+    """Return the row with the short name `name` (without its dash)."""
     return next((row for row in table().values() if name in row.shorts), None)
 
 
 def names() -> list[Foreign]:
-    """All rows but those of keys and of single values."""
+    """Return all rows except those of keys and of single values."""
     return [row for row in table().values() if row.name.isidentifier()]
 
 
 def keys_of(argument: str) -> list[Foreign]:
-    """The rows of an argument's keys, and of theirs; declared keys have none."""
+    """Return the rows of an argument's keys, nested ones included; declared keys have no rows."""
     prefix = argument + "."
     return [other for other in table().values() if other.name.startswith(prefix) and "=" not in other.name]
 
 
 def refused_value(argument: str, value: Any) -> str:
-    """Why `value` of a declared argument is none of its choices, to stand before the choices; empty when nothing is known."""
+    """Return why `value` is not a choice of a declared argument, to precede the choices in a message; empty when unknown."""
     row = table().get(f"{argument}={value}")
     return "" if row is None else f"this engine does not serve it yet: {row.text}; "
 
 
 class WithNeutral(dict[str, Any]):
-    """Values of arguments by name; a foreign name gives the value that its absence means, so that plugins may ask for it."""
+    """Values of arguments by name, also readable under foreign names: these give the value that their absence means."""
 
     def __missing__(self, name: str) -> Any:
         row = named(name)
@@ -152,7 +152,7 @@ class WithNeutral(dict[str, Any]):
 
 @functools.cache
 def table() -> Mapping[str, Foreign]:
-    """All rows by name, in the order of the file."""
+    """Return all rows by name, in the order of the file, which is read once per process."""
     return {row.name: row for row in _rows(FILE.read_text(encoding="utf-8"))}
 
 
@@ -178,7 +178,7 @@ def _rows(text: str) -> Iterator[Foreign]:
 
 
 def _is_same(value: Any, word: str) -> bool:
-    """Whether a value as it was written means what the table writes as `word`."""
+    """Whether a value, as it was written, equals the value that the table writes as `word`."""
     text = str(value).strip()
     if word in ("true", "false"):
         return text.lower() in (TRUE if word == "true" else FALSE)
@@ -191,7 +191,7 @@ def _is_same(value: Any, word: str) -> bool:
 
 
 def _known_key(row: Foreign, key: str) -> str:
-    """A hint at the key nearest to `key`, as a further sentence."""
+    """Return a hint at the key nearest to `key`, as a further sentence; empty without one."""
     keys = [other.name.removeprefix(row.name + ".") for other in keys_of(row.name)]
     hint = nearest(key.replace("-", "_"), keys)
     return f".{hint}" if hint else ""

@@ -1,4 +1,4 @@
-"""Help, generated from the schema.
+"""Help texts, generated from the schema.
 
 Owns: the sections of `--help` and `--help=WORD`. Never does: print (`core.args.show` does), import plugins or torch.
 Called by: the command line.
@@ -44,13 +44,13 @@ COMMON = (
     "api_key",
     "chat_template",
 )
-"""The arguments that most people need, in the order of the help."""
+"""The arguments that most users need, in the order of the help."""
 EMPTY: tuple[Any, ...] = (None, {}, [], False, "")
 ELSEWHERE = "Names that this engine does not take"
 
 
 def argument_sections() -> list[Section]:
-    """All arguments: first the common ones, then each group's others."""
+    """Return the help of all arguments: first the common ones, then each group's others."""
     known = schema()
     common = [known.fields[name] for name in COMMON]
     others = [field for field in known.fields.values() if field.name not in COMMON]
@@ -58,7 +58,7 @@ def argument_sections() -> list[Section]:
 
 
 def short_sections() -> list[Section]:
-    """The common arguments, and where the others are."""
+    """Return the help of the common arguments, and the list of groups for the others."""
     known = schema()
     common = [known.fields[name] for name in COMMON]
     groups = group_sections()
@@ -66,7 +66,7 @@ def short_sections() -> list[Section]:
 
 
 def sections_about(word: str) -> list[Section]:
-    """The arguments that `word` names: a group, an argument, or a word in the help. Raises UserError."""
+    """Return the help of all arguments that `word` names: a group, an argument, or a word in the help. Raises UserError."""
     known = schema()
     fields, rows = _matching(known, word)
     if len(fields) == 1 and not rows:
@@ -79,7 +79,7 @@ def sections_about(word: str) -> list[Section]:
 
 
 def group_sections() -> list[Section]:
-    """The groups, for `--help=listgroup`."""
+    """Return the list of groups, for `--help=listgroup`."""
     known = schema()
     rows = []
     for key, title in known.titles.items():
@@ -89,7 +89,7 @@ def group_sections() -> list[Section]:
 
 
 def left(field: Field) -> str:
-    """Every spelling of an argument, with its value."""
+    """Return the left column of an argument's help: every spelling, with a placeholder for the value."""
     names = ", ".join(field.flags)
     if field.base is bool:
         return f"{names}, --no-{field.flag[2:]}"
@@ -97,7 +97,7 @@ def left(field: Field) -> str:
 
 
 def right(field: Field) -> str:
-    """Help, limits, where names come from, and the default."""
+    """Return the right column of an argument's help: text, limits, the command that lists valid names, and the default."""
     arg = field.arg
     text = arg.help
     limited = arg.ge or arg.le or arg.gt is not None
@@ -111,7 +111,7 @@ def right(field: Field) -> str:
 
 
 def shown_default(field: Field) -> str:
-    """The default as it is written: `on`, `auto`, `a, b`, `unset`."""
+    """Return the default as help shows it: `on`, `auto`, `a, b`, `unset`."""
     value: Any = field.default
     if isinstance(value, bool):
         return "on" if value else "off"
@@ -125,7 +125,7 @@ def shown_default(field: Field) -> str:
 
 
 def told(row: Foreign) -> str:
-    """The sentence about a foreign name."""
+    """Return the sentence about a foreign name, with a capital letter and a full stop."""
     return f"{row.sentence[0].upper()}{row.sentence[1:]}."
 
 
@@ -144,7 +144,7 @@ def _by_group(known: Schema, fields: Sequence[Field]) -> list[Section]:
 
 
 def _one(known: Schema, field: Field) -> list[Section]:
-    """Everything about one argument, with the keys that it takes."""
+    """Return the complete help of one argument, with the keys that it takes."""
     rows = [
         (left(field), right(field)),
         ("expects", f"{describe(field)}."),
@@ -188,7 +188,7 @@ def _metavar(field: Field) -> str:
 
 
 def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
-    """Arguments and foreign names that `word` means: by name, else by group, else by a word in name or text."""
+    """Return the arguments and foreign names that `word` matches: by name, else by group, else by a word in name or text."""
     plain = word.lstrip("-").replace("-", "_")
     exact = known.named(plain.lower()) or known.short(word.lstrip("-"))
     if exact is not None:
@@ -201,7 +201,7 @@ def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
         return group, []
     wanted = plain.lower().replace("_", " ")
     found = [field for field in known.fields.values() if _has_word(field, wanted)]
-    # groups of other engines, such as LoRAConfig, are topics here
+    # Names of other engines' groups, such as LoRAConfig, match the topics of foreign names.
     topic = _squeezed(group_key(plain.lower()))
     rows = [row for row in foreign_names() if topic in _squeezed(f"{row.name}.{row.topic}")]
     if not found and not rows:
@@ -211,7 +211,7 @@ def _matching(known: Schema, word: str) -> tuple[list[Field], list[Foreign]]:
 
 
 def _has_word(field: Field, wanted: str) -> bool:
-    """Whether name, help or keys of an argument have the words `wanted`."""
+    """Whether the name, the help or a key of an argument contains `wanted`."""
     texts = [field.name, field.arg.help, *field.keys]
     return any(wanted in text.lower().replace("_", " ") for text in texts)
 

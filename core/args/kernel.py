@@ -1,4 +1,4 @@
-"""Arguments about which kernels run. Owns: declarations only. Called by: schema."""
+"""Arguments about the choice of kernels. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, Any
 

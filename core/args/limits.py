@@ -1,4 +1,4 @@
-"""Arguments about what one client, connection or request may take. Owns: declarations only. Called by: schema."""
+"""Arguments about limits of clients, connections and requests. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated
 

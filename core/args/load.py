@@ -8,7 +8,7 @@ from core.args.arg import Arg
 
 
 class WeightTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of `--weight-transfer-config`."""
+    """Keys of --weight-transfer-config."""
 
     backend: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The argument behind a name: a declared one, else a row of the table of foreign names.
+"""Lookup of arguments by name: declared arguments first, then the table of foreign names.
 
 Owns: that order. Never does: read a value. Called by: parser, sources.
 """
@@ -9,18 +9,18 @@ from core.args.schema import Field, schema
 
 
 def named(name: str) -> Field | None:
-    """The argument called `name`, with dashes or underscores."""
+    """Return the argument called `name`, with dashes or underscores; None when neither place has it."""
     declared = schema().named(name)
     if declared is not None:
         return declared
-    from core.args import foreign  # the table is read for names that are not declared only
+    from core.args import foreign  # Imported here since only names that are not declared need the table.
 
     row = foreign.named(name)
     return None if row is None else row.field
 
 
 def short(name: str) -> Field | None:
-    """The argument with the short spelling `name`, without its dash."""
+    """Return the argument with the short name `name`, without its dash; None when neither place has it."""
     declared = schema().short(name)
     if declared is not None:
         return declared
@@ -31,7 +31,7 @@ def short(name: str) -> Field | None:
 
 
 def flags() -> list[str]:
-    """All long flags, for hints."""
+    """Return all long flags, declared and foreign, for hints at the nearest."""
     from core.args import foreign
 
     return [*schema().flags(), *(row.flag for row in foreign.names())]

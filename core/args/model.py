@@ -1,4 +1,4 @@
-"""Arguments about the model: which one, how long, how precise. Owns: declarations only. Called by: schema."""
+"""Arguments about the model: its name, context length and precision. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, Any
 

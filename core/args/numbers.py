@@ -23,7 +23,7 @@ _FACTORS = {
 
 
 def human_int(text: str) -> int:
-    """`2048`, `25.6k` (25600), `1K` (1024), `1G` (2**30), exactly. Raises ValueError when it is no whole number."""
+    """Convert `2048`, `25.6k` (25600), `1K` (1024) or `1G` (2**30) exactly. Raises ValueError unless it is a whole number."""
     match = _HUMAN.fullmatch(text.strip().replace("_", ""))
     if not match:
         raise ValueError("expected an integer such as 2048, 25.6k (thousands) or 1K (1024)")

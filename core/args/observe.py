@@ -1,5 +1,6 @@
-"""Arguments about what can be seen of a running server: metrics, traces, logs, profiles. Owns: declarations only.
-Called by: schema.
+"""Arguments about the observability of a server: metrics, traces, logs, profiles.
+
+Owns: declarations only. Called by: schema.
 """
 
 from typing import Annotated, Any
@@ -10,7 +11,7 @@ from core.args.arg import Arg
 
 
 class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of `--profiler-config`."""
+    """Keys of --profiler-config."""
 
     profiler: Annotated[
         str | None, Arg("Which profiler POST /start_profile starts; none: there is no such path.", choices=("torch",))

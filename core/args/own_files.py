@@ -1,6 +1,6 @@
-"""Files that a person names.
+"""Files whose paths a user gives.
 
-Owns: where such a file is, and writing it whole. Never does: know what is in it. Called by: the commands.
+Owns: the resolution of such a path, and atomic writing. Never does: know the content of a file. Called by: the commands.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core.api.errors import UserError
 
 
 def own_path(name: str) -> Path:
-    """The path that is meant, `~` spelled out. Raises UserError for an empty one, and for a home that nobody knows."""
+    """Return the path with `~` expanded. Raises UserError for an empty name, and for an unknown home directory."""
     if not name:
         raise UserError("The name of a file is empty; write its path.")
     try:
@@ -23,9 +23,9 @@ def own_path(name: str) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file at once: readers see the old one or the new one. A pipe or a device is written as it is.
+    """Write a file atomically: readers see the old content or the new. A pipe or a device is written directly.
 
-    Raises UserError; the old file is there then.
+    Raises UserError, and then leaves the old file unchanged.
     """
     place = Path(os.path.realpath(path))
     is_special = os.path.exists(place) and not os.path.isfile(place)
@@ -36,6 +36,6 @@ def write_whole(path: Path, data: bytes) -> None:
             draft.replace(place)
     except OSError as error:
         if not is_special:
-            with suppress(OSError):  # there may be none
+            with suppress(OSError):  # The draft may not exist.
                 draft.unlink()
         raise UserError(f"{path}: cannot be written: {error.strerror}.") from None

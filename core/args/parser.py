@@ -1,7 +1,7 @@
-"""The command line, read against the schema. All problems are collected; none stops the reading.
+"""The parser of the command line, driven by the schema. All problems are collected; none stops the parsing.
 
-Owns: flags, switches, short spellings, dotted keys, the positional model. Never does: read files or the environment,
-know plugins, or say what the engine does not serve (`sources` does, for every source). Called by: the command line.
+Owns: flags, switches, short names, dotted keys, the positional model. Never does: read files or the environment,
+know plugins, or refuse what the engine does not serve (`sources` does, for every source). Called by: the command line.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ATTACHED = re.compile(r"([A-Za-z][A-Za-z-]*)(\d+)", re.ASCII)
 
 @dataclass(slots=True)
 class Parsed:
-    """The values of a command line, and every problem.
+    """The result of parsing a command line: its values, and every problem.
 
-    values: by name, those of names that are not declared included, as they were written.
-    trees:  mappings while they are put together from JSON and dotted keys.
+    values: values by name, including those of undeclared names, as they were written.
+    trees:  mappings under construction from JSON and dotted keys.
     """
 
     values: dict[str, Given] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class _Flag:
-    """One token that starts with a dash.
+    """The parts of one token that starts with a dash.
 
-    token: the whole of it.
+    token: the whole token.
     dashes: `--` for a long name, `-` for a short one.
     head:  the name, without dashes.
     path:  the keys after the first dot; None without a dot.
@@ -56,20 +56,24 @@ class _Flag:
 
     @property
     def shown(self) -> str:
-        """The name as it was written."""
+        """The name with its dashes and keys, as it was written."""
         path = "" if self.path is None else f".{self.path}"
         return f"{self.dashes}{self.head}{path}"
 
 
 class Parser:
-    """Reads one command line. also: flags of the command itself, for suggestions only."""
+    """A parser for the command line of one command.
+
+    positional: argument that a word without a flag sets; None: such words are refused.
+    also: flags of the command itself, for suggestions only.
+    """
 
     def __init__(self, *, positional: str | None = "model", also: Sequence[str] = ()) -> None:
         self._positional = positional
         self._also = tuple(also)
 
     def parse(self, argv: Sequence[str]) -> Parsed:
-        """Read `argv` (without program and command names)."""
+        """Parse `argv`, which has no program and command names."""
         out = Parsed()
         rest = list(argv)
         while rest:
@@ -96,7 +100,7 @@ class Parser:
         _store(schema().fields[self._positional], word, word, out)
 
     def _take_flag(self, flag: _Flag, rest: list[str], out: Parsed) -> None:
-        """One flag and the words that belong to it."""
+        """Read one flag, and take the words that belong to it from `rest`."""
         switch = _switched_off(flag)
         if switch is not None:
             _switch_off(switch, flag, out)
@@ -119,7 +123,7 @@ class Parser:
 
 
 def _split(token: str) -> _Flag:
-    """A token in its parts."""
+    """Split a token into its parts; `-O2` becomes the short flag `O` with the value 2."""
     dashes = "--" if token.startswith("--") else "-"
     name, equals, text = token[len(dashes) :].partition("=")
     head, dot, path = name.partition(".")
@@ -132,14 +136,14 @@ def _split(token: str) -> _Flag:
 
 
 def _named(flag: _Flag) -> Field | None:
-    """The argument that a flag names."""
+    """Return the argument that a flag names, declared or foreign."""
     if flag.dashes == "--":
         return lookup.named(flag.head)
     return lookup.short(flag.head)
 
 
 def _switched_off(flag: _Flag) -> Field | None:
-    """The switch that `--no-...` means."""
+    """Return the switch that a flag `--no-...` turns off; None for every other flag."""
     head = flag.head.replace("_", "-")
     if flag.dashes != "--" or flag.path is not None or not head.startswith("no-"):
         return None
@@ -157,7 +161,7 @@ def _switch_off(found: Field, flag: _Flag, out: Parsed) -> None:
 
 
 def _take_value(found: Field, flag: _Flag, rest: list[str], out: Parsed) -> None:
-    """The value of a flag: its own text, or the words behind it."""
+    """Store the value of a flag: its own text, or the words that follow it."""
     given: Any = flag.value
     if given is None and found.base is bool:
         given = True
@@ -175,7 +179,7 @@ def _take_value(found: Field, flag: _Flag, rest: list[str], out: Parsed) -> None
 
 
 def _take_key(found: Field, path: str, value: str | None, out: Parsed) -> None:
-    """`--x.key value`; with `key+` further items of a list."""
+    """Store `--x.key value`; `key+` appends items to a list."""
     append = path.endswith("+")
     path = path.removesuffix("+")
     shown = f"{found.flag}.{path}"
@@ -202,7 +206,7 @@ def _take_key(found: Field, path: str, value: str | None, out: Parsed) -> None:
 
 
 def _reads_text(found: Field, keys: Sequence[str]) -> bool:
-    """Whether a key is declared, and converts its text itself."""
+    """Whether a key is declared as a plain value, so that its declaration converts the text later."""
     declared: Field | None = found
     for key in keys:
         declared = None if declared is None else declared.keys.get(key)
@@ -210,7 +214,7 @@ def _reads_text(found: Field, keys: Sequence[str]) -> bool:
 
 
 def _append(node: dict[str, Any], key: str, shown: str, value: str, out: Parsed) -> None:
-    """`--x.key+ a` and `--x.key+=a,b`: further items of a list."""
+    """Append items to a list: `--x.key+ a` and `--x.key+=a,b`."""
     before = node.get(key, [])
     if not isinstance(before, list):
         out.problems.append(f"{shown}+ {value}: '{key}' already has the value {before!r}, which is no list.")
@@ -220,7 +224,7 @@ def _append(node: dict[str, Any], key: str, shown: str, value: str, out: Parsed)
 
 
 def _store(found: Field, value: Any, shown: str, out: Parsed) -> None:
-    """Convert a value and keep it; `shown` is the flag (or word) that it came with."""
+    """Convert and store a value; `shown` is the flag (or word) that it came with, for messages."""
     try:
         converted = convert(found, value)
     except ValueError as error:
@@ -239,7 +243,7 @@ def _store(found: Field, value: Any, shown: str, out: Parsed) -> None:
 
 
 def _finish_trees(out: Parsed) -> None:
-    """Mappings are converted when all their parts are known."""
+    """Convert the mappings, now that all their parts are known."""
     for name, tree in out.trees.items():
         found = lookup.named(name)
         assert found is not None
@@ -250,7 +254,7 @@ def _finish_trees(out: Parsed) -> None:
 
 
 def _written(found: Field, value: Any, shown: str) -> str:
-    """An argument and its value as in a sentence about them."""
+    """Return an argument with its value, as messages show them; a secret value is hidden."""
     if isinstance(value, bool):
         return shown
     text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -265,21 +269,21 @@ def _sentence(error: ValueError) -> str:
 
 
 def _is_flag(token: str) -> bool:
-    """Whether a word is a flag; negative numbers are values."""
+    """Whether a word is a flag; a negative number is a value."""
     if token.startswith("--"):
         return True
     return token.startswith("-") and len(token) > 1 and not _NEGATIVE.match(token)
 
 
 def _next_value(rest: list[str]) -> str | None:
-    """The next word unless it is a flag."""
+    """Take and return the next word, unless it is a flag."""
     if not rest or _is_flag(rest[0]):
         return None
     return rest.pop(0)
 
 
 def _take_values(rest: list[str]) -> list[str]:
-    """All words up to the next flag."""
+    """Take and return all words up to the next flag; here a negative number ends them too."""
     words: list[str] = []
     while rest:
         starts_flag = rest[0].startswith("-") and len(rest[0]) > 1

@@ -1,6 +1,7 @@
-"""Words that mean the same in every argument.
+"""Words with the same meaning in every argument.
 
-Owns: yes and no, and values that read as JSON. Never does: know an argument. Called by: conversion, the table of foreign names.
+Owns: the words for true and false, and values that parse as JSON. Never does: know an argument. Called by: conversion, the
+table of foreign names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def loose(text: str) -> Any:
-    """The value of a dotted key: JSON when it reads as JSON, else the text itself."""
+    """Parse the value of a dotted key as JSON; text that is not JSON is returned as it is."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

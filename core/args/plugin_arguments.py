@@ -1,6 +1,6 @@
-"""A plugin's own arguments: from a mapping to the Struct that the plugin declares, with every problem.
+"""Conversion of a plugin's own arguments from a mapping to the Struct that the plugin declares.
 
-Owns: that conversion, and the values that a type of literals allows. Never does: know a plugin.
+Owns: that conversion, and the values that a Literal type allows. Never does: know a plugin.
 Called by: config (before anything is loaded), the plugin framework.
 """
 
@@ -19,7 +19,7 @@ from core.api.errors import nearest
 def convert_struct(
     struct: type[msgspec.Struct] | None, values: Mapping[str, Any], prefix: str
 ) -> tuple[msgspec.Struct | None, list[str]]:
-    """A plugin's own arguments: the Struct (None when it declares none) and every problem, not only the first.
+    """Convert a plugin's own arguments to its Struct (None when it declares none); return it with all problems.
 
     prefix: the text before a key on the command line, such as `--attention-config.cpu_paged`.
     """
@@ -42,7 +42,7 @@ def convert_struct(
 def _converted(
     infos: Mapping[str, msgspec.structs.FieldInfo], values: Mapping[str, Any], prefix: str, problems: list[str]
 ) -> dict[str, Any]:
-    """The values that are known and can be converted, by field; sentences about all others go to `problems`."""
+    """Return the converted values by field; add sentences about unknown keys and unsuitable values to `problems`."""
     converted: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
@@ -59,7 +59,7 @@ def _converted(
 
 
 def choices(hint: Any) -> list[str]:
-    """Every value that a type of literals allows; empty for other types."""
+    """Return every value that a Literal type allows, also in unions; empty for other types."""
     if hasattr(hint, "__metadata__"):
         return choices(typing.get_args(hint)[0])
     origin = typing.get_origin(hint)
@@ -77,7 +77,7 @@ def choices(hint: Any) -> list[str]:
 
 
 def _expectation(hint: Any, value: Any, error: msgspec.ValidationError) -> str:
-    """The expectation that `value` does not meet, with the nearest choice."""
+    """Describe the expectation that `value` does not meet, with a hint at the nearest choice."""
     words = choices(hint)
     if not words:
         text = str(error)

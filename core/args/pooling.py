@@ -1,4 +1,4 @@
-"""Arguments about pooling: whether hidden states are the answer, and how. Owns: declarations only. Called by: schema."""
+"""Arguments about pooling: answers made of hidden states. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ POOLING_TYPES = (*UPPER, *(name.lower() for name in UPPER))
 
 
 class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of `--pooler-config`."""
+    """Keys of --pooler-config."""
 
     pooling_type: Annotated[
         str | None,

@@ -1,7 +1,9 @@
-"""Which arguments mean something to whom: to a server only, to an engine in a process of its own, to a front or its engine.
+"""The reach of each argument: servers only, engines in a process of their own, API servers, or engine servers.
 
-Owns: these lists. Never does: declare an argument. Called by: `EngineArgs`, the rules of the configuration, and front and
-engine when they meet.
+Owns: these lists. Never does: declare an argument. Called by: `EngineArgs`, the rules of the configuration, and API server
+and engine server when they connect.
+
+An API server without an engine ("front" in names here) answers HTTP requests with the engine of another command.
 """
 
 from __future__ import annotations
@@ -9,17 +11,17 @@ from __future__ import annotations
 from core.args.schema import Field
 
 SERVER_GROUPS = frozenset({"frontend", "limits", "journal", "remote"})
-"""Groups of arguments that an HTTP server alone looks at."""
+"""Groups of arguments that only an HTTP server reads."""
 
 NOT_OF_SERVERS = frozenset({"config", "chat_template"})
-"""Arguments of these groups that mean something to all."""
+"""Exceptions in these groups: arguments that every process reads."""
 
 OF_KEYS = frozenset({"max_num_reqs_per_key", "max_num_queued_reqs_per_key", "max_num_queued_tokens_per_key"})
-"""Arguments about API keys in other groups."""
+"""Arguments about API keys that are declared in other groups."""
 
 OF_QUEUES = frozenset({"max_num_queued_reqs", "max_num_queued_tokens", "request_timeout"})
-"""Arguments of an engine whose requests come from others and wait: in a process of its own, as `AsyncLLM` and a server have it.
-Whoever calls `LLM` waits for it."""
+"""Arguments about queued requests. They apply to an engine in a process of its own, as `AsyncLLM` and a server have it, and not
+to `LLM`, whose caller waits for the answers."""
 
 OF_FRONTS = (
     OF_KEYS
@@ -44,33 +46,33 @@ OF_FRONTS = (
         "guided_decoding_disable_additional_properties",
     }
 )
-"""Arguments of other groups that a front goes by, and its engine does not."""
+"""Arguments of other groups that the API server reads, and its engine server does not."""
 
 OF_EACH = frozenset({
     "config", "model", "tokenizer", "revision", "tokenizer_revision", "hf_token", "hf_endpoint", "download_dir",
     "log_config_file", "plugins", "shutdown_timeout",
 })  # fmt: skip
-"""Arguments that front and engine have each for themselves: where files are, and how either ends."""
+"""Arguments that the API server and the engine server each set for themselves: locations of files, and their shutdown."""
 
 
 IN_ENGINE_ARGS = frozenset({"data_parallel_size_local", "data_parallel_address", "data_parallel_rpc_port"})
-"""Arguments of servers that scripts written for vLLM leave open in the arguments of an engine."""
+"""Server arguments that are fields of `EngineArgs` nevertheless, since scripts written for vLLM pass them there, unset."""
 
 
 def means_nothing_to_llm(field: Field) -> bool:
-    """Whether an engine in the caller's own process has no use for the argument."""
+    """Whether the argument has no effect on an engine in the caller's own process."""
     return is_for_servers(field) or field.name in OF_QUEUES
 
 
 def is_for_servers(field: Field) -> bool:
-    """Whether only an HTTP server looks at the argument."""
+    """Whether only an HTTP server reads the argument."""
     if field.name in OF_KEYS:
         return True
     return field.group in SERVER_GROUPS and field.name not in NOT_OF_SERVERS
 
 
 def is_for_fronts(field: Field) -> bool:
-    """Whether of a front and its engine only the front looks at the argument."""
+    """Whether the API server reads the argument and its engine server does not."""
     if field.name in OF_EACH or field.group == "remote":
         return False
     if field.name in OF_FRONTS or field.group == "answers":
@@ -79,5 +81,5 @@ def is_for_fronts(field: Field) -> bool:
 
 
 def is_for_engines(field: Field) -> bool:
-    """Whether the value that the engine has counts, so that the front can only repeat it."""
+    """Whether the engine server's value applies, so that the API server must have the same or none."""
     return field.name not in OF_EACH and field.group != "remote" and not is_for_fronts(field)

@@ -1,4 +1,4 @@
-"""Arguments about a front and an engine that are two commands. Owns: declarations only. Called by: schema."""
+"""Arguments about API server and engine server as two commands. Owns: declarations only. Called by: schema."""
 
 from typing import Annotated
 

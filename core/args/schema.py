@@ -1,4 +1,4 @@
-"""All arguments in one place: the list of groups, flattened to fields.
+"""The schema of all arguments: the list of groups, flattened to fields.
 
 Owns: `Field`, `Schema` and the order of groups. Never does: parse, convert, decide.
 Called by: parser, sources, help, document, completion, config, and the plugin framework.
@@ -67,9 +67,9 @@ GROUPS: tuple[type[msgspec.Struct], ...] = (
 class Field:
     """One argument, or one key of an argument.
 
-    base:     the type without None (`list[str]` and `dict[str, Any]` included).
+    base:     its type without None (also `list[str]` and `dict[str, Any]`).
     keys:     the only keys of a mapping, by name; empty for any key.
-    declared: whether the engine serves it; the value of another one is kept as it was written.
+    declared: whether the engine serves it; an undeclared argument's value is kept as written.
     """
 
     name: str
@@ -83,25 +83,25 @@ class Field:
 
     @property
     def flag(self) -> str:
-        """`--max-model-len`."""
+        """The long flag on the command line, such as `--max-model-len`."""
         return flag_of(self.name)
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Every spelling, short ones last."""
+        """Every flag of the argument, short ones last."""
         long = [flag_of(name) for name in (self.name, *self.arg.aliases)]
         short = ["-" + name for name in self.arg.short]
         return (*long, *short)
 
     @property
     def default(self) -> Any:
-        """The declared default."""
+        """The declared default; a list or a mapping is copied, so that a caller may change it."""
         value = self.raw_default
         return type(value)(value) if isinstance(value, (list, dict)) else value
 
     @property
     def is_list(self) -> bool:
-        """Whether the value is a list."""
+        """Whether the argument's value is a list."""
         return typing.get_origin(self.base) is list
 
     @property
@@ -118,12 +118,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All arguments.
+    """All arguments; immutable, one per process.
 
-    fields: by name, in the order of declaration.
-    titles: of the groups.
+    fields: fields by name, in the order of declaration.
+    titles: titles of the groups, by group.
     names:  fields by name and alias.
-    shorts: fields by short spelling, without its dash.
+    shorts: fields by short name, without its dash.
     """
 
     fields: Mapping[str, Field]
@@ -132,15 +132,15 @@ class Schema:
     shorts: Mapping[str, Field]
 
     def named(self, name: str) -> Field | None:
-        """The field called `name`, with dashes or underscores, by its name or an alias."""
+        """Return the field with the name or alias `name`, written with dashes or underscores."""
         return self.names.get(name.replace("-", "_"))
 
     def short(self, name: str) -> Field | None:
-        """The field with the short spelling `name` (without its dash)."""
+        """Return the field with the short name `name` (without its dash)."""
         return self.shorts.get(name)
 
     def flags(self) -> list[str]:
-        """All long flags, `--no-...` of switches included."""
+        """Return all long flags, including `--no-...` for switches."""
         found: list[str] = []
         for field in self.fields.values():
             found += [flag for flag in field.flags if flag.startswith("--")]
@@ -151,7 +151,7 @@ class Schema:
 
 @functools.cache
 def schema() -> Schema:
-    """The schema of all engine and server arguments."""
+    """Return the schema of all engine and server arguments, which is built once per process."""
     fields: dict[str, Field] = {}
     titles: dict[str, str] = {}
     for group in GROUPS:
@@ -168,19 +168,19 @@ def schema() -> Schema:
 
 
 def flag_of(name: str) -> str:
-    """`--max-num-seqs`; for the path of a key `--kv-events-config.buffer_steps`."""
+    """Return the flag of a name: `--max-num-seqs`, or for the path of a key `--kv-events-config.buffer_steps`."""
     head, dot, path = name.partition(".")
     return "--" + head.replace("_", "-") + dot + path
 
 
 def group_key(name: str) -> str:
-    """`scheduler` for `SchedulerArgs`; `model` for `ModelConfig` and `model`."""
+    """Return the group that a name means: `scheduler` for `SchedulerArgs`; `model` for `ModelConfig` and `model`."""
     stem = re.sub(r"(?i)_?(args|config)$", "", name)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", stem).lower()
 
 
 def fields_of(struct: type[msgspec.Struct], group: str) -> dict[str, Field]:
-    """The fields of a Struct whose annotations are `Annotated[type, Arg(...)]`, by name; those of its bases too."""
+    """Return the fields, by name, of a Struct with annotations `Annotated[type, Arg(...)]`, including those of its bases."""
     annotations: dict[str, Any] = {}
     for base in reversed(struct.__mro__):
         annotations |= inspect.get_annotations(base)

@@ -1,6 +1,6 @@
-"""Help on the terminal: headings with two columns.
+"""Output of help: headings with two columns.
 
-Owns: `Section`, and its form with and without colours. Never does: know an argument; rich is imported only for a terminal.
+Owns: `Section`, and its layout with and without colours. Never does: know an argument, or import rich without a terminal.
 Called by: the command line.
 """
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 INDENT = 30
-"""The column in which texts begin, in plain help."""
+"""Column in which texts begin, in plain help."""
 WIDEST = 110
 NARROWEST_TEXT = 30
 NAMES = 34
-"""Columns of names in a terminal, unless a single name is longer."""
+"""Width of the names' column in a terminal, unless a single name is longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and rows of (left, right)."""
+    """One section of help: a heading, and rows of (left column, right column)."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
 
 
 def show(usage: str, intro: str, sections: list[Section], *, page: bool = False) -> None:
-    """Print help: with colours in a terminal, as plain text elsewhere. page: through a pager, in a terminal."""
+    """Print help: with colours in a terminal, as plain text elsewhere. page: whether to use a pager in a terminal."""
     if sys.stdout.isatty():
         _show_rich(usage, intro, sections, page)
     else:
@@ -41,7 +41,7 @@ def show(usage: str, intro: str, sections: list[Section], *, page: bool = False)
 
 
 def render(usage: str, intro: str, sections: list[Section], width: int) -> str:
-    """Help as plain text of at most `width` columns."""
+    """Return help as plain text of at most `width` columns, as far as the names are not longer."""
     lines = [f"Usage: {usage}", "", *textwrap.wrap(intro, width)]
     for section in sections:
         lines += ["", f"{section.title}:"]
@@ -51,7 +51,7 @@ def render(usage: str, intro: str, sections: list[Section], width: int) -> str:
 
 
 def _row(head: str, text: str, width: int) -> list[str]:
-    """One row; a long left part has a line of its own."""
+    """Return the lines of one row; a long left part has a line of its own."""
     text_width = max(width - INDENT - 2, NARROWEST_TEXT)
     wrapped = textwrap.wrap(text, text_width, break_on_hyphens=False) or [""]
     first = f"  {head}"
@@ -78,12 +78,12 @@ def _show_rich(usage: str, intro: str, sections: list[Section], page: bool) -> N
 
 
 def _names_width(sections: list[Section]) -> int:
-    """Columns in which no name has to be cut."""
+    """Return the width at which no name has to be wrapped."""
     words: list[str] = []
     for section in sections:
         for head, _ in section.rows:
             words += head.replace(",", " ").split()
-    flags = [len(word) + 1 for word in words if word.startswith("-")]  # and a comma
+    flags = [len(word) + 1 for word in words if word.startswith("-")]  # One column more for the comma.
     return max([NAMES, *flags])
 
 
@@ -104,9 +104,7 @@ def _write(console: Console, usage: str, intro: str, sections: list[Section]) ->
         table.add_column(no_wrap=True, min_width=22)
         table.add_column()
         for head, text in section.rows:
-            lines = textwrap.wrap(
-                head, width, break_on_hyphens=False
-            )  # the lists of choices are longer, if anything is
+            lines = textwrap.wrap(head, width, break_on_hyphens=False)  # Only lists of choices can be longer.
             names = Text("\n".join(lines), style="cyan")
             table.add_row(names, Text(text))
         console.print(table)

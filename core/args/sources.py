@@ -1,4 +1,6 @@
-"""Precedence: command line or keyword > YAML file > environment > default. Every value keeps its origin.
+"""The merging of all sources of arguments; every value keeps its origin.
+
+Precedence: command line or keyword > YAML file > environment > default.
 
 Owns: the YAML file, the environment variables, merging, and the refusal of what the engine does not serve.
 Never does: derive a value (`core_config` does). Called by: config, for the command line and for `LLM(...)` alike.
@@ -28,7 +30,8 @@ ENVIRONMENT = {
 }
 PREFIX = "CORE_"
 LIKENESS = 0.8
-"""From 0 to 1: of a variable that is likely to be one of ours, misspelled; the prefix that all share counts."""
+"""Minimum similarity, from 0 to 1, at which an unknown environment variable is reported as a misspelling of one of ours. It is
+high because the prefix that all of them share counts as similar."""
 LONGEST_VALUE = 200
 
 Layer = dict[str, Given]
@@ -43,7 +46,7 @@ class Merged:
     warnings: list[str] = field(default_factory=list)
 
     def value(self, name: str) -> Any:
-        """The value of `name`."""
+        """Return the value of `name`, an argument of the schema."""
         return self.values[name].value
 
     def is_set(self, name: str) -> bool:
@@ -51,15 +54,15 @@ class Merged:
         return self.values[name].origin != "default"
 
     def set_by_user(self) -> tuple[str, ...]:
-        """Names of all arguments that the user gave."""
+        """Return the names of all arguments that the user gave."""
         return tuple(name for name in self.values if self.is_set(name))
 
 
 def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
     """Merge explicit values (plain, or `Given` with an origin) with the YAML file that they may name, and `environ`.
 
-    None for an argument whose default is None leaves it open, whatever a lower layer says. Of a name that the engine does
-    not serve, the value that wins is refused, unless it asks for nothing.
+    None for an argument whose default is None leaves it unset, whatever a source of lower precedence says. For a name that
+    the engine does not serve, the value of highest precedence is refused, unless it has no effect.
     """
     out = Merged({})
     layers = [_explicit(explicit, out)]
@@ -82,7 +85,7 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
 
 
 def _refuse(name: str, given: Given, out: Merged) -> None:
-    """A problem for each part of a foreign name's value that asks for something."""
+    """Add a problem for each part of a foreign name's value that has an effect."""
     from core.args import foreign
 
     row = foreign.table()[name]
@@ -97,7 +100,7 @@ def _refuse(name: str, given: Given, out: Merged) -> None:
 
 
 def _as_on_the_command_line(path: str, value: Any) -> str:
-    """A flag with its value."""
+    """Return an argument and its value as they are written on the command line."""
     if value is True:
         return flag_of(path)
     if isinstance(value, list):
@@ -132,7 +135,7 @@ def _environment(environ: Mapping[str, str], out: Merged) -> Layer:
 
 
 def _yaml(name: str, out: Merged) -> Layer:
-    """The layer of a configuration file; empty, with a problem, when it cannot be used."""
+    """Read the values of a configuration file; none, and a problem, when it cannot be used."""
     import yaml
 
     shown = f"--config {name}"
@@ -140,7 +143,7 @@ def _yaml(name: str, out: Merged) -> Layer:
         path = Path(name).expanduser()
         document = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RuntimeError) as error:
-        # RecursionError is a RuntimeError: nesting without end is no readable file either
+        # RuntimeError includes RecursionError, which yaml raises for a file that is nested too deeply.
         out.problems.append(f"{shown}: cannot be read: {' '.join(str(error).split())}.")
         return {}
     except yaml.YAMLError as error:
@@ -163,7 +166,7 @@ def _yaml(name: str, out: Merged) -> Layer:
 
 
 def _take(layer: Layer, key: str, given: Given, shown: str, out: Merged) -> None:
-    """Convert one value into its layer. shown: the name as it is told in problems and warnings."""
+    """Convert one value and store it in its layer. shown: the name as problems and warnings show it."""
     declared, value = _understood(key, given.value, shown, out)
     if declared is None:
         return
@@ -181,7 +184,7 @@ def _take(layer: Layer, key: str, given: Given, shown: str, out: Merged) -> None
 
 
 def _understood(key: str, value: Any, shown: str, out: Merged) -> tuple[Field | None, Any]:
-    """The argument called `key`, and the value for it; (None, ...) when there is nothing to convert."""
+    """Return the argument called `key` with its value; (None, ...) when there is nothing to convert."""
     declared = lookup.named(key)
     if declared is None:
         hint = nearest(key.replace("-", "_"), schema().fields)
@@ -193,7 +196,7 @@ def _understood(key: str, value: Any, shown: str, out: Merged) -> tuple[Field | 
 
 
 def _translated(older: Field, value: Any, shown: str, out: Merged) -> tuple[Field | None, Any]:
-    """An older name that is still understood becomes the argument that it means, with a warning; others stay."""
+    """Translate an older name that is still accepted to its argument, with a warning; return other names unchanged."""
     from core.args import foreign
 
     row = foreign.table()[older.name]
@@ -212,7 +215,7 @@ def _translated(older: Field, value: Any, shown: str, out: Merged) -> tuple[Fiel
 
 
 def _report(declared: Field, shown: str, value: Any, error: ValueError, out: Merged) -> None:
-    """The problem of a value that cannot be converted."""
+    """Add the problem of a value that cannot be converted; the value is shortened, or hidden when it is a secret."""
     text = str(error)
     end = "" if text.endswith(("?", ".")) else "."
     written = HIDDEN if declared.arg.secret else _shortened(value)

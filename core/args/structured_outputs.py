@@ -8,7 +8,7 @@ from core.args.arg import Arg
 
 
 class StructuredOutputsKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of `--structured-outputs-config`."""
+    """Keys of --structured-outputs-config."""
 
     backend: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""The command line's frame: finds commands, dispatches to one, prints the overview; and two commands of its own.
+"""The frame of the command line: it finds commands, runs one, prints the overview, and has two commands of its own.
 
 Owns: `core --help`, `core --version`, `core plugins list`, `core config schema`, exit codes. Never does: import torch, a
 server or a model. Called by: the installed command `core`, `python -m core`.

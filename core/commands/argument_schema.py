@@ -1,6 +1,6 @@
 """JSON Schema (2020-12) of a configuration file: all arguments, and those of available plugins.
 
-Owns: the translation of declarations. Never does: resolve. Called by: `core config schema`.
+Owns: the translation of declarations. Never does: resolve a configuration. Called by: `core config schema`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from core.plugin.registry import PluginRegistry
 from core.version import __version__
 
 GROUP: Final = "core.argument_schemas"
-"""Entry points named after arguments: functions that describe the keys which are no plugin's own. See `Describe`."""
+"""Group of entry points named after arguments: functions that describe keys which belong to no plugin. See `Describe`."""
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 Node = dict[str, Any]
 Describe = Callable[[dict[str, Node], Node], Node]
-"""Takes references to the arguments of each plugin, and the definitions, which it may add to; returns the argument's value."""
+"""A function that describes the value of an argument. It takes references to the arguments of each plugin, and the definitions,
+to which it may add."""
 
 
 def json_schema(registry: PluginRegistry) -> Node:
-    """The schema of all arguments that the engine serves."""
+    """Return the JSON Schema of all arguments that the engine serves. Imports all manifests and probes all platforms."""
     fields = schema().fields
     properties = {name: _argument(field) for name, field in fields.items()}
     definitions: Node = {}
@@ -62,7 +63,7 @@ def json_schema(registry: PluginRegistry) -> Node:
 
 
 def _mapping_at(properties: Node, path: str) -> Node:
-    """The node of an argument, or of a key of one, that is a mapping."""
+    """Return the node of a mapping: an argument, or a key of one."""
     name, _, rest = path.partition(".")
     node: Node = properties[name]
     if "anyOf" in node:
@@ -71,7 +72,7 @@ def _mapping_at(properties: Node, path: str) -> Node:
 
 
 def _with_arguments(registry: PluginRegistry) -> list[Manifest]:
-    """The available plugins that have arguments of their own."""
+    """Return the manifests of the available plugins that have arguments of their own."""
     found = []
     for listed in listing(registry):
         manifest = listed.manifest
@@ -81,7 +82,7 @@ def _with_arguments(registry: PluginRegistry) -> list[Manifest]:
 
 
 def _argument(field: Field) -> Node:
-    """One argument, or one key of an argument."""
+    """Describe one argument, or one key of an argument, in all its spellings."""
     arg = field.arg
     options = [_value(field)]
     if field.base is int and arg.human:
@@ -97,7 +98,7 @@ def _argument(field: Field) -> Node:
 
 
 def _value(field: Field) -> Node:
-    """The declared type without its other spellings."""
+    """Describe the declared type, without the other spellings of its values."""
     if field.is_list:
         return {"type": "array", "items": _item(field)}
     if field.is_mapping:
@@ -113,7 +114,7 @@ def _value(field: Field) -> Node:
 
 
 def _neutral_keys(argument: str) -> Node:
-    """The keys of others that are accepted as long as they change nothing."""
+    """Describe the foreign keys of an argument, limited to the values without an effect."""
     found: Node = {}
     for name, row in table().items():
         head, _, key = name.partition(".")
@@ -135,7 +136,7 @@ def _item(field: Field) -> Node:
 
 
 def _limited(base: type, arg: Arg) -> Node:
-    """A type with its limits."""
+    """Describe a type with the limits of its numbers."""
     node: Node = {"type": TYPES[base]}
     limits = {"minimum": arg.ge, "exclusiveMinimum": arg.gt, "maximum": arg.le}
     for key, limit in limits.items():
@@ -145,7 +146,7 @@ def _limited(base: type, arg: Arg) -> Node:
 
 
 def _plugin(manifest: Manifest, definitions: Node) -> Node:
-    """A reference to a plugin's own arguments, which are added to `definitions`."""
+    """Add a plugin's own arguments to `definitions`, and return a reference to them."""
     struct = manifest.spec.arguments
     assert struct is not None
     prefix = f"{manifest.row.kind}.{manifest.row.name}"
@@ -160,9 +161,9 @@ def _plugin(manifest: Manifest, definitions: Node) -> Node:
 
 
 def _own_arguments(kind: Kind, plugins: dict[str, Node], definitions: Node, describe: Describe | None) -> Node:
-    """The values of an argument that carries plugins' own arguments: those of the plugin that is chosen.
+    """Describe the value of an argument that holds plugins' own arguments: those of the chosen plugin.
 
-    describe: makes the whole value, for an argument with keys that are no plugin's own.
+    describe: describes the whole value, for an argument with keys that belong to no plugin.
     """
     if kind.by_name:
         return {"properties": plugins}

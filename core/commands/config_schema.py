@@ -1,4 +1,4 @@
-"""`core config schema`: JSON Schema of all arguments.
+"""The command `core config schema`, which prints the JSON Schema of all arguments.
 
 Owns: the output of this command. Never does: resolve a configuration. Called by: the frame.
 """
@@ -13,7 +13,7 @@ from core.plugin.registry import PluginRegistry
 
 
 def config_schema(words: list[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command with the words after its name; return the exit code."""
     if take_help(words) is not None:
         show("core config schema", "JSON Schema (2020-12) of all arguments, those of available plugins included.", [])
         return 0

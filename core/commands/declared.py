@@ -1,7 +1,7 @@
-"""A command declared in one row of a table: what help says about it, and the function that is imported when it is run.
+"""Commands that are declared in one row of a table: their help, and the function that is imported when they run.
 
-Owns: `DeclaredCommand`. Never does: find a command, or import the plugin framework before it asks for a manifest: `core
---help` reads these rows alone. Called by: tables of commands, which entry points name.
+Owns: `DeclaredCommand`. Never does: find a command, or import the plugin framework before a manifest is requested: `core
+--help` reads only these rows. Called by: tables of commands, which entry points name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from core.plugin.entry_points import named
 
 
 class DeclaredCommand:
-    """A command; an entry point of group `core.commands` may name it in the place of a manifest.
+    """One declared command. An entry point of the group `core.commands` may name it instead of a manifest.
 
     name:    the entry point's name: `run-batch`, or `plugins.list` for a command of two words.
     target:  `MODULE:FUNCTION`; the function takes the words after the name and returns the exit code.
@@ -34,7 +34,7 @@ class DeclaredCommand:
         return CommandManifest(self.name, self)
 
     def run(self, words: list[str]) -> int:
-        """Import the function and call it."""
+        """Import the function, call it with the words after the command's name, and return the exit code."""
         function: Callable[[list[str]], int] = named(self._target)
         return function(words)
 

@@ -1,10 +1,10 @@
-"""Which command the first words of a command line name.
+"""The lookup of the command that the first words of a command line name.
 
-Owns: that choice, and the sentences for words that name none. Never does: import a command of another package unless its
+Owns: that lookup, and the messages for words that name no command. Never does: import a command of another package unless its
 name was typed. Called by: `core.commands.main`, the overview, completion.
 
-Commands of the project are read from their own distribution, without the plugin framework: a start costs no more than a few
-milliseconds for being found. All others are plugins of kind `command`, found by the registry as every plugin is.
+Commands of the project are read from their own distributions, without the plugin framework, so that the lookup takes only a
+few milliseconds. All others are plugins of kind `command`, which the registry finds like every plugin.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from core.plugin.registry import PluginRegistry
 
 GROUP: Final = "core.commands"
-"""Group of the entry points; see `core.plugin.kinds`."""
+"""Entry-point group of commands, as in `core.plugin.kinds`."""
 
 
 def find(words: Sequence[str]) -> tuple[Command | None, list[str]]:
-    """The command that `words` begin with, and the words after its name; no command for a group whose help is wanted.
+    """Return the command that `words` begin with, and the words after its name; None for a group whose help is requested.
 
-    words: at least one. Raises UserError when they name none, ManifestError when its plugin is broken.
+    words: at least one. Raises UserError when they name no command, ManifestError when the command's plugin is broken.
     """
     names = _names(words)
     for number, name in names.items():
@@ -40,7 +40,7 @@ def find(words: Sequence[str]) -> tuple[Command | None, list[str]]:
 
 
 def own_commands() -> dict[str, DeclaredCommand]:
-    """The commands of the project that are installed, in the order of help."""
+    """Return the installed commands of the project, in the order of help."""
     targets = {offer.name: offer.target for offer in offers(GROUP, *KNOWN.values())}
     found: dict[str, DeclaredCommand] = {}
     for name in KNOWN:
@@ -51,12 +51,12 @@ def own_commands() -> dict[str, DeclaredCommand]:
 
 
 def spoken(name: str) -> str:
-    """A command's name as it is typed."""
+    """Return a command's name as it is typed: `plugins list` for `plugins.list`."""
     return name.replace(".", " ")
 
 
 def _names(words: Sequence[str]) -> dict[int, str]:
-    """Names that the first words may be, by the number of words: two before one."""
+    """Return the names that the first words may form, by the number of words: two words come before one."""
     first, *rest = words
     if rest and not rest[0].startswith("-"):
         return {2: f"{first}.{rest[0]}", 1: first}
@@ -64,7 +64,7 @@ def _names(words: Sequence[str]) -> dict[int, str]:
 
 
 def _of_plugins(words: Sequence[str], names: dict[int, str]) -> tuple[Command | None, list[str]]:
-    """The same among the commands that are not the project's."""
+    """Do what `find` does, among the commands of other packages."""
     from core.plugin.registry import PluginRegistry
     from core.plugin.words import called
 
@@ -88,12 +88,12 @@ def _of_plugins(words: Sequence[str], names: dict[int, str]) -> tuple[Command | 
 
 
 def _typed(row: ResolvedPlugin) -> str:
-    """A plugin's name as commands are written: discovery has made underscores of hyphens."""
+    """Return a plugin's name with hyphens, as commands are typed: discovery replaced them by underscores."""
     return row.name.replace("_", "-")
 
 
 def _loaded(registry: PluginRegistry, name: str) -> Command:
-    """The object of a plugin that was named, so that it is imported here. Raises UserError and PluginError."""
+    """Load the command of a plugin. It was named by the user, so it needs no trial run. Raises UserError and PluginError."""
     from core.plugin.discovery import label
     from core.plugin.hookspecs import LoadContext
 
@@ -109,7 +109,7 @@ def _loaded(registry: PluginRegistry, name: str) -> Command:
 
 
 def _missing(name: str) -> str:
-    """Where to get a command of the project that is not installed."""
+    """Say how to install a command of the project that is missing."""
     from core.plugin.editable import stale
 
     distribution = KNOWN[name]

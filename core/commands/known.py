@@ -1,4 +1,4 @@
-"""The commands of the project: the order in which help lists them, and the distribution that brings each.
+"""The commands of the project: the order in which help lists them, and the distribution of each.
 
 Owns: this table. Never does: say whether a command is installed. Called by: `core.commands.finding`.
 """
@@ -33,10 +33,10 @@ KNOWN: Final[dict[str, str]] = {
     "dashboard": COMMANDS,
     "completion": COMMANDS,
 }
-"""Distribution by command; a dot stands between the words of a command of two."""
+"""Distribution by command; a dot separates the words of a command of two words."""
 
 GROUPS: Final[dict[str, str]] = {
     "plugins": "Look at plugins, check them, write one.",
     "config": "Look at the configuration.",
 }
-"""First words of commands of two words, and the first sentence of their help."""
+"""First words of commands of two words, with the first sentence of their help."""

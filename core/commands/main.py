@@ -1,4 +1,4 @@
-"""Entry of the command `core`: dispatch, user errors as sentences, exit codes.
+"""The entry point of the command `core`: dispatch, user errors as sentences, exit codes.
 
 Owns: the first words of a command line. Never does: import torch before a command needs it. Called by: the shell.
 Exit codes: 0 done, 1 the engine failed, 2 a mistake of the user, 130 interrupted.
@@ -18,11 +18,11 @@ from core.commands.streams import open_standard_streams
 from core.version import __version__
 
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a file that is written to; those of opening one come with its name."""
+"""Errors of writing to the output. The same errors of opening a file carry a file name, and are not handled here."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return its exit code. argv: the words after `core`; None: those of this process."""
     words = list(sys.argv[1:] if argv is None else argv)
     open_standard_streams()
     try:
@@ -55,7 +55,7 @@ def _dispatch(words: list[str]) -> int:
     if words and words[0] in ("-V", "--version", "version"):
         print(f"core {__version__}")
         return 0
-    from core.commands.finding import find
+    from core.commands.finding import find  # Imported here: `--version` does not need it.
 
     if not words or words[0] in ("-h", "--help", "help"):
         _help("core COMMAND [ARGUMENTS]", "Serve large language models.")
@@ -71,21 +71,21 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _help(usage: str, intro: str, first: str = "") -> None:
-    from core.args.show import show  # 10 ms that a command without help does not need
+    from core.args.show import show  # Imported here: it takes 10 ms, which a command without help need not spend.
     from core.commands.overview import overview
 
     show(usage, intro, overview(first))
 
 
 def _drop_output() -> None:
-    """Let what is left in the buffer go nowhere, as the interpreter writes it once more at its end."""
+    """Redirect standard output to the null device: the interpreter writes the rest of the buffer once more at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(problems: Sequence[str]) -> None:
-    """Problems on standard error, one a line. Some have words of a server or a file in them."""
+    """Print problems to standard error, one per line, without control characters: they may quote a server or a file."""
     head = "core:" if len(problems) == 1 else "core: -"
-    with contextlib.suppress(OSError):  # a full disk or a reader that is gone: the exit code remains
+    with contextlib.suppress(OSError):  # With a full disk or a closed pipe, the exit code must still be returned.
         for problem in problems:
             print(head, safe(problem), file=sys.stderr)
 

@@ -12,7 +12,7 @@ from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 
 class CommandManifest:
-    """Manifest of one command that a row declares."""
+    """The manifest of one `DeclaredCommand`, made when the plugin framework asks for it."""
 
     CONTRACT: Final = 1
 
@@ -22,10 +22,10 @@ class CommandManifest:
 
     @hookimpl
     def core_spec(self) -> PluginSpec:
-        """Say what the plugin is."""
+        """Describe the command as a plugin."""
         return PluginSpec(name=self._name, summary=self._command.usages[0][1])
 
     @hookimpl
     def core_load(self, context: LoadContext) -> Command:
-        """Return the command."""
+        """Return the command, which is already complete."""
         return self._command

@@ -1,4 +1,4 @@
-"""Help about all commands.
+"""The overview of all commands, for `core --help`.
 
 Owns: its rows. Never does: import a command of another package. Called by: `core.commands.main`, completion.
 """
@@ -12,7 +12,10 @@ from core.plugin.entry_points import offers
 
 
 def overview(first: str = "") -> list[Section]:
-    """Help about all commands, or about those of two words that begin with `first`; a section more for other packages'."""
+    """Return help about all commands, or about those of two words that begin with `first`.
+
+    Commands of other packages have a section of their own.
+    """
     rows: list[tuple[str, str]] = []
     for name, command in own_commands().items():
         if not first or name.startswith(f"{first}."):

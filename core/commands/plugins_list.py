@@ -1,4 +1,4 @@
-"""`core plugins list`: every plugin that is installed, and whether it can be used.
+"""The command `core plugins list`, which prints every installed plugin with its status.
 
 Owns: the output of this command, as text and as JSON. Never does: load a plugin's implementation. Called by: the frame;
 `as_row` by `core plugins show`.
@@ -28,7 +28,7 @@ ROWS: Final = (
 
 
 def plugins_list(words: list[str]) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command with the words after its name; return the exit code."""
     if take_help(words) is not None:
         usage = "core plugins list [--kind=KIND] [--json] [--plugins WORDS]"
         show(usage, "Every plugin that is installed, and whether it can be used.", [Section("Options", ROWS)])
@@ -53,7 +53,7 @@ def plugins_list(words: list[str]) -> int:
 
 
 def as_row(item: Listed) -> dict[str, Any]:
-    """The fields of one plugin."""
+    """Return the fields of one plugin, as the JSON output has them."""
     row = item.row
     return {
         "kind": row.kind,

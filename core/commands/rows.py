@@ -1,6 +1,6 @@
-"""The two commands that the minimal core brings itself.
+"""The two commands of the minimal core.
 
-Owns: these rows. Never does: import what they run. Called by: discovery, through entry points.
+Owns: these rows. Never does: import the functions that they run. Called by: discovery, through entry points.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables and JSON on standard output.
+"""Printing of tables and JSON to standard output.
 
-Owns: widths and colours. Never does: decide what is shown. Called by: the commands.
+Owns: widths and colours. Never does: choose the content. Called by: the commands.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from typing import Any
 import msgspec
 
 NARROWEST = 6
-"""Columns that texts have at least, however long the names before them are."""
+"""Minimum width of a text column, however long the names before it are."""
 
 COLOURS = {"available": "green", "unavailable": "yellow", "broken": "red", "blocked": "magenta", "chosen": "green"}
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, colour: str = "", num_names: int = 1) -> None:
-    """Aligned columns; in a terminal with rich, which wraps texts, the column `colour` coloured by its words.
+    """Print aligned columns; in a terminal with rich, which wraps texts.
 
-    num_names: columns at the left that hold names: they are neither wrapped nor cut.
+    colour: head of the column that is coloured by its words.
+    num_names: number of leading columns with names, which are neither wrapped nor truncated.
     """
     if sys.stdout.isatty():
         _print_rich(heads, rows, colour, num_names)
@@ -33,12 +34,12 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, colour: 
 
 
 def _widest(rows: Sequence[Sequence[str]], index: int) -> int:
-    """Columns of the longest cell of a column."""
+    """Return the width of the longest cell in a column."""
     return max((len(row[index]) for row in rows), default=0)
 
 
 def print_json(value: Any) -> None:
-    """Indented JSON; what has no form in JSON is written as text."""
+    """Print indented JSON; values without a JSON form are written as text."""
     text = msgspec.json.encode(value, enc_hook=str)
     print(msgspec.json.format(text, indent=2).decode())
 

@@ -1,6 +1,6 @@
-"""The arguments and the answers that the hooks of a manifest may have.
+"""The arguments that the hooks of a manifest may take, and the answers that they may give.
 
-Owns: both tables and their sentences. Never does: call a hook. Called by: manifest.
+Owns: both tables and the sentences about mistakes. Never does: call a hook. Called by: manifest.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ ANSWERS: Mapping[str, tuple[Test, str]] = {
     "core_draft_spec": (_anything, "a DraftSpec or None"),
     "core_load": (_object, "an object of the kind's contract"),
 }
-"""By hook: whether an answer is right, and what was expected when it is not."""
+"""For each hook: a test of its answer, and the expected answer in words for the error message."""
 
 
 def is_right(hook: str, answer: Any) -> bool:
-    """Whether an answer is of the type that `hook` asks for."""
+    """Whether an answer has the type that `hook` requires."""
     test, _ = ANSWERS[hook]
     return test(answer)
 
 
 def expectation(hook: str) -> str:
-    """The answer that `hook` asks for, in words."""
+    """Describe the answer that `hook` requires, in words."""
     _, expected = ANSWERS[hook]
     return expected
 
 
 def hook_mistakes(manifest: Any) -> list[str]:
-    """A sentence for each hook of a manifest that does not exist or takes other arguments."""
+    """Return a sentence for each hook of a manifest that does not exist or takes other arguments."""
     mistakes: list[str] = []
     for name in dir(manifest):
         function = getattr(manifest, name, None)
@@ -99,7 +99,7 @@ def hook_mistakes(manifest: Any) -> list[str]:
 
 
 def _hook_mistake(hook: str, function: Callable[..., Any]) -> str:
-    """A sentence about the mistake of one hook, or an empty string."""
+    """Describe the mistake in one hook's name or arguments; empty when there is none."""
     if hook not in ANSWERS:
         known = ", ".join(ANSWERS)
         hint = nearest(hook, ANSWERS)

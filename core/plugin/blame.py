@@ -1,6 +1,6 @@
-"""Whose fault an exception is: the plugin whose code raised it, told by the frames of its traceback.
+"""Attribution of an exception to the plugin whose code raised it, by the frames of its traceback.
 
-Owns: that search and its sentence. Never does: catch anything, so calls into plugins cost nothing until one raises.
+Owns: that search and the error message. Never does: catch anything, so calls into plugins cost nothing until one raises.
 Called by: `PluginTable` (worker, engine core) and the registry (config), where their callers catch.
 """
 
@@ -17,9 +17,11 @@ from core.plugin.manifest import Manifest
 
 
 def blamed(error: Exception, manifests: Iterable[Manifest]) -> Exception:
-    """A PluginError that names the plugin in whose code `error` was raised, or `error` itself when that is nobody's.
+    """Return a PluginError that names the plugin whose code raised `error`, or `error` itself when no plugin did.
 
-    manifests: of plugins whose object was loaded. An error that a plugin raises on purpose for the user stays as it is.
+    manifests: manifests of the plugins whose objects were loaded.
+
+    An error that a plugin raises on purpose for the user is returned unchanged.
     """
     is_for_the_user = isinstance(error, CoreError) and not isinstance(error, PluginError)
     is_named = isinstance(error, PluginError) and error.plugin is not None
@@ -38,7 +40,7 @@ def blamed(error: Exception, manifests: Iterable[Manifest]) -> Exception:
 
 
 def _nearest(frame: FrameType, manifests: list[Manifest]) -> list[Manifest]:
-    """The plugins whose modules lie nearest to the frame's; more than one when they share a module, none for other code."""
+    """Return the plugins whose modules lie nearest to the frame's: several that share a module, none for other code."""
     name = str(frame.f_globals.get("__name__", ""))
     if name.partition(".")[0] in FRAMEWORK:
         return []
@@ -55,7 +57,7 @@ def _nearest(frame: FrameType, manifests: list[Manifest]) -> list[Manifest]:
 
 
 def _common(one: str, other: str) -> int:
-    """Leading parts of two dotted names that are equal."""
+    """Count the leading parts that two dotted names share."""
     count = 0
     pairs = zip(one.split("."), other.split("."), strict=False)
     for first, second in pairs:

@@ -1,9 +1,9 @@
-"""A plugin's declared `PluginSpec.capabilities` and `constraints`, held against what is asked.
+"""Checks of a request against a plugin's declared `PluginSpec.capabilities` and `constraints`.
 
 Owns: the meaning of the known keys. Never does: call a plugin. Called by: manifest, selection and config.
 
-An absent key means no limit; `layer_kinds` (full and sliding), `sinks`, `alibi`, `chunked` and `bidirectional` (none) must be
-declared for more.
+An absent key means no limit, with two exceptions. Without `layer_kinds`, a backend serves full and sliding layers only; without
+`sinks`, `alibi`, `chunked` or `bidirectional`, it serves no layers of that sort.
 """
 
 from __future__ import annotations
@@ -57,36 +57,36 @@ BOOLEANS = frozenset(
         "only_named",
     }
 )
-"""Capabilities that the core knows, by the type of their value; a plugin may declare others for itself."""
+"""Capabilities that the core knows: `LISTS` and `BOOLEANS`, by the type of value. Plugins may declare others of their own."""
 
 
 def device_type(device: str) -> str:
-    """`cuda` for `cuda:1`."""
+    """Return a device's type, such as `cuda` for `cuda:1`."""
     return device.partition(":")[0]
 
 
 def roundings_of(capabilities: Mapping[str, Any]) -> tuple[str, ...]:
-    """The precisions to which a platform gains by having inputs rounded."""
+    """Return the precisions that make a platform faster when layer inputs are rounded to them; all of them by default."""
     return tuple(capabilities.get("input_roundings", ACTIVATIONS))
 
 
 def device_reasons(spec: PluginSpec, device: str) -> list[Reason]:
-    """Against `devices`, by device type."""
+    """Check a device against `devices`, by device type."""
     return _member(spec, "devices", "device", device_type(device))
 
 
 def dtype_reasons(spec: PluginSpec, dtype: str) -> list[Reason]:
-    """Against `dtypes`."""
+    """Check a dtype against `dtypes`."""
     return _member(spec, "dtypes", "dtype", dtype, "--dtype chooses another")
 
 
 def layer_kinds(capabilities: Mapping[str, Any]) -> tuple[str, ...]:
-    """The kinds of layers that an attention backend serves."""
+    """Return the kinds of layers that an attention backend serves; full and sliding by default."""
     return tuple(capabilities.get("layer_kinds", ("full", "sliding")))
 
 
 def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
-    """Against everything an attention backend may declare."""
+    """Check one attention layer against everything that an attention backend may declare."""
     found = device_reasons(spec, query.device)
     kinds = layer_kinds(spec.capabilities)
     if query.spec.kind not in kinds:
@@ -115,7 +115,7 @@ def attention_reasons(spec: PluginSpec, query: AttentionQuery) -> list[Reason]:
 
 
 def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
-    """Against what a backend declares about layers with a state: that it serves them, and `state_ops`."""
+    """Check a layer with a state against the `layer_kinds` and `state_ops` that a backend declares."""
     found = device_reasons(spec, query.device)
     kinds = layer_kinds(spec.capabilities)
     if query.spec.kind not in kinds:
@@ -127,7 +127,7 @@ def state_reasons(spec: PluginSpec, query: StateQuery) -> list[Reason]:
 
 
 def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) -> list[str]:
-    """Sentences for engine arguments whose value a chosen plugin does not allow."""
+    """Return a sentence for each engine argument whose value a chosen plugin does not allow."""
     problems = []
     for name, allowed in spec.constraints.items():
         if name in values and values[name] not in allowed:
@@ -138,12 +138,13 @@ def constraint_problems(spec: PluginSpec, kind: str, values: Mapping[str, Any]) 
 
 
 def constraint_mistakes(spec: PluginSpec) -> list[str]:
-    """Mistakes in the declared constraints themselves: unknown arguments, values that an argument cannot have."""
+    """Return the mistakes in the declared constraints themselves: unknown arguments, and values that no argument accepts."""
     if not isinstance(spec.constraints, Mapping):
         return [f"its constraints are {spec.constraints!r}, expected {{engine argument: allowed values}}"]
     if not spec.constraints:
         return []
-    from core.args import foreign  # only when they are needed: probes read manifests, too
+    # Imported only when there are constraints: platform probes read manifests too, and must start quickly.
+    from core.args import foreign
     from core.args.schema import schema
 
     fields = schema().fields
@@ -153,7 +154,7 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
         constrains = f"it constrains {name} to {allowed!r}"
         row = foreign.named(str(name))
         if row is not None and row.neutral:
-            # an argument that is not served: only the value that changes nothing can be asked for
+            # An argument that is accepted but not served: the only value a user can give is the one without effect.
             if is_list and not any(map(row.is_neutral, allowed)):
                 mistakes.append(f"{constrains}: {row.sentence}")
         elif name not in fields:
@@ -167,7 +168,7 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
 
 
 def _impossible(field: Field, values: Sequence[Any]) -> list[str]:
-    """A sentence for each of these values that the argument cannot have."""
+    """Return a sentence for each value that the argument cannot have."""
     from core.args.convert import convert
 
     mistakes: list[str] = []
@@ -180,7 +181,7 @@ def _impossible(field: Field, values: Sequence[Any]) -> list[str]:
 
 
 def _member(spec: PluginSpec, key: str, code: str, actual: Any, hint: str = "") -> list[Reason]:
-    """Why `actual` is not among the declared values, if it is not."""
+    """Return a reason when the plugin declares values under `key` and `actual` is not one of them."""
     allowed = spec.capabilities.get(key)
     if allowed is None or actual in allowed:
         return []

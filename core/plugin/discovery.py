@@ -1,7 +1,7 @@
-"""Names of plugins, read from package metadata without importing anything.
+"""Discovery of installed plugins from package metadata, without importing anything.
 
-Owns: rows of entry points. Never does: import a plugin. Called by: the registry; the composition of an engine, for a group that
-is no kind of plugin.
+Owns: the rows that describe entry points. Never does: import a plugin. Called by: the registry; the composition of an engine,
+for entry-point groups that are not kinds of plugins.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from core.api.errors import PluginError
 from core.plugin.kinds import KINDS, normalize
 
 ENGINE = "core-engine"
-"""The engine's own distribution, whose plugins need not be named."""
+"""Name of the engine's main distribution. Its plugins are used without being named by the user."""
 
 
 def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
-    """Every entry point of every kind's group, sorted by kind, name and distribution.
+    """Return every entry point of every kind's group, sorted by kind, name and distribution.
 
-    path: directories to search, `sys.path` when None. A distribution found twice on the path counts once, the first.
+    path: directories to search, `sys.path` when None. Of a distribution that is on the path twice, the first counts.
     """
     rows: list[ResolvedPlugin] = []
     for distribution in _offering("[core.", path):
@@ -38,7 +38,7 @@ def discover(path: Sequence[str] | None = None) -> tuple[ResolvedPlugin, ...]:
 
 
 def plugins_of(distribution: str) -> list[ResolvedPlugin]:
-    """The plugins of one distribution, found by its name; none when it is not installed."""
+    """Return the plugins of one distribution by its name; none when it is not installed."""
     try:
         return list(_rows(cast(Distribution, find_distribution(distribution))))
     except PackageNotFoundError:
@@ -46,9 +46,9 @@ def plugins_of(distribution: str) -> list[ResolvedPlugin]:
 
 
 def entry_points_of(group: str) -> list[tuple[EntryPoint, str]]:
-    """The entry points of one group that is no kind of plugin, each with its distribution's name and version, by their names.
+    """Return the entry points of a group that is not a kind of plugin, each with its distribution's name and version.
 
-    Raises PluginError when two have the same name.
+    They are sorted by name. Raises PluginError when two have the same name.
     """
     found: dict[str, tuple[EntryPoint, str]] = {}
     for distribution in _offering(f"[{group}]"):
@@ -63,7 +63,7 @@ def entry_points_of(group: str) -> list[tuple[EntryPoint, str]]:
 
 
 def _offering(text: str, path: Sequence[str] | None = None) -> Iterator[Distribution]:
-    """Distributions whose entry points contain a text; one that is found twice on the path counts once, the first.
+    """Yield the distributions whose entry points contain `text`. Of one that is on the path twice, the first counts.
 
     path: directories to search, `sys.path` when None.
     """
@@ -71,7 +71,7 @@ def _offering(text: str, path: Sequence[str] | None = None) -> Iterator[Distribu
     seen: set[str] = set()
     for distribution in found:
         if text not in (distribution.read_text("entry_points.txt") or ""):
-            continue  # almost all: a look at the text spares reading their metadata
+            continue  # True of almost all distributions: this test avoids parsing their metadata, which is slower.
         name = normalize(distribution.name)
         if name not in seen:
             seen.add(name)
@@ -79,7 +79,7 @@ def _offering(text: str, path: Sequence[str] | None = None) -> Iterator[Distribu
 
 
 def _rows(distribution: Distribution) -> Iterator[ResolvedPlugin]:
-    """One row for each plugin that a distribution offers."""
+    """Yield one row for each plugin that a distribution offers."""
     kinds = {kind.group: kind.name for kind in KINDS}
     name = distribution.name
     version = distribution.version
@@ -96,18 +96,18 @@ def _rows(distribution: Distribution) -> Iterator[ResolvedPlugin]:
 
 
 def duplicates(rows: Iterable[ResolvedPlugin]) -> frozenset[tuple[str, str]]:
-    """(kind, name) pairs that more than one row offers."""
+    """Return the (kind, name) pairs that more than one row offers."""
     counted = Counter((row.kind, row.name) for row in rows)
     return frozenset(key for key, count in counted.items() if count > 1)
 
 
 def origin(row: ResolvedPlugin) -> str:
-    """Where a row comes from, for people: `core-engine 0.1.0`, or its file or module."""
+    """Say where a row comes from, for people: `core-engine 0.1.0`, or its file or module."""
     if row.distribution:
         return f"{row.distribution} {row.version}"
     return row.target.removeprefix("file:")
 
 
 def label(row: ResolvedPlugin) -> str:
-    """How a sentence names a plugin: kind, name and origin."""
+    """Return the label of a plugin in messages: kind, name and origin."""
     return f"{row.kind} plugin '{row.name}' ({origin(row)})"

@@ -1,7 +1,7 @@
-"""The engine's own distributions: the plugins that each brings, and the sentence about one that is not installed.
+"""The engine's own distributions: the plugins that each provides, and the message about one that is not installed.
 
 Owns: the rows of the table `distributions.txt`, and the comparison of versions. Never does: install, or import a plugin.
-Called by: the registry (names that nothing installed has, rows of another version), ranking (kinds without a plugin),
+Called by: the registry (names that no installed package provides, rows of another version), ranking (kinds without a plugin),
 requirements, the executor's early import.
 """
 
@@ -23,9 +23,9 @@ FILE = Path(__file__).with_name("distributions.txt")
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """One row: the plugins of one kind in one distribution.
+    """One row of `distributions.txt`: the plugins of one kind in one distribution.
 
-    kind, names: empty for a distribution that brings no plugin.
+    kind, names: empty for a distribution that provides no plugin.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Distribution:
 
 @functools.cache
 def table() -> tuple[Distribution, ...]:
-    """All rows, in the order of the file."""
+    """Return all rows in the order of the file, which is read once per process."""
     rows: list[Distribution] = []
     for line in FILE.read_text(encoding="utf-8").splitlines():
         if not line.strip() or line.startswith("#"):
@@ -51,14 +51,14 @@ def _own_names() -> frozenset[str]:
 
 
 def is_own(distribution: str) -> bool:
-    """Whether a distribution is the engine's own, so that its plugins need not be named."""
+    """Whether a distribution is the engine's own, so that its plugins are used without being named."""
     return normalize(distribution) in _own_names()
 
 
 def own_row(kind: str) -> ResolvedPlugin | None:
-    """The only plugin of a kind among the engine's own; None where there is none, or more than one.
+    """Return the only plugin of a kind among the engine's own; None when there is none, or more than one.
 
-    Only the distributions that bring the kind are looked up: this takes 1 ms, a search of all installed ones 15 ms.
+    Only the distributions that provide the kind are looked up: 1 ms, against 15 ms for a search of all installed ones.
     """
     names = dict.fromkeys([ENGINE, *(row.name for row in table() if row.kind == kind)])
     found = [row for name in names for row in plugins_of(name) if row.kind == kind]
@@ -66,9 +66,9 @@ def own_row(kind: str) -> ResolvedPlugin | None:
 
 
 def missing(kind: str, name: str) -> str:
-    """The sentence about a plugin of ours whose distribution is not installed; empty for every other name.
+    """Return a sentence when `name` is one of our plugins and its distribution is not installed; empty otherwise.
 
-    name: as `core.plugin.words` reads it, with or without its distribution.
+    name: the name as `core.plugin.words` reads it, with or without a distribution.
     """
     owner, _, plain = name.rpartition(":")
     for row in table():
@@ -79,7 +79,7 @@ def missing(kind: str, name: str) -> str:
 
 
 def absent(kind: str) -> str:
-    """The sentence about a kind of which no plugin is installed; empty where we bring none either."""
+    """Say which packages to install for a kind without any plugin; empty when none of our packages provides the kind."""
     names = {row.name: None for row in table() if row.kind == kind and _installed(row.name) is None}
     if not names:
         return ""
@@ -88,14 +88,14 @@ def absent(kind: str) -> str:
 
 
 def mismatch(distribution: str, version: str) -> str:
-    """A clause when a distribution of ours has another version than the engine, else an empty string."""
+    """Return a clause when one of our distributions has another version than the engine, else an empty string."""
     if distribution == ENGINE or version == __version__ or not is_own(distribution):
         return ""
     return f"{distribution} is {version}, but {ENGINE} is {__version__}; run `{_pip(distribution)}`"
 
 
 def _installed(distribution: str) -> str | None:
-    """The installed version of a distribution."""
+    """Return the installed version of a distribution, None when it is not installed."""
     try:
         return importlib_metadata.version(distribution)
     except importlib_metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Whether a package installed in editable mode still says what its source says.
+"""Detection of stale editable installations: packages whose installed metadata differs from their source.
 
 Owns: the comparison of installed entry points with the source's pyproject.toml. Never does: import a plugin, or install.
 Called by: manifest (a module that cannot be imported), the registry (`core plugins list`), `core_kit`.
@@ -17,11 +17,11 @@ import importlib_metadata
 from core.plugin.kinds import KINDS, normalize
 
 EntryPoint = tuple[str, str, str]
-"""Group, name and target."""
+"""An entry point as (group, name, target)."""
 
 
 def editable_source(distribution: str) -> Path | None:
-    """The folder that an editable installation points to, None for an ordinary one (PEP 610)."""
+    """Return the folder that an editable installation points to, None for an ordinary one (PEP 610)."""
     try:
         text = importlib_metadata.distribution(distribution).read_text("direct_url.json")
         told = json.loads(text) if text else {}
@@ -37,7 +37,7 @@ def editable_source(distribution: str) -> Path | None:
 
 
 def stale(distribution: str) -> str:
-    """A sentence when the source offers other plugins or another version than what is installed, else an empty string."""
+    """Return a sentence when the source has other plugins or another version than the installed metadata, else empty."""
     source = editable_source(distribution) if distribution else None
     if source is None:
         return ""
@@ -63,7 +63,7 @@ def stale(distribution: str) -> str:
 
 
 def _offered(groups: Any) -> set[EntryPoint]:
-    """The plugins that a pyproject.toml offers. groups: its table of entry points, if it has one."""
+    """Return the plugins that a pyproject.toml offers. groups: its table of entry points, if it has one."""
     found: set[EntryPoint] = set()
     if not isinstance(groups, dict):
         return found
@@ -77,7 +77,7 @@ def _offered(groups: Any) -> set[EntryPoint]:
 
 
 def _installed(distribution: importlib_metadata.Distribution) -> set[EntryPoint]:
-    """The plugins that an installed package offers."""
+    """Return the plugins that an installed package offers, by its metadata."""
     known = {kind.group for kind in KINDS}
     found: set[EntryPoint] = set()
     for entry in distribution.entry_points:

@@ -1,4 +1,4 @@
-"""The table of plugin kinds. A further kind is a further row, never another mechanism.
+"""The table of plugin kinds. A new kind is a new row, never another mechanism.
 
 Owns: `Kind` and `KINDS`. Never does: import plugins. Called by: discovery, selection, arguments, `core plugins`.
 """
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 class Kind:
     """One kind of plugin.
 
-    name:            word used in tables and on the command line.
+    name:            the kind's name in tables and on the command line.
     group:           entry-point group; entry-point names are the argument's values.
-    argument:        engine argument, or key of one, that chooses by name, or None.
-    config_argument: engine argument, or key of one, that carries the chosen plugin's own arguments, or None.
-    by_name:         whether that argument has a mapping for each plugin, by its name: several are chosen.
-    count:           how many are chosen, for people.
-    contract:        `module:name` of the Protocol of the object that `core_load` builds. It is a name, not an import: contracts
-                     lie with those who use the objects, and this table imports none of them.
-    alternatives:    further contracts, one of which an object may have in place of `contract`.
-    layer_contracts: (layer kind, contract) pairs where the layers that a plugin declares decide on its contract.
+    argument:        engine argument, or a key of one, that chooses the plugin by name, or None.
+    config_argument: engine argument, or a key of one, that holds the chosen plugin's own arguments, or None.
+    by_name:         whether `config_argument` maps plugin names to arguments, because several plugins are chosen.
+    count:           how many plugins are chosen, as text for people.
+    contract:        `module:name` of the Protocol of the object that `core_load` builds. It is a name, not an import: a
+                     contract lies in the package that uses the object, and this table imports none of those packages.
+    alternatives:    further contracts, one of which an object may satisfy instead of `contract`.
+    layer_contracts: (layer kind, contract) pairs, for a kind whose contract depends on the layers that a plugin declares.
     replaceable:     whether another plugin, or the reference operations, can do the same work. A replaceable plugin that fails
-                     is left out unless the user named it, and the rest is resolved again.
+                     is dropped unless the user named it, and the configuration is resolved again.
     """
 
     name: str
@@ -155,7 +155,7 @@ RESERVED_NAMES: frozenset[str] = frozenset({"auto", "none"})
 
 
 def kind_named(name: str) -> Kind:
-    """The kind called `name`. Raises KeyError."""
+    """Return the kind called `name`. Raises KeyError."""
     for kind in KINDS:
         if kind.name == name:
             return kind
@@ -163,5 +163,5 @@ def kind_named(name: str) -> Kind:
 
 
 def normalize(name: str) -> str:
-    """Plugin names compare without regard to case and to `-` or `_`."""
+    """Return a plugin name in the form in which names are compared: lower case, with `_` for `-`."""
     return name.strip().lower().replace("-", "_")

@@ -1,4 +1,4 @@
-"""Every plugin with its status, for people.
+"""The list of all plugins with their status, as people see it.
 
 Owns: the status and the reason of a row. Never does: choose.
 Called by: `core plugins list` and `show`, the arguments' JSON schema.
@@ -26,10 +26,10 @@ Answers = Mapping[ResolvedPlugin, Probe | PluginError]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A row with its status.
+    """A plugin's row with its status.
 
-    reason: why it cannot be used, or what is odd about it; empty when all is well.
-    contract, manifest: None when the manifest cannot be used, or was not looked at.
+    reason: why the plugin cannot be used, or a warning about it; empty when all is well.
+    contract, manifest: None when the manifest cannot be used, or was not read.
     details: a traceback, or an empty string.
     """
 
@@ -42,7 +42,7 @@ class Listed:
 
 
 def listing(registry: PluginRegistry) -> list[Listed]:
-    """Every row with its status. Imports all manifests and probes all platforms, which takes as long as the slowest."""
+    """Return every row with its status. Imports all manifests and probes all platforms; the slowest sets the duration."""
     registry.start_probes()
     providers: list[ResolvedPlugin] = []
     others: list[ResolvedPlugin] = []
@@ -64,7 +64,7 @@ def _listed(registry: PluginRegistry, row: ResolvedPlugin, answers: Answers) -> 
         return Listed(row, "blocked", registry.blocked(row))
     probed = answers.get(row)
     if isinstance(probed, Probe) and probed.unavailable and not registry.own(row):
-        return Listed(row, "unavailable", probed.unavailable)  # not imported here: nobody chose it
+        return Listed(row, "unavailable", probed.unavailable)  # Not imported here, as the user did not choose it.
     try:
         manifest = registry.manifest(row)
     except ManifestError as error:
@@ -76,7 +76,7 @@ def _listed(registry: PluginRegistry, row: ResolvedPlugin, answers: Answers) -> 
 
 
 def _others(registry: PluginRegistry, row: ResolvedPlugin) -> str:
-    """A sentence when others offer the same kind and name."""
+    """Return a sentence when other distributions offer the same kind and name, else an empty string."""
     of_kind = registry.rows(row.kind)
     others = [other for other in of_kind if other.name == row.name and other != row]
     if not others:
@@ -86,7 +86,7 @@ def _others(registry: PluginRegistry, row: ResolvedPlugin) -> str:
 
 
 def _health(row: ResolvedPlugin, manifest: Manifest, answers: Answers) -> tuple[Status, str]:
-    """Whether a sound manifest can be used on this machine."""
+    """Return whether a valid manifest's plugin can be used on this machine, with the reason when it cannot."""
     if row.kind == "platform":
         return _platform_health(answers[row])
     if row.kind == "kernels":

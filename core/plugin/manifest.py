@@ -1,7 +1,7 @@
-"""One plugin's manifest: imported, checked and called under guard.
+"""One plugin's manifest: its import, its validation, and calls of its hooks with every exception caught.
 
 Owns: the import, the contract number, pluggy's validation, the check of every answer. Never does: choose a plugin, or let
-a plugin's failure reach anyone as anything but `PluginError`. Called by: registry, rehearsal, table.
+a plugin's failure reach a caller as anything but `PluginError`. Called by: registry, rehearsal, table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ ACCEPTED_CONTRACTS = (CONTRACT, CONTRACT - 1)
 
 
 class ManifestError(PluginError):
-    """The manifest of `row` cannot be used. what: why, behind its name. details: the traceback, for `core plugins show`."""
+    """The manifest of `row` cannot be used.
+
+    what: the reason, which follows the plugin's label in the message. details: the traceback, for `core plugins show`.
+    """
 
     def __init__(self, row: ResolvedPlugin, what: str, details: str = "") -> None:
         super().__init__(f"{label(row)}: {what}", row)
@@ -47,10 +50,10 @@ class Manifest:
     """A validated manifest.
 
     row:      its entry point.
-    contract: the number of the contract that it was written for.
-    spec:     what it says about itself.
-    warning:  a sentence about something that works at a price, or an empty string.
-    modules:  where the code of its loaded object lies: the manifest's module and that of the object's class; empty before.
+    contract: number of the contract that it was written for.
+    spec:     the plugin's description of itself.
+    warning:  a sentence about something that works at a cost, or an empty string.
+    modules:  modules with the code of the loaded object: the manifest's and that of the object's class; empty before loading.
     """
 
     def __init__(self, row: ResolvedPlugin, module: Any, contract: int) -> None:
@@ -73,7 +76,7 @@ class Manifest:
             raise ManifestError(row, f"{'; '.join(mistakes)}.")
 
     def found_in(self, module: str) -> None:
-        """The plugin was loaded, and its object's class lies in `module`."""
+        """Note that the plugin was loaded and that its object's class lies in `module`."""
         self.modules = (self._module, module)
 
     def implements(self, hook: str) -> bool:
@@ -82,9 +85,9 @@ class Manifest:
         return caller is not None and bool(caller.get_hookimpls())
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call one hook. None (or no reasons) when the manifest lacks it.
+        """Call one hook. Returns None (for `core_supports`: no reasons) when the manifest lacks it.
 
-        Raises ManifestError for every failure, but for a UserError that the plugin raises on purpose.
+        Raises ManifestError for every failure. A UserError, which the plugin raises on purpose, passes through.
         """
         if not self.implements(hook):
             if hook in ("core_spec", "core_load"):
@@ -94,19 +97,19 @@ class Manifest:
             answer = getattr(self._manager.hook, hook)(**arguments)
         except (KeyboardInterrupt, UserError):
             raise
-        except BaseException as error:
+        except BaseException as error:  # A plugin may also call sys.exit.
             raise _failure(self.row, f"{hook} failed", error) from error
         if not is_right(hook, answer):
             raise self.unexpected(hook, answer)
         return answer
 
     def unexpected(self, hook: str, answer: Any) -> ManifestError:
-        """The error of an answer that is not what `hook` asks for."""
+        """Return the error for an answer of another type than `hook` requires."""
         return ManifestError(self.row, f"{hook} answered {_shown(answer)}, expected {expectation(hook)}.")
 
 
 def load_manifest(row: ResolvedPlugin) -> Manifest:
-    """Import and check the manifest of `row`. Raises ManifestError, never what the plugin raised."""
+    """Import and check the manifest of `row`. Raises ManifestError in place of the plugin's own exceptions."""
     had_torch = "torch" in sys.modules
     begin = time.perf_counter()
     try:
@@ -118,7 +121,7 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
     except BaseException as error:
         raise _failure(row, "the manifest cannot be imported", error) from error
     contract = getattr(module, "CONTRACT", None)
-    if isinstance(contract, bool) or not isinstance(contract, int):
+    if isinstance(contract, bool) or not isinstance(contract, int):  # `True` is an int in Python.
         raise ManifestError(row, f"the manifest has no integer CONTRACT; expected CONTRACT = {CONTRACT}.")
     if contract not in ACCEPTED_CONTRACTS:
         accepted = " or ".join(str(number) for number in ACCEPTED_CONTRACTS)
@@ -135,7 +138,7 @@ def load_manifest(row: ResolvedPlugin) -> Manifest:
 
 
 def source_file(target: str) -> Path | None:
-    """The file behind a target that has no distribution, without importing it."""
+    """Return the source file of a target that has no distribution, without importing it."""
     if target.startswith("file:"):
         return Path(target.removeprefix("file:"))
     name, _, _ = target.partition(":")
@@ -146,21 +149,22 @@ def source_file(target: str) -> Path | None:
 
 
 def sha256_of(path: Path) -> str:
-    """Hexadecimal digest of a file."""
+    """Return the SHA-256 digest of a file's bytes, in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _import(row: ResolvedPlugin) -> Any:
-    """The object that a target names."""
+    """Import and return the manifest that a row's target names."""
     if row.target.startswith("file:"):
         return import_file(Path(row.target.removeprefix("file:")))
     found = named(row.target)
-    is_row = hasattr(type(found), "as_manifest")  # of the class: any attribute of a manifest object may raise
+    # Looked up on the class: any attribute of a manifest object may raise.
+    is_row = hasattr(type(found), "as_manifest")
     return found.as_manifest() if is_row else found
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a Python file under a name made from its path."""
+    """Import a Python file as a module whose name is derived from its path; a second call returns the same module."""
     digest = hashlib.sha256(str(path).encode()).hexdigest()
     name = f"core_plugin_file_{path.stem}_{digest[:8]}"
     if name in sys.modules:
@@ -169,17 +173,17 @@ def import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[name] = module  # Before the execution: dataclasses look their module up while they are defined.
     try:
         spec.loader.exec_module(module)
     except BaseException:
-        del sys.modules[name]
+        del sys.modules[name]  # A later attempt must not get the half-executed module.
         raise
     return module
 
 
 def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
-    """A manager of its own for one manifest, so that its mistakes stay its own."""
+    """Register one manifest with a plugin manager of its own, so that its mistakes affect no other manifest."""
     manager = pluggy.PluginManager("core")
     try:
         manager.add_hookspecs(ManifestHooks)
@@ -196,15 +200,16 @@ def _register(row: ResolvedPlugin, module: Any) -> pluggy.PluginManager:
 
 
 def _hook_mistakes(module: Any) -> list[str]:
-    """The mistakes of the hooks, as far as they let themselves be looked at."""
+    """Describe the mistakes in the hooks; none when the manifest's attributes cannot be read."""
     try:
         return hook_mistakes(module)
-    except Exception:  # a manifest may be any object, whose attributes raise anything; pluggy's own words are told then
+    except Exception:
+        # A manifest may be any object, whose attributes may raise anything. pluggy's message is used then.
         return []
 
 
 def _marked(module: Any) -> Any:
-    """The hooks of a module by name: pluggy would look at each of its dozens of other names."""
+    """Copy only the hooks of a module: pluggy would inspect each of its dozens of other names."""
     if not isinstance(module, ModuleType):
         return module
     marked = SimpleNamespace()
@@ -215,7 +220,7 @@ def _marked(module: Any) -> Any:
 
 
 def _type_mistakes(spec: PluginSpec) -> list[str]:
-    """Fields of other types than declared; a Struct does not look at them by itself."""
+    """Describe the fields whose types are not the declared ones; msgspec does not check them when a Struct is created."""
     wanted = {"name": str, "summary": str, "capabilities": Mapping, "priority": int, "alias_of": str | None}
     mistakes: list[str] = []
     for name, kind in wanted.items():
@@ -227,7 +232,7 @@ def _type_mistakes(spec: PluginSpec) -> list[str]:
 
 
 def _shown(value: Any) -> str:
-    """A plugin's object as short text, whatever its own `repr` does."""
+    """Show a plugin's object as short text, even when its `repr` raises."""
     try:
         return f"{value!r:.80}"
     except Exception:
@@ -244,7 +249,7 @@ def _failure(row: ResolvedPlugin, what: str, error: BaseException) -> ManifestEr
 
 
 def _way_out(row: ResolvedPlugin, error: BaseException) -> str:
-    """A remedy for an error, after a semicolon; empty when none is known."""
+    """Return a remedy for an error, with a leading semicolon; empty when none is known."""
     if not isinstance(error, ImportError):
         return ""
     module, _, _ = row.target.partition(":")

@@ -1,7 +1,7 @@
-"""Short manifests, for plugins that a name, a summary and the object to build describe completely.
+"""Short manifests, for plugins that are fully described by a name, a summary and the object to build.
 
-Owns: `manifest_of`. Never does: import a plugin before it is loaded, or know a kind.
-Called by: manifests, our own and those of third parties; each of them still states its `CONTRACT`.
+Owns: `manifest_of`. Never does: import a plugin before it is loaded, or depend on a kind.
+Called by: manifests, our own and those of third parties; each still states its `CONTRACT`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 
 class ShortManifest(NamedTuple):
-    """The two hooks of a manifest, to be assigned to these names in its module."""
+    """The two hooks of a manifest, to be assigned to names of the same spelling in its module."""
 
     core_spec: Callable[[], PluginSpec]
     core_load: Callable[[LoadContext], Any]
@@ -28,17 +28,17 @@ def manifest_of(
     """Make the hooks of a plugin: `core_spec, core_load = manifest_of(...)`.
 
     target: `package.module:name` of a class or function that builds the plugin; imported when the plugin is loaded.
-    arguments: the plugin's own arguments, which `target` is called with; None: it is called without any.
+    arguments: Struct class of the plugin's own arguments. `target` is called with an instance; None: without arguments.
     """
 
     @hookimpl
     def core_spec() -> PluginSpec:
-        """Describe the plugin."""
+        """Describe the plugin by the given name, summary and arguments."""
         return PluginSpec(name=name, summary=summary, arguments=arguments)
 
     @hookimpl
     def core_load(context: LoadContext) -> Any:
-        """Build the plugin's object."""
+        """Import `target` and call it with the plugin's arguments."""
         build = named(target)
         if arguments is None:
             return build()

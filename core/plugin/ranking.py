@@ -1,7 +1,7 @@
-"""How one stage chooses: a plugin that is named, or the best one that may serve.
+"""The choice of one stage: a plugin that the user named, or the best candidate.
 
-Owns: the order among candidates, who is asked at all, and what is told of the losers. Never does: know what a stage
-asks. Called by: selection, one function a stage.
+Owns: the order of candidates, which of them are considered, and the reasons reported for the rejected ones. Never does: know
+what a stage requires. Called by: selection, one function per stage.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_CHOSEN = "installed, not chosen"
 class Candidate(msgspec.Struct, frozen=True):
     """One plugin that was considered.
 
-    verdict: `chosen`, `fits` (but another one came first), `refused`, or `installed, not chosen` (it was not even asked).
+    verdict: `chosen`, `fits` (but another one ranked first), `refused`, or `installed, not chosen` (it was not called).
     """
 
     name: str
@@ -37,11 +37,11 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """One stage.
+    """The outcome of one stage, as it is shown to people.
 
-    kind:   such as `loader` or `attention.sliding`.
-    chosen: names, empty for none.
-    why:    a sentence.
+    kind:   the stage, such as `loader` or `attention.sliding`.
+    chosen: names of the chosen plugins; empty for none.
+    why:    a sentence with the reason.
     """
 
     kind: str
@@ -51,10 +51,10 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """A stage's answer.
+    """The result of a stage: the outcome, with the manifests to load from.
 
-    manifests: of the chosen plugins.
-    named:     rows of the chosen plugins that were named rather than found.
+    manifests: manifests of the chosen plugins.
+    named:     rows of the chosen plugins that the user named, as opposed to those that ranked first.
     """
 
     selection: Selection
@@ -63,7 +63,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def manifest(self) -> Manifest:
-        """The one manifest that was chosen."""
+        """The chosen manifest of a stage that chooses exactly one."""
         (only,) = self.manifests
         assert isinstance(only, Manifest)
         return only
@@ -71,11 +71,11 @@ class Choice(msgspec.Struct, frozen=True):
 
 Check = Callable[[Manifest], Sequence[object]]
 Belongs = Callable[[ResolvedPlugin], bool]
-"""Whether a plugin may serve without being named although others could."""
+"""Whether a plugin may be chosen without being named even when other plugins could do the work."""
 
 
 def explicit(registry: PluginRegistry, kind: str, label: str, name: str, check: Check, why: str) -> Choice:
-    """Take exactly the plugin named, or say why not."""
+    """Choose exactly the named plugin. Raises UserError or PluginError, which begins with `why`, when it cannot serve."""
     try:
         manifest = registry.get(kind, name)
     except UserError as error:
@@ -109,18 +109,19 @@ def ranked(
     known: Mapping[ResolvedPlugin, str] | None = None,
     calls: Sequence[Call] = (),
 ) -> Choice:
-    """The best candidate without reasons against it (all of them with `many`), broken ones listed and passed over.
+    """Choose the best candidate without reasons against it (all of these with `many`); broken ones are listed and skipped.
 
-    Plugins that belong here are asked first, strangers only when none of them fits (never without `strangers`): nothing
-    of a stranger is imported before.
+    Plugins for which `belongs` is true are considered first. The others, which are merely installed, are considered only when
+    none of these fits, and never without `strangers`; until then nothing of theirs is imported.
 
-    check: reasons against a plugin.
-    why:   the sentence for the name that was chosen.
+    check: returns the reasons against a plugin.
+    why:   returns the sentence for the name that was chosen.
     order: ranks of the preferred names.
     none:  the sentence when nothing fits.
-    known: reasons against plugins that need not be imported to be heard.
-    calls: the hooks that `check` calls: whoever is not the engine's own and was not named is tried with them in another
-           process first.
+    known: reasons against plugins that are known without importing them.
+    calls: the hooks that `check` calls. A plugin that is neither the engine's own nor named by the user first runs them in
+           another process.
+    belongs: None: the engine's own plugins and those that `--plugins` names.
     """
     if belongs is None:
         belongs = registry.own
@@ -139,7 +140,7 @@ def ranked(
 
 
 def _by_rank(ranks: Mapping[str, int]) -> Callable[[Manifest], tuple[int, int, str]]:
-    """The order among plugins that fit: first the preferred names, then by priority, then by name."""
+    """Return the sort key for plugins that fit: the preferred names first, then by priority, then by name."""
     last = len(ranks)
 
     def rank(manifest: Manifest) -> tuple[int, int, str]:
@@ -159,7 +160,10 @@ def _gathered(
     *,
     strangers: bool,
 ) -> tuple[list[Manifest], list[Candidate]]:
-    """The plugins that fit, from here or else from abroad, and the others with the reasons."""
+    """Return the plugins that fit, and the others with the reasons.
+
+    Plugins for which `belongs` is false are checked only when none of the others fits.
+    """
     at_home: list[ResolvedPlugin] = []
     abroad: list[ResolvedPlugin] = []
     for row in registry.rows(kind):
@@ -178,15 +182,15 @@ def _gathered(
 def _refuse_doubles(
     registry: PluginRegistry, kind: str, fitting: Sequence[Manifest], chosen: Sequence[Manifest]
 ) -> None:
-    """Raises UserError when two packages offer a plugin that would be chosen."""
+    """Raise UserError when two packages offer a plugin that would be chosen."""
     names = [manifest.row.name for manifest in fitting]
     for manifest in chosen:
         if names.count(manifest.row.name) > 1:
-            registry.get(kind, manifest.row.name)  # which says so
+            registry.get(kind, manifest.row.name)  # Raises the error that names both packages.
 
 
 def _considered(fitting: Sequence[Manifest], chosen: Sequence[Manifest]) -> list[Candidate]:
-    """The verdicts on plugins that fit."""
+    """Return the verdicts on the plugins that fit."""
     found: list[Candidate] = []
     for manifest in fitting:
         row = manifest.row
@@ -205,7 +209,7 @@ def _asked(
     known: Mapping[ResolvedPlugin, str],
     calls: Sequence[Call],
 ) -> tuple[list[Manifest], list[Candidate]]:
-    """The plugins that fit, and the others with the reasons."""
+    """Check these plugins; return those that fit, and the others with the reasons."""
     fitting: list[Manifest] = []
     lost: list[Candidate] = []
     unheard: list[ResolvedPlugin] = []
@@ -244,7 +248,10 @@ def _not_asked(registry: PluginRegistry, row: ResolvedPlugin) -> Candidate:
 
 
 def company(registry: PluginRegistry, kind: str, preferred: Mapping[str, int], package: str) -> Belongs:
-    """Whether a plugin belongs to a platform: it is the engine's own, of the platform's package, or preferred by name."""
+    """Return a test of whether a plugin belongs to a platform.
+
+    It does when it is the engine's own, comes in the platform's package, or the platform prefers it by name.
+    """
     own = {row.name for row in registry.rows(kind) if registry.own(row)}
     wanted = preferred.keys() - own
 
@@ -256,12 +263,12 @@ def company(registry: PluginRegistry, kind: str, preferred: Mapping[str, int], p
 
 
 def order_of(preference: Sequence[str]) -> dict[str, int]:
-    """Ranks by name."""
+    """Map each preferred name, normalized, to its rank; 0 is the most preferred."""
     return {normalize(item): index for index, item in enumerate(preference)}
 
 
 def _guarded(check: Check, manifest: Manifest) -> tuple[str, ...]:
-    """Reasons against a candidate; one that fails to answer is out for that."""
+    """Return the reasons against a candidate; when the check fails, the failure is the reason."""
     try:
         return _reasons(check, manifest)
     except CoreError as error:
@@ -269,7 +276,7 @@ def _guarded(check: Check, manifest: Manifest) -> tuple[str, ...]:
 
 
 def _reasons(check: Check, manifest: Manifest) -> tuple[str, ...]:
-    """Reasons against a candidate. Raises CoreError when there is no telling: capabilities of another type, say."""
+    """Return the reasons against a candidate. Raises CoreError when the check fails, as for capabilities of a wrong type."""
     try:
         return tuple(str(reason) for reason in check(manifest))
     except CoreError:
@@ -280,7 +287,7 @@ def _reasons(check: Check, manifest: Manifest) -> tuple[str, ...]:
 
 
 def losses(selection: Selection) -> str:
-    """A sentence for each candidate that was refused, with a space after it; without candidates, what to install."""
+    """Return a sentence and a space for each refused candidate; without candidates, what to install."""
     if not selection.candidates:
         kind, _, _ = selection.kind.partition(".")
         nothing = absent(kind)

@@ -1,7 +1,7 @@
-"""All plugins that could be used in this process, with the reason for each that cannot.
+"""The registry of all installed plugins in this process, with the reason for each that cannot be used.
 
-Owns: rows, which of them `--plugins` left out, loaded manifests, probes. Never does: choose (`selection` does), or read
-words (`words` does). Called by: config, selection, the listing, `core plugins`.
+Owns: rows, which of them `--plugins` excluded, loaded manifests, probes. Never does: choose (`selection` does), or parse the
+words of `--plugins` (`words` does). Called by: config, selection, the listing, `core plugins`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from core.plugin.words import called, read_words, unknown
 
 
 class PluginRegistry:
-    """Plugins by kind and name.
+    """All plugins by kind and name; the process that resolves a configuration owns one.
 
-    rows:  entry points, discovered when None.
+    rows:  entry points; None: those of all installed packages.
     words: the value of `--plugins` (see `core.plugin.words`).
 
     Raises ConfigError when `words` names something that does not exist.
@@ -44,17 +44,17 @@ class PluginRegistry:
             self._apply(words)
 
     def rows(self, kind: str | None = None) -> list[ResolvedPlugin]:
-        """All rows of a kind (of every kind when None), blocked ones too."""
+        """Return all rows of a kind (of every kind when None), including blocked ones."""
         if kind is None:
             return self._rows.copy()
         return [row for row in self._rows if row.kind == kind]
 
     def blocked(self, row: ResolvedPlugin) -> str:
-        """Why `row` must not be used, or an empty string."""
+        """Return why `row` must not be used, or an empty string."""
         return self._blocked.get(row, "")
 
     def block(self, row: ResolvedPlugin, why: str) -> None:
-        """Leave `row` out from now on."""
+        """Exclude `row` from every later choice; `why` is shown to the user."""
         self._blocked[row] = why
 
     def named(self, row: ResolvedPlugin) -> bool:
@@ -62,20 +62,20 @@ class PluginRegistry:
         return row in self._wanted or not row.distribution
 
     def own(self, row: ResolvedPlugin) -> bool:
-        """Whether `row` may serve because it is there: it comes with the engine, or `--plugins` names it."""
+        """Whether `row` may be chosen without further reason: it comes with the engine, or `--plugins` names it."""
         return is_own(row.distribution) or self.named(row)
 
     def blamed(self, error: Exception) -> Exception:
-        """A PluginError that names the plugin whose loaded object raised `error`, else `error` itself."""
+        """Return a PluginError that names the plugin whose loaded object raised `error`, else `error` itself."""
         manifests = [loaded for loaded in self._loaded.values() if isinstance(loaded, Manifest)]
         return blamed(error, manifests)
 
     def broken(self) -> list[ManifestError]:
-        """Why manifests that were asked for so far cannot be used."""
+        """Return the errors of all manifests that were requested so far and cannot be used."""
         return [loaded for loaded in self._loaded.values() if isinstance(loaded, ManifestError)]
 
     def manifest(self, row: ResolvedPlugin) -> Manifest:
-        """The manifest of `row`, imported once. Raises ManifestError."""
+        """Return the manifest of `row`, imported once; a failure is remembered too. Raises ManifestError."""
         if row not in self._loaded:
             try:
                 self._loaded[row] = load_manifest(row)
@@ -89,7 +89,7 @@ class PluginRegistry:
     def candidates(
         self, kind: str, rows: Iterable[ResolvedPlugin] | None = None
     ) -> list[tuple[ResolvedPlugin, Manifest | str]]:
-        """Each row of a kind (of `rows`) with its manifest, or with the reason why it is out. Aliases are left out."""
+        """Return each row of a kind (or of `rows`) with its manifest, or the reason why it cannot serve; no aliases."""
         found: list[tuple[ResolvedPlugin, Manifest | str]] = []
         if rows is None:
             rows = self.rows(kind)
@@ -108,9 +108,9 @@ class PluginRegistry:
         return found
 
     def get(self, kind: str, name: str) -> Manifest:
-        """The plugin that the user (or the checkpoint) named, `DIST:name` included; aliases are followed.
+        """Return the plugin that the user (or the checkpoint) named, also as `DIST:name`; aliases are followed.
 
-        Raises UserError when there is none, two, or it is blocked, and ManifestError when it is broken.
+        Raises UserError when no plugin or more than one has the name, or when it is blocked; ManifestError when it is broken.
         """
         row = self._find(kind, name)
         if self.blocked(row):
@@ -127,24 +127,24 @@ class PluginRegistry:
         return target
 
     def find(self, kind: str, name: str) -> Manifest | None:
-        """The same; None where there is none that can be used."""
+        """Return the plugin as `get` does, None when no usable plugin has the name."""
         try:
             return self.get(kind, name)
         except CoreError:
             return None
 
     def start_probes(self) -> None:
-        """Ask every platform now; the next call of `probe`, which must come, waits for the answers."""
+        """Start probing every platform, without waiting. A call of `probe` must follow; it waits for the answers."""
         self._probing = self._start_probes()
 
     def take_answer(self, row: ResolvedPlugin, answer: Probe) -> None:
-        """Take this as the answer of a platform, which is then not asked: its device need not be in this machine."""
+        """Use `answer` as a platform's probe instead of probing it: its device need not be in this machine."""
         self._probes[row] = answer
 
     def probe(self, rows: Sequence[ResolvedPlugin] | None = None) -> dict[ResolvedPlugin, Probe | PluginError]:
-        """The answers of `rows` (None: of every platform that is not blocked).
+        """Return the probes of all platforms known so far, after probing `rows` (None: every platform that is not blocked).
 
-        Each is asked once, all of them at the same time, in helper processes.
+        Each platform is probed once, all of them at the same time, in helper processes.
         """
         if self._probing is not None:
             self._finish_probes(self._probing)
@@ -153,10 +153,10 @@ class PluginRegistry:
         return dict(self._probes)
 
     def rehearse(self, rows: Iterable[ResolvedPlugin], calls: Sequence[Call]) -> None:
-        """Try plugins that nobody chose in a process of their own: their import, and the hooks about to be called.
+        """Try plugins that the user did not choose in another process: their import, and the hooks about to be called.
 
-        One that raises, crashes or hangs there counts as broken from now on, and is never imported here. Platforms that
-        were probed have been tried by that.
+        A plugin that raises, crashes or hangs there counts as broken from now on, and is never imported in this process. A
+        platform that was probed is not tried again.
         """
         hooks = tuple(call.hook for call in calls)
         parts: list[Part] = []
@@ -172,7 +172,7 @@ class PluginRegistry:
             self._rehearsed.add((part.row, hooks))
 
     def _note(self, parts: Sequence[Part], answers: Sequence[Answer]) -> None:
-        """Remember what a rehearsal found wrong."""
+        """Remember the plugins that failed in a rehearsal, with the reasons."""
         for part, answer in zip(parts, answers, strict=True):
             problem = answer.broken
             if not problem and answer.unavailable:
@@ -200,7 +200,7 @@ class PluginRegistry:
                 self._probes[part.row] = Probe(answer.devices, answer.unavailable)
 
     def _find(self, kind: str, name: str) -> ResolvedPlugin:
-        """The one row that a name means. Raises UserError when there is none, or more than one."""
+        """Return the one row that a name means. Raises UserError when there is none, or more than one."""
         rows = self.rows(kind)
         found = _meant(self, called(rows, name))
         if not found:
@@ -214,7 +214,7 @@ class PluginRegistry:
         return found[0]
 
     def _apply(self, words: str) -> None:
-        """Add, block and restrict as the value of `--plugins` says."""
+        """Apply the value of `--plugins`: add its files and objects, block plugins, restrict kinds to the named ones."""
         read = read_words(words, self._rows)
         self._rows += read.added
         self._blocked |= read.blocked
@@ -226,19 +226,19 @@ class PluginRegistry:
 
 
 def _of_other_versions(rows: Iterable[ResolvedPlugin]) -> dict[ResolvedPlugin, str]:
-    """Plugins of ours whose distribution has another version than the engine, and why they must not be used."""
+    """Return our plugins whose distribution has another version than the engine, with why they must not be used."""
     whys = {row: mismatch(row.distribution, row.version) for row in rows}
     return {row: why for row, why in whys.items() if why}
 
 
 def _meant(registry: PluginRegistry, rows: list[ResolvedPlugin]) -> list[ResolvedPlugin]:
-    """The rows that their common name may mean: the usable ones, and of these the one that may serve unasked.
+    """Return the rows that a name shared by `rows` may mean: the usable ones, or the only own one among these.
 
-    A stranger with a name of the engine's own is meant only when its package is named, too.
+    A third-party plugin with the name of one of the engine's own is meant only when its package is named as well.
     """
     usable = [row for row in rows if not registry.blocked(row)]
     if not usable:
-        usable = rows  # the caller then says why they are blocked
+        usable = rows  # The caller then reports why they are blocked.
     own = [row for row in usable if registry.own(row)]
     return own if len(own) == 1 else usable
 
@@ -250,8 +250,8 @@ def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
 
 
 def _why_unserved(kind: str, name: str) -> str:
-    """Why a plugin that other engines have is none here, to stand before the known ones; empty when nothing is known."""
-    from core.args.foreign import refused_value  # the table is read for mistakes only
+    """Say why a plugin that other engines have does not exist here, ahead of the known names; empty when unknown."""
+    from core.args.foreign import refused_value  # Imported here since the table is needed for error messages only.
 
     argument = kind_named(kind).argument
     return "" if argument is None else refused_value(argument, name)

@@ -1,10 +1,10 @@
-"""Plugins that nobody chose are tried in a process of their own first, so that one that hangs or crashes harms nobody.
+"""A trial run of plugins that the user did not choose, in another process, so that a hang or crash there does no harm.
 
-Owns: the helper process (`core.plugin.rehearsal_process`), its time limit, what it is asked and what it answers. Never
+Owns: the helper process (`core.plugin.rehearsal_process`), its time limit, and the messages to and from it. Never
 does: choose a plugin, import torch or a plugin. Called by: the registry.
 
-Platforms are asked for their devices there. Of any other plugin the manifest is imported and the hooks called that a
-stage is about to call; whoever survives that is then imported and called plainly, like a plugin that the user named.
+Platforms are probed for their devices there. For any other plugin, the process imports the manifest and calls the hooks that a
+stage is about to call. A plugin that passes is then imported and called in this process, like a plugin that the user named.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from core.plugin.hookspecs import Device
 from core.processes import python_command
 
 TIME_LIMIT = 10.0
-"""Seconds in which a plugin must have answered everything, those left out in which it got no processor."""
+"""Seconds in which a plugin must have answered every call, not counting the time in which it waited for a processor."""
 GRACE = 10.0
-"""Seconds beyond that in which the helper itself must have started and ended, on a machine that is not busy."""
+"""Seconds beyond `TIME_LIMIT` in which the helper itself must have started and ended, on a machine that is not busy."""
 
 _TYPES = (CheckpointFacts, FileFacts, AttentionQuery, StateQuery, KernelQuery)
 ARGUMENT_TYPES = {kind.__name__: kind for kind in _TYPES}
-"""The types of all arguments of hooks that are called in the helper process, by name."""
+"""The types of the arguments of hooks that are called in the helper process, by name."""
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """One argument of a hook on its way.
+    """One argument of a hook, in the form in which it is sent to the helper process.
 
     type:  a key of ARGUMENT_TYPES.
-    value: the Struct as plain values.
+    value: the argument's Struct as plain values.
     """
 
     type: str
@@ -54,7 +54,7 @@ class Call(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, hook: str, **arguments: msgspec.Struct) -> Call:
-        """A call with these arguments."""
+        """Make a call of `hook` with these arguments, whose types must be in ARGUMENT_TYPES."""
         packed: dict[str, Argument] = {}
         for name, value in arguments.items():
             kind = type(value).__name__
@@ -62,7 +62,7 @@ class Call(msgspec.Struct, frozen=True):
         return cls(hook, packed)
 
     def unpacked(self) -> dict[str, Any]:
-        """The arguments as the hook wants them."""
+        """Return the arguments as the hook takes them, converted back to their Structs."""
         unpacked: dict[str, Any] = {}
         for name, argument in self.arguments.items():
             kind = ARGUMENT_TYPES[argument.type]
@@ -74,7 +74,7 @@ PROBE = Call("core_probe")
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One plugin, and what it is asked after its manifest was imported."""
+    """One plugin, and the hooks to call once its manifest is imported."""
 
     row: ResolvedPlugin
     calls: tuple[Call, ...] = ()
@@ -83,9 +83,9 @@ class Part(msgspec.Struct, frozen=True):
 class Task(msgspec.Struct, frozen=True):
     """The message on the helper's standard input.
 
-    parts:      the plugins to ask.
-    time_limit: seconds that each plugin gets.
-    path:       where modules are found here, and hence there.
+    parts:      the plugins to try.
+    time_limit: seconds for each plugin.
+    path:       `sys.path` of this process, which the helper adopts.
     """
 
     parts: tuple[Part, ...]
@@ -94,12 +94,12 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """How a plugin did.
+    """The outcome of one plugin's trial.
 
-    devices:     of a platform that was probed.
-    unavailable: why there is no answer, or no device, although the manifest is sound; empty otherwise.
-    broken:      what the manifest or a hook did wrong, without the plugin's name; empty when all went well.
-    details:     the traceback behind `broken`.
+    devices:     devices of a platform that was probed.
+    unavailable: why there is no answer, or no device, although the manifest is valid; empty otherwise.
+    broken:      the mistake of the manifest or of a hook, without the plugin's name; empty when all went well.
+    details:     the traceback that belongs to `broken`.
     """
 
     devices: tuple[Device, ...] = ()
@@ -110,7 +110,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A helper at work. process: None when there is nobody to ask."""
+    """A running helper with its task. process: None when there is no plugin to try."""
 
     task: Task
     process: subprocess.Popen[bytes] | None
@@ -125,19 +125,21 @@ def start(parts: Sequence[Part], time_limit: float = TIME_LIMIT) -> Rehearsal:
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
     assert process.stdin is not None
+    # A helper that died at its start has closed the pipe; `collect` reports how it ended.
     with contextlib.suppress(BrokenPipeError), process.stdin as words:
         words.write(msgspec.json.encode(task))
-    process.stdin = None
+    process.stdin = None  # `communicate` would flush the closed stream.
     return Rehearsal(task, process)
 
 
 def collect(rehearsal: Rehearsal) -> list[Answer]:
-    """One answer for each part of a started helper; plugins still silent after the time limit were ended."""
+    """Wait for a started helper and return one answer for each part; plugins without an answer in time were ended."""
     process = rehearsal.process
     parts = rehearsal.task.parts
     if process is None:
         return []
     try:
+        # The helper itself limits each plugin, by `Patience`, for up to MOST times the limit. This bounds only the helper.
         out, err = process.communicate(timeout=patience.MOST * (rehearsal.task.time_limit + GRACE))
         return list(msgspec.json.decode(out, type=tuple[Answer, ...]))
     except subprocess.TimeoutExpired:
@@ -150,7 +152,7 @@ def collect(rehearsal: Rehearsal) -> list[Answer]:
 
 
 def ending(returncode: int, words: bytes) -> str:
-    """How a process ended, with the last line that it said."""
+    """Describe how a process ended, with the last line of its output."""
     how = f"signal {-returncode}" if returncode < 0 else f"exit code {returncode}"
     lines = words.decode(errors="replace").strip().splitlines()
     said = lines[-1] if lines else "without a word"
@@ -158,7 +160,7 @@ def ending(returncode: int, words: bytes) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Have a helper that is still there end the plugins that it asks, and itself."""
+    """End a helper that still runs. SIGTERM comes first, since the helper then also ends the plugins' processes."""
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
-"""The helper process of `core.plugin.rehearsal`: it forks once for each plugin, and the fork asks.
+"""The helper process of `core.plugin.rehearsal`: it forks once for each plugin, and the fork calls the plugin's hooks.
 
-Owns: these forks, their time limit and what becomes of them. Never does: import a plugin in its own process, so a fork costs
-a millisecond and starts clean. Called by: `core.plugin.rehearsal`, which runs it as a module.
+Owns: these forks, their time limit and their end. Never does: import a plugin in its own process, so that a fork costs a
+millisecond and starts clean. Called by: `core.plugin.rehearsal`, which runs it as a module.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from core.plugin.patience import Patience
 from core.plugin.rehearsal import Answer, Part, Task, ending
 
 MOST_BYTES = 1 << 20
-"""Of what a plugin answers and prints, the last of it."""
+"""Bytes kept of a plugin's answer and of its output; of longer ones, the end is kept."""
 
 
 @dataclass(slots=True, eq=False)
 class Child:
-    """A fork that asks one plugin.
+    """A forked process that tries one plugin.
 
-    answer: where its Answer is read.
-    words:  where what it prints is read.
-    held:   what was read of each so far.
+    answer: descriptor from which its Answer is read.
+    words:  descriptor from which its printed output is read.
+    held:   bytes read so far from each of these descriptors.
     """
 
     pid: int
@@ -43,19 +43,19 @@ class Child:
     held: dict[int, bytes]
 
     def read(self, stream: int) -> bool:
-        """Take what is there; whether the stream goes on."""
+        """Read the available bytes of a stream; False at its end."""
         data = os.read(stream, 1 << 16)
         self.held[stream] = (self.held[stream] + data)[-MOST_BYTES:]
         return bool(data)
 
     def kill(self) -> None:
-        """End it with all that it started."""
+        """Kill the process with its whole process group, so that programs started by the plugin end too."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
 
 def fork(part: Part) -> Child:
-    """A child that asks one plugin."""
+    """Start a child process that tries one plugin."""
     (answer, answer_out), (words, words_out) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -63,12 +63,12 @@ def fork(part: Part) -> Child:
     os.close(answer_out)
     os.close(words_out)
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.setpgid(pid, pid)  # here as well as there: whoever comes first
+        os.setpgid(pid, pid)  # Also done in the child: either may run first, and `kill` needs the group.
     return Child(pid, answer, words, {answer: b"", words: b""})
 
 
 def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
-    """The answers of all children within `time_limit` seconds, as `Patience` counts them. No child is left."""
+    """Return the answers of all children within `time_limit` seconds, as `Patience` counts them. All children have ended."""
     patience = {child: Patience(child.pid, time_limit) for child in children}
     late = set(children)
     with selectors.DefaultSelector() as selector:
@@ -81,6 +81,7 @@ def answers(children: Sequence[Child], time_limit: float) -> list[Answer]:
                 if child.read(key.fd):
                     continue
                 selector.unregister(key.fd)
+                # Only the end of `answer` counts: a process that the plugin started may keep the output open.
                 if key.fd == child.answer:
                     late.remove(child)
     for child in late:
@@ -96,6 +97,7 @@ def _answer(child: Child, unavailable: str) -> Answer:
     try:
         return msgspec.json.decode(child.held[child.answer], type=Answer)
     except msgspec.MsgspecError:
+        # The rest of the output, as far as it is there: a process that the plugin started may never close the pipe.
         os.set_blocking(child.words, False)
         with contextlib.suppress(BlockingIOError):
             while child.read(child.words):
@@ -107,7 +109,7 @@ def _be_the_child(part: Part, out: int, words: int) -> NoReturn:
     code = 1
     try:
         os.setpgid(0, 0)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Not the helper's handler, which would raise SystemExit here.
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         for stream in (1, 2):
             os.dup2(words, stream)
@@ -117,11 +119,11 @@ def _be_the_child(part: Part, out: int, words: int) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        os._exit(code)
+        os._exit(code)  # The fork must not return into the helper's code, nor run its exit handlers.
 
 
 def _ask(part: Part) -> Answer:
-    """Import the manifest and call its hooks, in this process."""
+    """Import the manifest and call its hooks in this process, the fork."""
     answer = Answer()
     try:
         manifest = load_manifest(part.row)
@@ -129,7 +131,7 @@ def _ask(part: Part) -> Answer:
             if call.hook == "core_probe":
                 answer = _devices(manifest.call(call.hook))
             else:
-                with contextlib.suppress(UserError):  # meant for the user: the stage itself calls again, and tells them
+                with contextlib.suppress(UserError):  # For the user: the stage calls the hook again and reports it.
                     manifest.call(call.hook, **call.unpacked())
     except ManifestError as error:
         return Answer(broken=error.what, details=error.details)
@@ -137,7 +139,7 @@ def _ask(part: Part) -> Answer:
 
 
 def _devices(probe: Probe | None) -> Answer:
-    """The devices that a platform found, or why there are none."""
+    """Convert a platform's probe to an answer: its devices, or why there are none."""
     if probe is None:
         return Answer(broken="the manifest has no core_probe.")
     unavailable = probe.unavailable or ("" if probe.devices else "no device was found")
@@ -145,7 +147,7 @@ def _devices(probe: Probe | None) -> Answer:
 
 
 def main() -> NoReturn:
-    """Ask all plugins of the task on standard input; their answers go to standard output, in order."""
+    """Try all plugins of the task on standard input; write their answers to standard output, in order."""
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     task = msgspec.json.decode(sys.stdin.buffer.read(), type=Task)
     sys.path[:] = task.path
@@ -160,7 +162,7 @@ def main() -> NoReturn:
         raise
     sys.stdout.buffer.write(msgspec.json.encode(found))
     sys.stdout.flush()
-    os._exit(0)  # nothing is left to tidy up, and the parent waits
+    os._exit(0)  # Skips the interpreter's shutdown: there is nothing to clean up, and the parent waits.
 
 
 if __name__ == "__main__":

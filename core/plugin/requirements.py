@@ -1,6 +1,6 @@
-"""Whether an installed package of plugins was made for this engine.
+"""The check whether an installed package of plugins was made for this version of the engine.
 
-Owns: the comparison of its requirement with the engine's version; a distribution of ours needs that very version.
+Owns: the comparison of its requirement with the engine's version; our own distributions must have exactly that version.
 Never does: look at other requirements, or install. Called by: the listing, `core_kit`.
 """
 
@@ -15,7 +15,7 @@ from core.version import __version__
 
 
 def unmet(distribution: str) -> str:
-    """A sentence when the package does not fit this version of the engine, else an empty string."""
+    """Return a sentence when the package does not fit this version of the engine, else an empty string."""
     if not distribution or distribution == ENGINE:
         return ""
     try:
@@ -35,13 +35,13 @@ def unmet(distribution: str) -> str:
 
 
 def _versions(text: str) -> str:
-    """The versions that a requirement asks for when it asks for the engine's and does not get them."""
-    from packaging.requirements import InvalidRequirement, Requirement  # slow to import, and needed by strangers only
+    """Return the versions that a requirement on the engine demands when this one is not among them, else empty."""
+    from packaging.requirements import InvalidRequirement, Requirement  # Slow; only third-party packages need it.
 
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        return ""  # pip refuses to install such a package; whoever unpacked it knows
+        return ""  # pip refuses to install such a package, so it was unpacked by hand.
     if normalize(requirement.name) != normalize(ENGINE):
         return ""
     if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):

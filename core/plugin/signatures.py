@@ -1,4 +1,4 @@
-"""Whether the object that a plugin built has its kind's contract: all parts present, all methods callable as the core does.
+"""The check that a plugin's object satisfies its kind's contract: all parts exist, and methods take the core's arguments.
 
 Owns: the comparison. Never does: call a method, or know a contract: the table of kinds names them. Called by: the table,
 `core_kit`.
@@ -16,9 +16,9 @@ from core.plugin.kinds import Kind, kind_named
 
 
 def contracts_of(kind: str, capabilities: Mapping[str, Any], loaded: Any) -> dict[str, type]:
-    """The Protocols that an object must have, by their `module:name`.
+    """Return the Protocols that an object must satisfy, by their `module:name`.
 
-    There is one, except for attention: there is one for each sort of layers that the plugin declares.
+    There is one, except for attention: one for each kind of layers that the plugin declares.
     """
     row = kind_named(kind)
     for name in row.alternatives:
@@ -29,7 +29,7 @@ def contracts_of(kind: str, capabilities: Mapping[str, Any], loaded: Any) -> dic
 
 
 def _wanted(row: Kind, capabilities: Mapping[str, Any]) -> dict[str, None]:
-    """Names of the contracts that a plugin's declarations ask for, in order, each once."""
+    """Return the names of the contracts that a plugin's declared layer kinds require, in order, each once."""
     if not row.layer_contracts:
         return {row.contract: None}
     by_layers = dict(row.layer_contracts)
@@ -37,14 +37,14 @@ def _wanted(row: Kind, capabilities: Mapping[str, Any]) -> dict[str, None]:
 
 
 def protocol(name: str) -> type:
-    """The Protocol that `module:name` names."""
+    """Import and return the Protocol that `module:name` names."""
     module, _, attribute = name.partition(":")
     found: type = getattr(importlib.import_module(module), attribute)
     return found
 
 
 def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
-    """The methods of a Protocol, by name."""
+    """Return the public methods that a Protocol itself defines, by name."""
     methods: dict[str, Callable[..., Any]] = {}
     for name, member in vars(contract).items():
         if callable(member) and not name.startswith("_"):
@@ -53,8 +53,8 @@ def contract_methods(contract: type) -> dict[str, Callable[..., Any]]:
 
 
 def missing_parts(contracts: Iterable[type], loaded: Any) -> list[str]:
-    """Names that the contracts ask for and `loaded` does not have."""
-    names: dict[str, None] = {}  # a set that keeps the contracts' order
+    """Return the names that the contracts require and `loaded` does not have."""
+    names: dict[str, None] = {}  # An ordered set: the message lists the names in the contracts' order.
     for contract in contracts:
         names |= dict.fromkeys(contract.__annotations__)
         names |= dict.fromkeys(contract_methods(contract))
@@ -62,7 +62,7 @@ def missing_parts(contracts: Iterable[type], loaded: Any) -> list[str]:
 
 
 def wrong_signatures(contracts: Iterable[type], loaded: Any) -> list[str]:
-    """A sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
+    """Return a sentence for every method of `loaded` that cannot be called with the contracts' arguments."""
     wanted: dict[str, Callable[..., Any]] = {}
     for contract in contracts:
         wanted |= contract_methods(contract)
@@ -76,17 +76,17 @@ def wrong_signatures(contracts: Iterable[type], loaded: Any) -> list[str]:
 
 
 def _mistake(name: str, wanted: Callable[..., Any], given: Any) -> str:
-    """Why a method cannot be called as the contract's, or an empty string."""
+    """Say why a method cannot be called with the contract's arguments; empty when it can."""
     if not callable(given):
-        return ""  # `missing_parts` reports it
+        return ""  # `missing_parts` reports it.
     try:
         signature = inspect.signature(given)
     except (TypeError, ValueError):
-        return ""  # compiled code has no signature
+        return ""  # Compiled code may have no signature.
     positional: list[str] = []
     named: list[str] = []
     num_required = 0
-    _, *parameters = inspect.signature(wanted).parameters.values()  # the first one is `self`
+    _, *parameters = inspect.signature(wanted).parameters.values()  # The first parameter is `self`.
     for parameter in parameters:
         if parameter.kind is parameter.KEYWORD_ONLY:
             named.append(parameter.name)

@@ -1,4 +1,4 @@
-"""The resolved table, as a worker or engine process uses it: load exactly what was chosen, or refuse.
+"""The table of resolved plugins in a worker or engine process: it loads exactly the chosen plugins, or raises.
 
 Owns: verification and loading of chosen plugins. Never does: discover, choose, or fall back.
 Called by: executor and engine processes; config, for the loader.
@@ -23,14 +23,14 @@ from core.plugin.signatures import contracts_of, missing_parts, wrong_signatures
 
 
 class PluginTable:
-    """Chosen plugins by kind and name. rows: `EngineConfig.plugins.table`."""
+    """Chosen plugins by kind and name; each process that loads plugins owns one. rows: `EngineConfig.plugins.table`."""
 
     def __init__(self, rows: Sequence[ResolvedPlugin]) -> None:
         self._rows = {(row.kind, row.name): row for row in rows}
         self._manifests: dict[tuple[str, str], Manifest] = {}
 
     def row(self, kind: str, name: str) -> ResolvedPlugin:
-        """The row of a chosen plugin. Raises PluginError when it is not in the table."""
+        """Return the row of a chosen plugin. Raises PluginError when it is not in the table."""
         row = self._rows.get((kind, name))
         if row is None:
             known = ", ".join(f"{k} {n}" for k, n in self._rows) or "none"
@@ -48,35 +48,35 @@ class PluginTable:
         return load_plugin(manifest, context)
 
     def capabilities(self, kind: str, name: str) -> Mapping[str, Any]:
-        """The capabilities that a chosen plugin declares, whether or not it is loaded. Raises PluginError, as `load`."""
+        """Return the capabilities that a chosen plugin declares, whether or not it is loaded. Raises PluginError, as `load`."""
         manifest = self._manifests.get((kind, name)) or self._read(kind, name)
         return manifest.spec.capabilities
 
     def _read(self, kind: str, name: str) -> Manifest:
-        """Read the manifest of a chosen plugin."""
+        """Verify that a chosen plugin is the installed one, and read its manifest."""
         row = self.row(kind, name)
         verify(row)
         manifest = self._manifests[kind, name] = load_manifest(row)
         return manifest
 
     def blamed(self, error: Exception) -> Exception:
-        """A PluginError that names the loaded plugin whose code raised `error`, else `error` itself."""
+        """Return a PluginError that names the loaded plugin whose code raised `error`, else `error` itself."""
         return blamed(error, self._manifests.values())
 
     def blame(self, error: Exception) -> None:
-        """Raise that PluginError; return when `error` is no plugin's."""
+        """Raise the PluginError of `blamed`; return when no plugin's code raised `error`."""
         found = self.blamed(error)
         if found is not error:
             raise found from error
 
 
 def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
-    """`core_load` of one manifest, with its arguments converted and its answer checked. Raises PluginError."""
+    """Call one manifest's `core_load`: convert its arguments first and check its answer after. Raises PluginError."""
     row = manifest.row
     if context.arguments is None or isinstance(context.arguments, Mapping):
         values, problems = convert_struct(manifest.spec.arguments, context.arguments or {}, f"{row.kind}.{row.name}")
         if problems:
-            raise PluginError(" ".join(problems))  # the user's mistake, not the plugin's
+            raise PluginError(" ".join(problems))  # The user's mistake, so no row: the plugin is not at fault.
         context = dataclasses.replace(context, arguments=values)
     loaded = manifest.call("core_load", context=context)
     manifest.found_in(type(loaded).__module__)
@@ -94,7 +94,7 @@ def load_plugin(manifest: Manifest, context: LoadContext) -> Any:
 
 
 def verify(row: ResolvedPlugin) -> None:
-    """Whether what is installed here is what was chosen. Raises PluginError."""
+    """Raise PluginError unless this process has the distribution's version, or the file's content, that was chosen."""
     if row.distribution:
         try:
             installed = importlib_metadata.version(row.distribution)

@@ -1,6 +1,6 @@
-"""How plugins are named: a name, a name with its package or kind, a package, a file, an object.
+"""The grammar of references to plugins: a name, a name with its package or kind, a package, a file, an object.
 
-Owns: the grammar of these words, and what a value of `--plugins` means. Never does: load a plugin that is installed.
+Owns: the grammar of these words, and the meaning of a value of `--plugins`. Never does: load a plugin that is installed.
 Called by: the registry, `core plugins`.
 
     NAME, KIND.NAME, DISTRIBUTION:NAME, DISTRIBUTION:KIND.NAME, :NAME (a file or object that was added), DISTRIBUTION
@@ -25,9 +25,9 @@ from core.plugin.moved import keep_moved_names
 class Words:
     """The meaning of a value of `--plugins`.
 
-    added:   files and objects that are no entry points.
-    wanted:  installed plugins that are named; others of their kinds are left out.
-    blocked: installed plugins that must not be used, and why.
+    added:   plugins from files and objects, which are not entry points.
+    wanted:  installed plugins that are named; other plugins of the same kinds are excluded.
+    blocked: installed plugins that must not be used, with the reasons.
     """
 
     added: list[ResolvedPlugin] = field(default_factory=list)
@@ -36,14 +36,14 @@ class Words:
 
 
 def read_words(words: str, rows: Sequence[ResolvedPlugin]) -> Words:
-    """Read `a,b,no:c,./file.py,module:object`. rows: what is installed. Raises ConfigError with every problem."""
+    """Parse `a,b,no:c,./file.py,module:object`. rows: the installed plugins. Raises ConfigError with every problem."""
     read = Words()
     problems: list[str] = []
     for part in words.split(","):
         word = part.strip()
         if not word:
             continue
-        known = [*rows, *read.added]  # a word may name what an earlier one added
+        known = [*rows, *read.added]  # A word may name a plugin that an earlier word added.
         try:
             _read_word(word, known, read)
         except UserError as error:
@@ -54,7 +54,7 @@ def read_words(words: str, rows: Sequence[ResolvedPlugin]) -> Words:
 
 
 def called(rows: Sequence[ResolvedPlugin], name: str) -> list[ResolvedPlugin]:
-    """The rows that NAME, DISTRIBUTION:NAME or :NAME names."""
+    """Return the rows that NAME, DISTRIBUTION:NAME or :NAME names."""
     owner, colon, plain = name.rpartition(":")
     wanted = normalize(plain)
     found = [row for row in rows if row.name == wanted]
@@ -65,9 +65,9 @@ def called(rows: Sequence[ResolvedPlugin], name: str) -> list[ResolvedPlugin]:
 
 
 def matching(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
-    """The rows that a word for a plugin names, in every kind unless it says one."""
+    """Return the rows that a word names, of every kind unless the word has a kind."""
     owner, colon, rest = word.rpartition(":")
-    kind, _, name = rest.partition(".")  # names of commands may have a dot, too
+    kind, _, name = rest.partition(".")  # Names of commands may also contain a dot.
     kinds = {known.name for known in KINDS}
     if kind not in kinds:
         return called(rows, word)
@@ -76,14 +76,14 @@ def matching(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
 
 
 def of_distribution(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
-    """All plugins of the package that a word names."""
+    """Return all plugins of the package that a word names."""
     distribution = normalize(word)
     packaged = [row for row in rows if row.distribution]
     return [row for row in packaged if normalize(row.distribution) == distribution]
 
 
 def unknown(rows: Sequence[ResolvedPlugin], word: str) -> str:
-    """The sentence for a word that names nothing."""
+    """Return the sentence for a word that names no plugin: the known names, and a hint at the nearest."""
     names = sorted({row.name for row in rows})
     distributions = {row.distribution for row in rows if row.distribution}
     with_kind = {f"{row.kind}.{row.name}" for row in rows}
@@ -95,7 +95,7 @@ def unknown(rows: Sequence[ResolvedPlugin], word: str) -> str:
 
 
 def _read_word(word: str, rows: Sequence[ResolvedPlugin], read: Words) -> None:
-    """Add one word to `read`. Raises UserError."""
+    """Add the meaning of one word to `read`. Raises UserError."""
     is_path = word.endswith(".py") or word.startswith(("./", "../", "/"))
     if word.startswith("no:"):
         unwanted = _installed(rows, word.removeprefix("no:"))
@@ -110,7 +110,7 @@ def _read_word(word: str, rows: Sequence[ResolvedPlugin], read: Words) -> None:
 
 
 def _installed(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin]:
-    """The plugins, or else all plugins of the package, that a word names. Raises UserError."""
+    """Return the plugins that a word names, or else all plugins of the package that it names. Raises UserError."""
     found = matching(rows, word) or of_distribution(rows, word)
     if not found:
         raise UserError(unknown(rows, word))
@@ -118,7 +118,7 @@ def _installed(rows: Sequence[ResolvedPlugin], word: str) -> list[ResolvedPlugin
 
 
 def _file_row(path: Path) -> ResolvedPlugin:
-    """A row for a plugin in a single file, which says its kind as `KIND = "..."`."""
+    """Make the row of a plugin in a single file, which states its kind as `KIND = "..."`."""
     if not path.is_file():
         raise UserError(f"no such file: {path}.")
     absolute = path.resolve()
@@ -126,7 +126,7 @@ def _file_row(path: Path) -> ResolvedPlugin:
 
 
 def _object_row(word: str) -> ResolvedPlugin:
-    """A row for `module:object`, which says its kind as `KIND = "..."`."""
+    """Make the row of `module:object`, which states its kind as `KIND = "..."`."""
     name, _, attribute = word.partition(":")
 
     def load() -> Any:
@@ -137,7 +137,7 @@ def _object_row(word: str) -> ResolvedPlugin:
 
 
 def _constant_row(target: str, load: Callable[[], Any]) -> ResolvedPlugin:
-    """A row made from the manifest's own `KIND` and from the name in its spec."""
+    """Make a row from the manifest's own `KIND` and the name in its spec. Raises UserError when it has neither."""
     try:
         keep_moved_names()
         module = load()
@@ -145,7 +145,7 @@ def _constant_row(target: str, load: Callable[[], Any]) -> ResolvedPlugin:
         name = normalize(module.core_spec().name)
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # the user's module may also call sys.exit
+    except BaseException as error:  # BaseException: the user's module may also call sys.exit.
         kinds = ", ".join(kind.name for kind in KINDS)
         text = f"{type(error).__name__}: {error}"
         raise UserError(

@@ -1,12 +1,12 @@
-"""Which plugin serves what, stage by stage, with the reason for every candidate that lost.
+"""The choice of plugins, stage by stage, with the reason for every candidate that was rejected.
 
-Owns: the rules of choice, a file a stage. Never does: load a plugin, read files, or know the engine's arguments beyond the
+Owns: the rules of choice, one file per stage. Never does: load a plugin, read files, or know the engine's arguments beyond the
 choices given. Called by: config, which feeds the answer of each stage to the next.
 
-One rule everywhere: an explicit choice is taken or is an error, never replaced; otherwise the checkpoint's declaration,
-the platform's preference, priority and name decide, in that order. What is merely installed (a plugin of another package
-than the engine's, that neither the user named nor the platform brings) is asked only when nothing else can do the work, so
-that installing a package changes nothing that works without it.
+One rule everywhere: an explicit choice is used or is an error, never replaced. Otherwise the checkpoint's declaration, the
+platform's preference, priority and name decide, in that order. A plugin that is merely installed (from another package than the
+engine's, neither named by the user nor provided by the platform's package) is considered only when nothing else can do the
+work, so that installing a package changes nothing that works without it.
 """
 
 from core.plugin.selection.attention import select_attention

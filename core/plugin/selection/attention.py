@@ -1,6 +1,6 @@
-"""Which backend serves the layers of a kind.
+"""The choice of the attention backend for one kind of layers.
 
-Owns: that stage. Never does: know a layout of the cache. Called by: the configuration, once a kind of layers.
+Owns: that stage. Never does: know a layout of the cache. Called by: the configuration, once per kind of layers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def select_attention(
     preferred_by: str,
     package: str = "",
 ) -> Choice:
-    """The backend of one layer kind.
+    """Choose the backend of one layer kind. Raises UserError or PluginError when none can serve it.
 
+    name:       the backend that the user named; None: the best one.
     preference: names that the platform prefers, best first.
     package:    the platform's distribution.
     """

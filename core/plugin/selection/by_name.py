@@ -1,4 +1,4 @@
-"""Plugins that an argument names: proposer, executor, policy, grammar backends, logits processors, KV connectors.
+"""The choice of plugins by name: proposer, executor, policy, grammar backends, logits processors, KV connectors.
 
 Owns: those stages. Never does: load one. Called by: the configuration.
 """
@@ -19,7 +19,7 @@ from core.plugin.words import called
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
-    """The proposer named by `--speculative-config.method`, or none."""
+    """Choose the proposer named by `--speculative-config.method`, or none."""
     if method is None:
         return Choice(Selection("speculative", (), "not asked for", ()), ())
 
@@ -30,7 +30,7 @@ def select_speculative(registry: PluginRegistry, method: str | None, facts: Chec
 
 
 def select_executor(registry: PluginRegistry, name: str | None, device: str, facts: CheckpointFacts) -> Choice:
-    """The executor named by `--executor`, else the best one that serves this checkpoint on this device."""
+    """Choose the executor named by `--executor`, else the best one that serves this checkpoint on this device."""
 
     def check(manifest: Manifest) -> Sequence[object]:
         return device_reasons(manifest.spec, device) or manifest.call("core_supports", query=facts)
@@ -51,15 +51,15 @@ def select_executor(registry: PluginRegistry, name: str | None, device: str, fac
 
 
 def select_policy(registry: PluginRegistry, name: str) -> Choice:
-    """The scheduling policy named by `--scheduling-policy`."""
+    """Choose the scheduling policy named by `--scheduling-policy`."""
     return explicit(registry, "policy", "policy", name, lambda manifest: [], f"--scheduling-policy {name}")
 
 
 def select_grammars(registry: PluginRegistry, name: str | None, *, alone: bool = False) -> Choice:
-    """The grammar backends that requests may have, in the order in which `auto` asks them.
+    """Choose the grammar backends that requests may use, in the order in which `auto` tries them.
 
-    name: of the first one; None: as their priorities say.
-    alone: the named one only.
+    name: name of the first backend; None: by their priorities.
+    alone: whether only the named backend is chosen.
     """
     named = None
     if name is not None:
@@ -90,9 +90,9 @@ def select_grammars(registry: PluginRegistry, name: str | None, *, alone: bool =
 
 
 def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> Choice:
-    """The processors named, in order; `manifests` has the plugins among them.
+    """Choose the named logits processors, in order; `manifests` holds those of the plugins among them.
 
-    A word with a dot or a colon that names no plugin is the import path of a class, which the worker imports.
+    A name with a dot or a colon that is not a plugin's is the import path of a class, which the worker imports.
     """
     said = f"--logits-processors {','.join(names)}"
     rows = registry.rows("logits_processor")
@@ -112,9 +112,9 @@ def select_logits_processors(registry: PluginRegistry, names: Sequence[str]) -> 
 
 
 def select_kv_connectors(registry: PluginRegistry, asked: Sequence[tuple[str, str]]) -> Choice:
-    """The KV connectors that arguments ask for, in the order in which they are asked for pages.
+    """Choose the KV connectors that arguments request, in the order in which they are searched for pages.
 
-    asked: (name, the argument behind it as the user writes it).
+    asked: (name, the argument that requests it, as the user writes it).
     """
     choices = [
         explicit(registry, "kv_connector", "kv_connector", name, lambda manifest: [], said) for name, said in asked

@@ -1,6 +1,7 @@
-"""Who reads a checkpoint: its loader, and the family of its model.
+"""The choice of the plugins that read a checkpoint: its loader, and the family of its model.
 
-Owns: those two stages, and what a claim is. Never does: read a file. Called by: the configuration's stages of the same names.
+Owns: those two stages, and the handling of claims. Never does: read a file. Called by: the configuration's stages of the same
+names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from core.plugin.rehearsal import Call
 
 
 def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) -> Choice:
-    """The loader named, else the one that claims the files. Raises UserError or PluginError."""
+    """Choose the named loader, else the one that claims the files. Raises UserError or PluginError."""
     if name is not None:
         return explicit(registry, "loader", "loader", name, lambda manifest: [], f"--load-format {name}")
     claims: dict[str, str] = {}
@@ -36,7 +37,7 @@ def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) 
 
 
 def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
-    """The family that claims a checkpoint which the engine's own table does not know, or none."""
+    """Choose the family that claims a checkpoint which the engine's own table does not know, or none."""
     claims: dict[str, str] = {}
     return ranked(
         registry,
@@ -49,7 +50,7 @@ def select_model(registry: PluginRegistry, facts: CheckpointFacts) -> Choice:
 
 
 def unclaimed(manifest: Manifest, facts: CheckpointFacts | FileFacts, claims: dict[str, str]) -> list[str]:
-    """Why a plugin does not claim a checkpoint; the claim of one that does is put into `claims`, by its name."""
+    """Return why a plugin does not claim a checkpoint; store its claim in `claims`, by its name, when it does."""
     claim = manifest.call("core_claim", facts=facts)
     if claim is None:
         return ["does not claim the checkpoint"]

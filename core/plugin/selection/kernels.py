@@ -1,7 +1,7 @@
-"""Which providers of kernels serve a device.
+"""The choice of the kernel providers for a device.
 
-Owns: that stage, and what a provider is asked. Never does: load one. Called by: the configuration; the list of plugins asks the
-same.
+Owns: that stage, and the queries that a provider must answer. Never does: load a provider. Called by: the configuration; the
+listing of plugins uses the same queries.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
 
 ONLY_NAMED: Final = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
-"""Against a provider that is used by those alone who ask for it."""
+"""The reason against a provider that is used only when the user names it."""
 KERNEL_OPERATIONS: Final = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
 KERNEL_QUERIES: Final = tuple(KernelQuery(op=op, device="cpu") for op in KERNEL_OPERATIONS)
 KERNEL_CALLS: Final = tuple(Call.of("core_supports", query=query) for query in KERNEL_QUERIES)
-"""The operations that a provider is asked about; one that serves none of these is no candidate."""
+"""Queries about the operations that providers may serve; a provider that serves none of them is not a candidate."""
 
 
 def select_kernels(
@@ -33,9 +33,10 @@ def select_kernels(
     preference: Sequence[str] = (),
     package: str = "",
 ) -> Choice:
-    """The providers named, best first; `auto` among them stands for every one that belongs here and works on the device.
+    """Choose the named providers, best first; `auto` stands for every provider that belongs here and works on the device.
 
-    None is fine: the reference operations serve everything. For the same reason only plugins that belong here are asked.
+    No provider at all is fine, since the reference operations serve everything. For the same reason, only plugins that belong
+    to the engine or the platform are considered for `auto`.
 
     preference: names that the platform prefers, best first.
     package:    the platform's distribution.
@@ -74,7 +75,7 @@ def _in_order(
     auto: Choice,
     check: Callable[[Manifest], Sequence[object]],
 ) -> Choice:
-    """The providers that were named, in the order in which they were. auto: those for which that word stands."""
+    """Choose the named providers, in the order of their names. auto: the choice that the word `auto` stands for."""
     why = f"--kernels {','.join(names)}"
     taken: dict[ResolvedPlugin, Manifest] = {}
     named: list[ResolvedPlugin] = []
@@ -97,7 +98,7 @@ def _in_order(
 
 
 def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
-    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
+    """Return why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
     refused: list[Reason] = []
     for op in KERNEL_OPERATIONS:
         query = KernelQuery(op=op, device=device)
@@ -109,9 +110,9 @@ def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
 
 
 def is_idle(manifest: Manifest, providers: Sequence[Manifest], device: str) -> bool:
-    """Whether providers before this one serve all the operations that it declares to be its only ones.
+    """Whether better providers already serve all the operations to which this one declares to be limited.
 
-    providers: best first. device: its type.
+    providers: all chosen providers, best first. device: the device type.
     """
     operations = manifest.spec.capabilities.get("operations")
     if not operations:

@@ -1,7 +1,7 @@
-"""Which platform computes, and on which of its devices.
+"""The choice of the platform that computes, and of one of its devices.
 
-Owns: that stage. Never does: ask a device (the registry has platforms probed). Called by: the configuration's stage of the same
-name.
+Owns: that stage. Never does: query a device (the registry has platforms probed). Called by: the configuration's stage of the
+same name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from core.plugin.registry import PluginRegistry
 
 
 def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice, Device]:
-    """The platform (and device, `cuda:1`) named, else the best that finds a device. Raises UserError or PluginError."""
+    """Choose the named platform and device (`cuda:1`), else the best one with a device. Raises UserError or PluginError."""
     if name is None:
         return _platform_found(registry)
     plain, _, index = name.rpartition(":")
@@ -36,10 +36,10 @@ def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice,
 
 
 def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
-    """The best platform with a device, and its first one.
+    """Choose the best platform with a device, and its first device.
 
-    A device is found as files are: a platform of another package serves without being named when its device is one that
-    the engine's own platforms do not have. The host (a device with `processors`) is no such device.
+    A platform of another package may serve without being named when it has a device of a type that the engine's own platforms
+    do not have. The host (a device with `processors`) does not count as such a device.
     """
     answers = registry.probe()
     silent = _silent(answers)
@@ -69,7 +69,7 @@ def _platform_found(registry: PluginRegistry) -> tuple[Choice, Device]:
 
 
 def _silent(answers: Mapping[ResolvedPlugin, Probe | PluginError]) -> dict[ResolvedPlugin, str]:
-    """Why each platform has no device; an empty string for one that has."""
+    """Return why each platform has no device; an empty string for a platform that has one."""
     reasons: dict[ResolvedPlugin, str] = {}
     for row, answer in answers.items():
         if isinstance(answer, PluginError):
@@ -80,7 +80,7 @@ def _silent(answers: Mapping[ResolvedPlugin, Probe | PluginError]) -> dict[Resol
 
 
 def _told(manifest: Manifest, silent: Mapping[ResolvedPlugin, str]) -> list[str]:
-    """The reason against a platform, if there is one."""
+    """Return the reason against a platform, if there is one."""
     reason = silent.get(manifest.row, "")
     return [reason] if reason else []
 

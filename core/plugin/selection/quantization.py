@@ -1,6 +1,6 @@
-"""Which method unpacks, or packs, the weights of a checkpoint.
+"""The choice of the quantization method that unpacks, or packs, the weights of a checkpoint.
 
-Owns: that stage. Never does: pack, or know the name of a method: the caller brings the other names that methods have.
+Owns: that stage. Never does: pack, or know the name of a method: the caller provides the other names that methods have.
 Called by: the configuration, for the model and for its draft.
 """
 
@@ -20,31 +20,31 @@ from core.plugin.rehearsal import Call
 from core.plugin.selection.checkpoint import unclaimed
 
 PLAIN_DTYPES: Final = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
-"""Types of checkpoints that need no quantization method; the last two are buffers that no layer reads."""
+"""Tensor types of checkpoints that need no quantization method; the last two are those of buffers that no layer reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherNames:
-    """Names of methods that are not those of plugins. An installed plugin of that very name comes first.
+    """Names of methods that are not names of plugins. An installed plugin with the same name takes precedence.
 
-    aliases: another name of a method that is served, and that method's own.
-    refused: methods that cannot be served, and what to do instead.
+    aliases: alternative names of methods that are served → the names of their plugins.
+    refused: methods that cannot be served → what to do instead.
     """
 
     aliases: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
 
     def own_name(self, name: str) -> str:
-        """The method's own name of an alias; every other name as it is."""
+        """Return the plugin's name for an alias; every other name unchanged."""
         return _looked_up(self.aliases, name) or name
 
     def why_refused(self, name: str) -> str | None:
-        """Why a method of this name cannot be served, None for all others."""
+        """Return why a method of this name cannot be served, None for all other names."""
         return _looked_up(self.refused, name)
 
 
 def _looked_up(table: Mapping[str, str], name: str) -> str | None:
-    """The entry of a name, without regard to case and to `-` or `_`."""
+    """Look a name up without regard to case, `-` and `_`; None when it has no entry."""
     wanted = normalize(name)
     for key, value in table.items():
         if normalize(key) == wanted:
@@ -55,8 +55,8 @@ def _looked_up(table: Mapping[str, str], name: str) -> str | None:
 class _Method(NamedTuple):
     """A quantization method that was named.
 
-    own: its plugin's name.
-    said: who named it, and how.
+    own: name of its plugin.
+    said: where the name comes from, as the beginning of a sentence.
     """
 
     own: str
@@ -66,9 +66,9 @@ class _Method(NamedTuple):
 def select_quantization(
     registry: PluginRegistry, name: str | None, facts: CheckpointFacts, others: OtherNames | None = None
 ) -> Choice:
-    """The method named, else the one declared, else one that claims the checkpoint, else none.
+    """Choose the named method, else the declared one, else one that claims the checkpoint, else none.
 
-    others: names that stand for a method's own; None: there are none.
+    others: alternative names of methods; None: there are none.
     """
     if others is None:
         others = OtherNames()
@@ -105,7 +105,7 @@ def select_quantization(
 
 
 def _method(registry: PluginRegistry, name: str, told_by: str, others: OtherNames) -> _Method:
-    """The method that a name stands for. Raises UserError for one that cannot be served."""
+    """Return the method that a name stands for. Raises UserError for one that cannot be served."""
     said = f"{told_by} '{name}'" if " " in told_by else f"{told_by} {name}"
     if registry.find("quantization", name) is not None:
         return _Method(name, said)
