@@ -67,6 +67,9 @@ POLICIES = tuple(
     for name in ("fcfs", "priority", "fair")
 )
 
+EXPLAIN = ResolvedPlugin(kind="kv_connector", name="explain", target="core_kv_connectors.manifests.explain")
+"""The connector that a configuration has unless `--explain-answers off`."""
+
 
 def byte_names() -> list[str]:
     """The printable stand-in of each byte in byte-level vocabularies."""
@@ -116,7 +119,8 @@ def make_config(
         restarts=restarts,
         plugins=PluginChoices(
             loader="none", platform="none", executor="fake", arguments={"executor.fake": options or {}},
-            table=(*POLICIES, ResolvedPlugin(kind="executor", name="fake", target=f"{__name__}:FakeManifest")),
+            table=(*POLICIES, EXPLAIN, ResolvedPlugin(kind="executor", name="fake", target=f"{__name__}:FakeManifest")),
+            kv_connectors=("explain",),
         ),
     )  # fmt: skip
 
