@@ -56,6 +56,8 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.config", "core_config"),
     ("core.serving", "core_apis"),
     ("core.client", "core_commands.client"),
+    ("core.plugin.ranking", "core_config.selection.ranking"),
+    ("core.plugin.selection", "core_config.selection"),
     ("core.plugin.contracts", "core_runtime.contracts"),
     ("core.plugin.contracts.grammar", "core_grammars.contract"),
     ("core.plugin.contracts.response_format", "core_formats.contract"),

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
-from core.plugin.capabilities import device_type
 from core.plugin.hookspecs import Device, Probe
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Choice, explicit, losses, ranked
 from core.plugin.registry import PluginRegistry
+from core_config.selection.ranking import Choice, explicit, losses, ranked
+from core_config.selection.reasons import device_type
 
 
 def select_platform(registry: PluginRegistry, name: str | None) -> tuple[Choice, Device]:

@@ -14,10 +14,10 @@ from core.api.checkpoint_facts import CheckpointFacts
 from core.api.errors import UserError
 from core.plugin.kinds import normalize
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Choice, explicit, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
-from core.plugin.selection.checkpoint import unclaimed
+from core_config.selection.checkpoint import unclaimed
+from core_config.selection.ranking import Choice, explicit, ranked
 
 PLAIN_DTYPES: Final = frozenset({"F64", "F32", "F16", "BF16", "I64", "BOOL"})
 """Types of checkpoints that need no quantization method; the last two are buffers that no layer reads."""

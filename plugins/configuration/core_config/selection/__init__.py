@@ -9,8 +9,8 @@ than the engine's, that neither the user named nor the platform brings) is asked
 that installing a package changes nothing that works without it.
 """
 
-from core.plugin.selection.attention import select_attention
-from core.plugin.selection.by_name import (
+from core_config.selection.attention import select_attention
+from core_config.selection.by_name import (
     select_executor,
     select_grammars,
     select_kv_connectors,
@@ -18,15 +18,13 @@ from core.plugin.selection.by_name import (
     select_policy,
     select_speculative,
 )
-from core.plugin.selection.checkpoint import select_loader, select_model
-from core.plugin.selection.kernels import KERNEL_CALLS, kernel_reasons, select_kernels
-from core.plugin.selection.platform import select_platform
-from core.plugin.selection.quantization import OtherNames, select_quantization
+from core_config.selection.checkpoint import select_loader, select_model
+from core_config.selection.kernels import select_kernels
+from core_config.selection.platform import select_platform
+from core_config.selection.quantization import OtherNames, select_quantization
 
 __all__ = [
-    "KERNEL_CALLS",
     "OtherNames",
-    "kernel_reasons",
     "select_attention",
     "select_executor",
     "select_grammars",

@@ -1,7 +1,6 @@
 """Which providers of kernels serve a device.
 
-Owns: that stage, and what a provider is asked. Never does: load one. Called by: the configuration; the list of plugins asks the
-same.
+Owns: that stage. Never does: load a provider. Called by: the configuration.
 """
 
 from __future__ import annotations
@@ -12,18 +11,14 @@ from typing import Final
 from core.api.config import ResolvedPlugin
 from core.api.reason import Reason
 from core.api.specs import KernelQuery
-from core.plugin.capabilities import device_reasons, device_type
+from core.plugin.kernel_support import KERNEL_CALLS, kernel_reasons
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Candidate, Choice, Selection, company, explicit, order_of, ranked
 from core.plugin.registry import PluginRegistry
-from core.plugin.rehearsal import Call
+from core_config.selection.ranking import Candidate, Choice, Selection, company, explicit, order_of, ranked
+from core_config.selection.reasons import device_reasons, device_type
 
 ONLY_NAMED: Final = Reason("only_named", "to be named", "auto", "--kernels NAME,auto")
 """Against a provider that is used by those alone who ask for it."""
-KERNEL_OPERATIONS: Final = ("rms_norm", "linear", "rms_norm_heads", "rotary", "gated", "add", "scale", "race")
-KERNEL_QUERIES: Final = tuple(KernelQuery(op=op, device="cpu") for op in KERNEL_OPERATIONS)
-KERNEL_CALLS: Final = tuple(Call.of("core_supports", query=query) for query in KERNEL_QUERIES)
-"""The operations that a provider is asked about; one that serves none of these is no candidate."""
 
 
 def select_kernels(
@@ -94,18 +89,6 @@ def _in_order(
     chosen = tuple(row.name for row in taken)
     selection = Selection("kernels", chosen, why, tuple(candidates))
     return Choice(selection, tuple(taken.values()), tuple(named))
-
-
-def kernel_reasons(manifest: Manifest, device: str) -> list[Reason]:
-    """Why a provider serves no operation at all on a device type; empty when it serves one. Raises CoreError."""
-    refused: list[Reason] = []
-    for op in KERNEL_OPERATIONS:
-        query = KernelQuery(op=op, device=device)
-        reasons = list(manifest.call("core_supports", query=query))
-        if not reasons:
-            return []
-        refused = refused or reasons
-    return refused
 
 
 def is_idle(manifest: Manifest, providers: Sequence[Manifest], device: str) -> bool:

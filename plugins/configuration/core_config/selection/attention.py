@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from core.api.errors import UserError
 from core.api.specs import AttentionQuery, StateQuery
-from core.plugin.capabilities import attention_reasons, state_reasons
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Choice, company, explicit, losses, order_of, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
+from core_config.selection.ranking import Choice, company, explicit, losses, order_of, ranked
+from core_config.selection.reasons import attention_reasons, state_reasons
 
 
 def select_attention(

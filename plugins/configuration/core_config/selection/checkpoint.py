@@ -8,9 +8,9 @@ from __future__ import annotations
 from core.api.checkpoint_facts import CheckpointFacts, FileFacts
 from core.api.errors import UserError
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Choice, explicit, losses, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
+from core_config.selection.ranking import Choice, explicit, losses, ranked
 
 
 def select_loader(registry: PluginRegistry, name: str | None, facts: FileFacts) -> Choice:

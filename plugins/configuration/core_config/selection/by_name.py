@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from core.api.checkpoint_facts import CheckpointFacts
 from core.api.config import ResolvedPlugin
 from core.api.errors import UserError
-from core.plugin.capabilities import device_reasons
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Candidate, Choice, Selection, explicit, losses, order_of, ranked
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import Call
 from core.plugin.words import called
+from core_config.selection.ranking import Candidate, Choice, Selection, explicit, losses, order_of, ranked
+from core_config.selection.reasons import device_reasons
 
 
 def select_speculative(registry: PluginRegistry, method: str | None, facts: CheckpointFacts) -> Choice:
