@@ -14,7 +14,7 @@ from core.args.arg import Arg
 from core.args.foreign import table
 from core.args.plain import loose
 from core.args.schema import Field, schema
-from core.plugin.entry_points import named, offers
+from core.entry_points import named, offers
 from core.plugin.kinds import KINDS, Kind
 from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
@@ -39,7 +39,7 @@ def json_schema(registry: PluginRegistry) -> Node:
     manifests = _with_arguments(registry)
     described = {offer.name: offer.target for offer in offers(GROUP)}
     for kind in KINDS:
-        if kind.config_argument is None:
+        if kind.config_argument is None or kind.config_argument.partition(".")[0] not in fields:
             continue
         plugins: dict[str, Node] = {}
         for manifest in manifests:

@@ -74,7 +74,7 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
     if not spec.constraints:
         return []
     from core.args import foreign  # only when they are needed: probes read manifests, too
-    from core.args.schema import schema
+    from core.args.schema import is_whole, schema
 
     fields = schema().fields
     mistakes = []
@@ -86,6 +86,8 @@ def constraint_mistakes(spec: PluginSpec) -> list[str]:
             # an argument that is not served: only the value that changes nothing can be asked for
             if is_list and not any(map(row.is_neutral, allowed)):
                 mistakes.append(f"{constrains}: {row.sentence}")
+        elif name not in fields and not is_whole():
+            continue  # the core is alone: nothing can be chosen here that this would constrain
         elif name not in fields:
             hint = nearest(str(name), fields)
             mistakes.append(f"it constrains '{name}', which is no engine argument.{hint}".rstrip("."))

@@ -17,11 +17,11 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.errors import ConfigError, PluginError
-from core.args.sources import Merged, merge
 from core.plugin.registry import PluginRegistry
 from core_config.acceptance import acceptance_waiver
 from core_config.answers import answer_settings
 from core_config.apis import chosen_apis
+from core_config.arguments.sources import Merged, merge
 from core_config.attempt import Attempt
 from core_config.checkpoint import Checkpoint, find_checkpoint
 from core_config.choices import choose_plugins, choose_proposer

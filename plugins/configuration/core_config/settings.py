@@ -14,8 +14,8 @@ from core.args import foreign
 from core.args.arg import Given
 from core.args.convert import convert
 from core.args.schema import schema
-from core.args.sources import Merged
 from core.plugin.hookspecs import Proposal
+from core_config.arguments.sources import Merged
 
 Row = tuple[Any, str, str]
 """Value, origin, reason."""

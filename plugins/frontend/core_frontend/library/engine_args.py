@@ -15,8 +15,8 @@ from core.api.errors import nearest
 from core.args import foreign
 from core.args.convert import convert
 from core.args.plain import loose
-from core.args.reach import IN_ENGINE_ARGS, is_for_servers
 from core.args.schema import Field, schema
+from core_config.arguments.reach import IN_ENGINE_ARGS, is_for_servers
 
 SERVERS_TOPIC = "Server"
 """The heading of the table of foreign names under which those of servers stand."""

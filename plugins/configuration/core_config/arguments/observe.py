@@ -2,11 +2,11 @@
 Called by: schema.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
 class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +23,10 @@ class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
     torch_profiler_with_memory: Annotated[bool, Arg("Record allocations.")] = False
 
 
-class ObserveArgs(msgspec.Struct, frozen=True, kw_only=True):
+class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Metrics, traces, log files and profiles."""
+
+    place: ClassVar[int] = 130
 
     vllm_metrics: Annotated[
         bool, Arg("Write every metric a second time under vLLM's own name, `vllm:...` beside `core:...`.")

@@ -1,14 +1,15 @@
 """Arguments about the request journal. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class JournalArgs(msgspec.Struct, frozen=True, kw_only=True):
+class JournalArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Request journal."""
+
+    place: ClassVar[int] = 170
+    for_servers: ClassVar[bool] = True
 
     request_journal: Annotated[
         str | None,

@@ -1,10 +1,10 @@
 """Arguments about how answers are taken apart. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
 class ReasoningKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,8 +14,10 @@ class ReasoningKeys(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_end_str: Annotated[str | None, Arg("Text after it.")] = None
 
 
-class AnswersArgs(msgspec.Struct, frozen=True, kw_only=True):
+class AnswersArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Tool calls and reasoning in answers."""
+
+    place: ClassVar[int] = 150
 
     enable_auto_tool_choice: Annotated[
         bool, Arg("Let the model decide on tool calls; without it requests have to ask for one.")

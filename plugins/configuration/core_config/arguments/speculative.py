@@ -1,14 +1,14 @@
 """Arguments about speculative decoding. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class SpeculativeArgs(msgspec.Struct, frozen=True, kw_only=True):
+class SpeculativeArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Speculative decoding."""
+
+    place: ClassVar[int] = 90
 
     speculative_config: Annotated[
         dict[str, Any] | None,

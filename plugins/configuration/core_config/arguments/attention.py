@@ -1,14 +1,14 @@
 """Arguments about attention backends. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class AttentionArgs(msgspec.Struct, frozen=True, kw_only=True):
+class AttentionArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Attention."""
+
+    place: ClassVar[int] = 60
 
     attention_backend: Annotated[
         str | None,

@@ -1,14 +1,16 @@
 """Arguments about which kernels run. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class KernelArgs(msgspec.Struct, frozen=True, kw_only=True):
+class KernelArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Kernels."""
+
+    place: ClassVar[int] = 70
 
     kernels: Annotated[
         list[str],

@@ -1,16 +1,19 @@
 """Arguments about the HTTP server. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
 
-class FrontendArgs(msgspec.Struct, frozen=True, kw_only=True):
+class FrontendArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Server."""
+
+    place: ClassVar[int] = 140
+    for_servers: ClassVar[bool] = True
 
     config: Annotated[str | None, Arg("YAML file with arguments; the command line wins over it.")] = None
     host: Annotated[str, Arg("Address to listen on.")] = "127.0.0.1"

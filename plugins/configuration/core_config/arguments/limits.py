@@ -1,14 +1,15 @@
 """Arguments about what one client, connection or request may take. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class LimitsArgs(msgspec.Struct, frozen=True, kw_only=True):
+class LimitsArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Limits of connections and requests."""
+
+    place: ClassVar[int] = 160
+    for_servers: ClassVar[bool] = True
 
     max_connections: Annotated[
         int,

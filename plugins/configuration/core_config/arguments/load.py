@@ -1,10 +1,10 @@
 """Arguments about reading a checkpoint. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
 class WeightTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +17,10 @@ class WeightTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
     directory: Annotated[str | None, Arg("Directory that checkpoints must lie below. Unset: anywhere.")] = None
 
 
-class LoadArgs(msgspec.Struct, frozen=True, kw_only=True):
+class LoadArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Loading of weights."""
+
+    place: ClassVar[int] = 30
 
     load_format: Annotated[
         str, Arg("Loader of the checkpoint; auto asks which loader knows the files.", plugin="loader")

@@ -1,10 +1,10 @@
 """Arguments about structured outputs. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
 class StructuredOutputsKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,8 +45,10 @@ class StructuredOutputsKeys(msgspec.Struct, frozen=True, kw_only=True):
     ] = False
 
 
-class StructuredOutputsArgs(msgspec.Struct, frozen=True, kw_only=True):
+class StructuredOutputsArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Structured outputs."""
+
+    place: ClassVar[int] = 100
 
     structured_outputs_config: Annotated[
         dict[str, Any] | None,

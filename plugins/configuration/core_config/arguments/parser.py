@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.api.errors import nearest
-from core.args import lookup
 from core.args.arg import HIDDEN, Given
 from core.args.convert import convert, describe
 from core.args.plain import loose
 from core.args.schema import Field, schema
+from core_config.arguments import lookup
 
 ORIGIN = "command line"
 _NEGATIVE = re.compile(r"-\d")

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import nearest
-from core.args import lookup
 from core.args.arg import HIDDEN, Given
 from core.args.convert import convert
-from core.args.parser import ORIGIN
 from core.args.schema import Field, flag_of, schema
+from core_config.arguments import lookup
+from core_config.arguments.parser import ORIGIN
 
 ENVIRONMENT = {
     "CORE_PLUGINS": "plugins",

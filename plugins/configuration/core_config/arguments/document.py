@@ -1,4 +1,4 @@
-"""The reference documentation of all arguments, as Markdown: `python -m core.args.document > docs/arguments.md`.
+"""The reference documentation of all arguments, as Markdown: `python -m core_config.arguments.document > docs/arguments.md`.
 
 Owns: the text of docs/arguments.md. Never does: write a file. Called by: a person, and the test that it is current.
 """
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from core.args import foreign
 from core.args.convert import describe
-from core.args.help import shown_default
 from core.args.schema import Field, schema
+from core_config.arguments.help import shown_default
 
 _INTRO = """# Engine arguments
 
-Generated from the schema by `python -m core.args.document`; do not edit.
+Generated from the schema by `python -m core_config.arguments.document`; do not edit.
 
 Every argument has the same name on the command line (`--max-model-len 4k`), in a YAML file (`max_model_len: 4k`, read
 with `--config FILE`) and in Python (`LLM(max_model_len="4k")`). The command line wins over the file, the file over the

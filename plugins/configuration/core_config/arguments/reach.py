@@ -6,10 +6,7 @@ engine when they meet.
 
 from __future__ import annotations
 
-from core.args.schema import Field
-
-SERVER_GROUPS = frozenset({"frontend", "limits", "journal", "remote"})
-"""Groups of arguments that an HTTP server alone looks at."""
+from core.args.schema import Field, schema
 
 NOT_OF_SERVERS = frozenset({"config", "chat_template"})
 """Arguments of these groups that mean something to all."""
@@ -66,7 +63,7 @@ def is_for_servers(field: Field) -> bool:
     """Whether only an HTTP server looks at the argument."""
     if field.name in OF_KEYS:
         return True
-    return field.group in SERVER_GROUPS and field.name not in NOT_OF_SERVERS
+    return field.group in schema().server_groups and field.name not in NOT_OF_SERVERS
 
 
 def is_for_fronts(field: Field) -> bool:

@@ -1,14 +1,15 @@
 """Arguments about a front and an engine that are two commands. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class RemoteArgs(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Front and engine as two commands."""
+
+    place: ClassVar[int] = 180
+    for_servers: ClassVar[bool] = True
 
     headless: Annotated[
         bool,

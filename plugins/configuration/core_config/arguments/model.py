@@ -1,14 +1,14 @@
 """Arguments about the model: which one, how long, how precise. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class ModelArgs(msgspec.Struct, frozen=True, kw_only=True):
+class ModelArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Model and tokenizer."""
+
+    place: ClassVar[int] = 10
 
     model: Annotated[
         str | None,

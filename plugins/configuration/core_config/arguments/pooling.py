@@ -1,10 +1,10 @@
 """Arguments about pooling: whether hidden states are the answer, and how. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 UPPER = ("CLS", "LAST", "MEAN", "MAX", "WEIGHTEDMEAN", "MEAN_SQRT_LEN_TOKENS")
 POOLING_TYPES = (*UPPER, *(name.lower() for name in UPPER))
@@ -43,8 +43,10 @@ class PoolerKeys(msgspec.Struct, frozen=True, kw_only=True):
     logit_sigma: Annotated[float | None, Arg("What they are divided by then.")] = None
 
 
-class PoolingArgs(msgspec.Struct, frozen=True, kw_only=True):
+class PoolingArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Pooling: vectors and classes instead of text."""
+
+    place: ClassVar[int] = 20
 
     runner: Annotated[
         str,

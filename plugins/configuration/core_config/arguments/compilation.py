@@ -1,10 +1,10 @@
 """Arguments about what is recorded and compiled. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 MOST_ROWS: Final = 1 << 16
 """Limit of the rows of any recording."""
@@ -47,8 +47,10 @@ class CompilationKeys(msgspec.Struct, frozen=True, kw_only=True):
     )
 
 
-class CompilationArgs(msgspec.Struct, frozen=True, kw_only=True):
+class CompilationArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Recordings and compilation."""
+
+    place: ClassVar[int] = 80
 
     optimization_level: Annotated[
         int | None,
