@@ -1,17 +1,19 @@
-"""What the steps of an engine tell about drafts.
+"""Evidence about drafts from the steps of an engine.
 
-Owns: `DraftEvidence`: which drafts were right, what proposing took, and what drafts have brought so far. Never does: decide.
-Called by: the control of drafts.
+Owns: `DraftEvidence`: how many drafts were right, the time of proposing, and what drafts have brought so far. Never does:
+decide. Called by: the adaptive advice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from core.api.step_plan import Slot, StepResult
-from core.scheduler.acceptance import Acceptance
-from core.scheduler.draft_account import DraftAccount
-from core.scheduler.proposal_cost import ProposalCost
 from core.scheduler.step import Step
 from core.scheduler.step_cost import StepCost, work_of
+from core_speculative.adaptive.acceptance import Acceptance
+from core_speculative.adaptive.account import DraftAccount
+from core_speculative.adaptive.proposal_cost import ProposalCost
 
 MOST_SURPRISE = 1.5
 """The factor by which a step may differ from its prediction; what differs more counts as that much, since it was hardly the
@@ -27,52 +29,39 @@ class DraftEvidence:
     proposal:   what proposing takes.
     account:    what drafts have brought and cost.
     cost:       of steps.
-    seconds:    of proposing, since the start.
-
-    learns: whether anybody goes by it; otherwise drafts are only counted.
     """
 
-    def __init__(self, most: int, num_slots: int, cost: StepCost, *, learns: bool) -> None:
+    def __init__(self, most: int, num_slots: int, cost: StepCost) -> None:
         self.acceptance = Acceptance(most, num_slots)
         self.proposal = ProposalCost(most)
         self.account = DraftAccount()
         self.cost = cost
-        self.seconds = 0.0
-        self._learns = learns
         self._wanted: dict[Slot, int] = {}
-        self._verified: dict[Slot, tuple[int, int]] = {}
 
     def start(self, slot: Slot) -> None:
         """A sequence has got a slot."""
         self.acceptance.start(slot)
         self._wanted.pop(slot, None)
 
-    def verified(self, slot: Slot, num_drafts: int, num_accepted: int) -> None:
-        """The step that is being read has verified so many drafts of a sequence, and so many were right."""
-        self._verified[slot] = num_drafts, num_accepted
+    def finish(self, step: Step, result: StepResult, seconds: float, verified: Mapping[Slot, tuple[int, int]]) -> None:
+        """Learn from a step whose results have been read.
 
-    def finish(self, step: Step, result: StepResult, seconds: float) -> None:
-        """The results of a step have been read. seconds: that it took."""
+        seconds:  its duration.
+        verified: by slot, how many drafts the step has verified, and how many of them were right.
+        """
         plan = step.plan
-        if not (plan.draft_budget or self._verified or self._wanted):
+        if not (plan.draft_budget or verified or self._wanted):
             if step.num_decodes:
                 self.account.pay()
             return
-        if self._verified:
-            num_accepted = [accepted for _, accepted in self._verified.values()]
-            self.acceptance.count(num_accepted)
-        self.seconds += result.draft_seconds
-        if self._learns:
-            self._learn()
-            if step.num_decodes and not step.chunks:
-                self._settle(step, result, seconds)
+        self._learn(verified)
+        if step.num_decodes and not step.chunks:
+            self._settle(step, result, seconds)
         self._wanted = {slot: budget for slot, budget in plan.draft_budget.items() if budget}
-        self._verified = {}
 
-    def _learn(self) -> None:
-        """Learn from the drafts that the step before had wanted, and this one has verified."""
+    def _learn(self, verified: Mapping[Slot, tuple[int, int]]) -> None:
+        """Learn from the drafts that the previous step had wanted, and this one has verified."""
         wanted = self._wanted
-        verified = self._verified
         if not wanted:
             return
         # Text that a grammar forces may come unasked, and then says nothing of the proposer.

@@ -40,16 +40,11 @@ Ints = NDArray[np.int64]
 
 
 class Acceptance:
-    """Chances by slot and place.
+    """Chances by slot and place. most: drafts of a sequence in a step."""
 
-    most: drafts of a sequence in a step.
-    accepted: int64 [most], drafts that were right, by place, since the start.
-    """
-
-    __slots__ = ("_hits", "_places", "_run", "_run_hits", "_run_share", "_run_trials", "_shares", "_trials", "accepted")
+    __slots__ = ("_hits", "_places", "_run", "_run_hits", "_run_share", "_run_trials", "_shares", "_trials")
 
     def __init__(self, most: int, num_slots: int) -> None:
-        self.accepted = np.zeros(most, np.int64)
         self._places = np.arange(most)
         self._hits = np.zeros((num_slots, most))
         self._trials = np.zeros((num_slots, most))
@@ -79,11 +74,6 @@ class Acceptance:
     def shares(self, slots: NDArray[np.int32]) -> Floats:
         """[B]: how many of the drafts that may be proposed for a sequence are."""
         return self._shares[slots]
-
-    def count(self, num_accepted: Sequence[int]) -> None:
-        """Count drafts that were right. num_accepted: one number for each sequence."""
-        reached = np.array(num_accepted)[:, None] > self._places
-        self.accepted += reached.sum(axis=0)
 
     def learn(self, slots: Sequence[int], num_drafts: Sequence[int], num_accepted: Sequence[int]) -> None:
         """The drafts of these sequences were verified in one step; `num_accepted` of each were right."""

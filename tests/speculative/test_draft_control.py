@@ -7,11 +7,14 @@ from collections import Counter
 from types import FrameType
 
 import pytest
-from scheduler.drafting_machine import DraftBench, always
 from scheduler.fake_model import FakeExecutor, make_request, make_scheduler, reference
 from scheduler.test_step_cost import MACHINES, Machine
+from speculative.drafting_machine import DraftBench, always
 
+from core.api.config import SchedulerConfig
 from core.api.sequence_record import NO_DRAFTS_CAUSES
+from core.engine import scheduling
+from core_speculative.adaptive.control import AdaptiveAdvice
 
 CPU = MACHINES["two cores"]
 
@@ -77,7 +80,7 @@ def test_a_sequence_with_good_drafts_has_them_beside_others_without() -> None:
     while bench.scheduler.has_unfinished():
         bench.step()
         for slot, held in bench.executor.held.items():
-            budgets[held.token_ids[0]] += bench.scheduler._state.drafts.control.budget(slot)
+            budgets[held.token_ids[0]] += bench.scheduler._state.drafts.advice.budget(slot)
     assert budgets[2] > 100
     assert budgets[1] < budgets[2] / 2
 
@@ -185,3 +188,23 @@ def test_a_request_is_told_why_it_had_no_drafts() -> None:
     bench.run()
     record = bench.client.last[request.key].record
     assert record is not None and record.drafts_off == NO_DRAFTS_CAUSES["cost"]
+
+
+def test_the_engine_finds_the_choice_and_says_when_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wanted = SchedulerConfig(num_speculative_tokens=3, adaptive_drafts=True)
+    assert scheduling.find_advice(wanted) is AdaptiveAdvice
+    assert scheduling.find_advice(SchedulerConfig(num_speculative_tokens=3)) is None
+    assert not caplog.records
+    monkeypatch.setattr(scheduling, "load", lambda group, name, usual: None)
+    assert scheduling.find_advice(wanted) is None
+    assert "Every step drafts 3 tokens a sequence" in caplog.text and "core-speculative" in caplog.text
+
+
+def test_without_the_choice_every_sequence_has_the_largest_number_of_drafts() -> None:
+    bench = DraftBench(CPU, always(0.0), num_speculative_tokens=5, advise=None)
+    bench.add(0, 40)
+    bench.run()
+    assert bench.budgets[:30] == [5] * 30
+    assert not bench.scheduler.stats().spec_steps_off

@@ -15,6 +15,7 @@ from scheduler.test_step_cost import Machine
 from core.api.step_plan import StepPlan, StepResult
 from core.scheduler.scheduler import Scheduler
 from core.scheduler.step_cost import work_of
+from core_speculative.adaptive.control import AdaptiveAdvice
 
 Accuracy = Callable[[int, int], float]
 """How often a draft is right: by the first token of a sequence's prompt and the number of its tokens."""
@@ -73,7 +74,13 @@ class DraftBench:
         self._draft = draft
         self._noise = noise
         self._random = random.Random(7)
-        settings = {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "max_model_len": 4000, "adaptive_drafts": True}
+        settings = {
+            "advise": AdaptiveAdvice,
+            "max_num_seqs": 64,
+            "max_num_batched_tokens": 2048,
+            "max_model_len": 4000,
+            "adaptive_drafts": True,
+        }
         self.scheduler: Scheduler = make_scheduler(num_blocks, clock=lambda: self.now, **(settings | limits))
         self.executor = Drafter(num_blocks, accuracy, share)
 
