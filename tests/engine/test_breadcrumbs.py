@@ -29,9 +29,9 @@ from core_supervision import breadcrumbs
 from core_supervision.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
 from core_supervision.crumbs_observer import CrumbsObserver
 from core_supervision.death import Death, death_of
+from core_supervision.link.shared_file import STEPS_NBYTES
 from core_supervision.oom_kills import count_oom_kills
 from core_supervision.owned_engine import start_engine
-from core_supervision.shared_file import STEPS_NBYTES
 from core_supervision.step_trace import StepTrace
 
 

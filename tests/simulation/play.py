@@ -32,7 +32,7 @@ from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
 from core_runtime.contracts import KVConnector
 from core_supervision import control, lasting, owned_engine, revival
-from core_supervision.shared_file import STEPS_NBYTES
+from core_supervision.link.shared_file import STEPS_NBYTES
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time

@@ -24,7 +24,7 @@ from core.plugin.manifest import Manifest
 from core.plugin.registry import PluginRegistry
 from core.plugin.table import load_plugin
 from core_kit.grammar_vocabulary import vocabulary
-from core_supervision.own_directory import Kind, OwnDirectory
+from core_supervision.link.own_directory import Kind, OwnDirectory
 
 if TYPE_CHECKING:
     from core_kit.checkpoints import Sample

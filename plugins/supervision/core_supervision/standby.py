@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from core.api.errors import UserError
 from core_supervision.child import EngineProcess
-from core_supervision.shared_file import SharedFiles
+from core_supervision.link.shared_file import SharedFiles
 
 SETTLE_S = 2.0
 """Time after which the next process is spawned: an engine that has just come up has requests to go on with first."""

@@ -1,7 +1,7 @@
 """The directory of an engine's socket, which only this user may enter.
 
 Owns: where it lies and what may be in it. Never does: make or remove directories itself
-(`core_supervision.own_directory` does). Called by: `EngineProcess`.
+(`core_supervision.link.own_directory` does). Called by: `EngineProcess`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from core.api.errors import UserError
-from core_supervision.own_directory import Kind, OwnDirectory
+from core_supervision.link.own_directory import Kind, OwnDirectory
 
 SOCKET = "engine.sock"
 KIND = Kind(prefix="core-", lock="engine.lock", files=frozenset({SOCKET}))

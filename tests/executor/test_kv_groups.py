@@ -3,11 +3,12 @@
 import pytest
 
 from core.api.specs import KVGroup
-from core.kv.groups import UNLIMITED, group_layers, longest_sequence, page_bytes, single_group
+from core.kv.groups import UNLIMITED, longest_sequence, single_group
 from core.kv.growth import SlidingGrowth
 from core.kv.integrity import IntegrityError
 from core.kv.manager import KVManager
 from core.kv.sequence import KVSequence
+from core_runtime.specs.kv_groups import group_layers, page_bytes
 
 FULL, SLIDING = KVGroup("full", (0,)), KVGroup("sliding", (1,), window=8)
 STATE = KVGroup("state", (1,), num_state_blocks=2)
