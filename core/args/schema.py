@@ -3,7 +3,8 @@
 Owns: `Field`, `Schema`, and finding the groups. Never does: parse, convert, decide.
 Called by: parser, sources, help, document, completion, config, and the plugin framework.
 
-An argument is declared when the engine serves it; names that it does not serve are rows of a table (`core.args.foreign`).
+An argument is declared when the engine serves it; names that it does not serve are rows of a table
+(`core_config.arguments.foreign`).
 The group files evaluate their annotations when they are imported (no `from __future__ import annotations`), so that
 the schema is built without evaluating text.
 """
@@ -154,11 +155,6 @@ def schema() -> Schema:
         MappingProxyType(shorts),
         frozenset(server_groups),
     )
-
-
-def is_whole() -> bool:
-    """Whether other distributions offer groups: without any, most arguments are unknown here."""
-    return bool(offers(OFFERED))
 
 
 def _groups() -> list[tuple[type[ArgumentGroup], str]]:

@@ -11,9 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from core.args.arg import Arg
-from core.args.foreign import table
-from core.args.plain import loose
 from core.args.schema import Field, schema
+from core.args.services import neutral_keys
 from core.entry_points import named, offers
 from core.plugin.kinds import KINDS, Kind
 from core.plugin.listing import listing
@@ -104,27 +103,12 @@ def _value(field: Field) -> Node:
         if not field.keys:
             return {"type": "object"}
         keys = {name: _argument(key) for name, key in field.keys.items()}
-        keys |= _neutral_keys(field.name)
+        keys |= neutral_keys(field.name)
         return {"type": "object", "properties": keys, "additionalProperties": False}
     node = _limited(field.base, field.arg)
     if field.arg.choices:
         node["enum"] = list(field.arg.choices)
     return node
-
-
-def _neutral_keys(argument: str) -> Node:
-    """The keys of others that are accepted as long as they change nothing."""
-    found: Node = {}
-    for name, row in table().items():
-        head, _, key = name.partition(".")
-        if head == argument and key.isidentifier() and row.neutral:
-            found[key] = {"description": f"Changes nothing: {row.text}."}
-            if row.takes in ("value", "switch"):
-                words = [None if word == "none" else loose(word) for word in row.neutral]
-                found[key]["enum"] = [*words, None]
-            else:
-                found[key]["maxProperties" if row.takes == "keys" else "maxItems"] = 0
-    return found
 
 
 def _item(field: Field) -> Node:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from core.args import foreign
 from core.args.schema import schema
+from core_config.arguments import foreign
 from core_config.arguments.document import document
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.args import foreign
 from core.args.arg import Given
 from core.args.schema import schema
+from core_config.arguments import foreign
 from core_config.arguments.parser import ORIGIN, Parser
 from core_config.arguments.sources import merge
 
@@ -206,7 +206,7 @@ def test_served_arguments_do_not_read_the_table():
     code = (
         "import sys; from core_config.arguments.parser import Parser; from core_config.arguments.sources import merge; "
         "merge(Parser().parse(['m', '--port', '1', '-q', 'gguf', '--no-enable-prefix-caching']).values, {}); "
-        "print('core.args.foreign' in sys.modules)"
+        "print('core_config.arguments.foreign' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

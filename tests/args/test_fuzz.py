@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
-from core.args import foreign
 from core.args.schema import schema
 from core.plugin.registry import PluginRegistry
+from core_config.arguments import foreign
 from core_config.arguments.parser import Parser
 from core_config.arguments.sources import merge
 from core_config.resolve import Resolution, resolve

@@ -11,11 +11,11 @@ import pytest
 
 from core.api.errors import PluginError, UserError
 from core.args import schema as schema_module
-from core.args.convert import convert
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import Schema, schema
 from core.args.show import render
 from core.entry_points import Offer
+from core_config.arguments.convert import convert
 from core_config.arguments.help import COMMON, argument_sections, sections_about
 
 

@@ -58,6 +58,8 @@ MOVED: Final[tuple[tuple[str, str], ...]] = (
     ("core.client", "core_commands.client"),
     ("core.checkpoint_files", "core_tokens.checkpoint_files"),
     ("core.api.sampling_fields", "core_frontend.api.sampling_fields"),
+    ("core.args.convert", "core_config.arguments.convert"),
+    ("core.args.foreign", "core_config.arguments.foreign"),
     ("core.args.parser", "core_config.arguments.parser"),
     ("core.args.reach", "core_config.arguments.reach"),
     ("core.args.sources", "core_config.arguments.sources"),

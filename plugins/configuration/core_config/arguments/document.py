@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 
-from core.args import foreign
-from core.args.convert import describe
 from core.args.schema import Field, schema
+from core_config.arguments import foreign
+from core_config.arguments.convert import describe
 from core_config.arguments.help import shown_default
 
 _INTRO = """# Engine arguments

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from core.api.errors import UserError, nearest
-from core.args.convert import describe
-from core.args.foreign import Foreign, keys_of, with_short
-from core.args.foreign import named as foreign_named
-from core.args.foreign import names as foreign_names
 from core.args.schema import Field, Schema, group_key, schema
 from core.args.show import Section
+from core_config.arguments.convert import describe
+from core_config.arguments.foreign import Foreign, keys_of, with_short
+from core_config.arguments.foreign import named as foreign_named
+from core_config.arguments.foreign import names as foreign_names
 
 COMMON = (
     "model",

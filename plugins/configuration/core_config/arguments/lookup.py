@@ -13,7 +13,7 @@ def named(name: str) -> Field | None:
     declared = schema().named(name)
     if declared is not None:
         return declared
-    from core.args import foreign  # the table is read for names that are not declared only
+    from core_config.arguments import foreign  # the table is read for names that are not declared only
 
     row = foreign.named(name)
     return None if row is None else row.field
@@ -24,7 +24,7 @@ def short(name: str) -> Field | None:
     declared = schema().short(name)
     if declared is not None:
         return declared
-    from core.args import foreign
+    from core_config.arguments import foreign
 
     row = foreign.with_short(name)
     return None if row is None else row.field
@@ -32,6 +32,6 @@ def short(name: str) -> Field | None:
 
 def flags() -> list[str]:
     """All long flags, for hints."""
-    from core.args import foreign
+    from core_config.arguments import foreign
 
     return [*schema().flags(), *(row.flag for row in foreign.names())]

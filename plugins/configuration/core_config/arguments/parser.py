@@ -13,10 +13,10 @@ from typing import Any
 
 from core.api.errors import nearest
 from core.args.arg import HIDDEN, Given
-from core.args.convert import convert, describe
-from core.args.plain import loose
 from core.args.schema import Field, schema
 from core_config.arguments import lookup
+from core_config.arguments.convert import convert, describe
+from core_config.arguments.plain import loose
 
 ORIGIN = "command line"
 _NEGATIVE = re.compile(r"-\d")

@@ -14,9 +14,9 @@ from typing import Any
 
 from core.api.errors import nearest
 from core.args.arg import HIDDEN, Given
-from core.args.convert import convert
 from core.args.schema import Field, flag_of, schema
 from core_config.arguments import lookup
+from core_config.arguments.convert import convert
 from core_config.arguments.parser import ORIGIN
 
 ENVIRONMENT = {
@@ -83,7 +83,7 @@ def merge(explicit: Mapping[str, Any], environ: Mapping[str, str]) -> Merged:
 
 def _refuse(name: str, given: Given, out: Merged) -> None:
     """A problem for each part of a foreign name's value that asks for something."""
-    from core.args import foreign
+    from core_config.arguments import foreign
 
     row = foreign.table()[name]
     for path, part, reason in foreign.refusals(row, given.value):
@@ -194,7 +194,7 @@ def _understood(key: str, value: Any, shown: str, out: Merged) -> tuple[Field | 
 
 def _translated(older: Field, value: Any, shown: str, out: Merged) -> tuple[Field | None, Any]:
     """An older name that is still understood becomes the argument that it means, with a warning; others stay."""
-    from core.args import foreign
+    from core_config.arguments import foreign
 
     row = foreign.table()[older.name]
     if row.kind != "older":

@@ -15,8 +15,8 @@ from typing import Any, Literal, cast
 
 from core.api.errors import nearest
 from core.args.arg import Arg
-from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field, flag_of
+from core_config.arguments.plain import FALSE, TRUE, loose
 
 Kind = Literal["not yet", "elsewhere", "removed", "older"]
 Takes = Literal["switch", "value", "list", "keys"]

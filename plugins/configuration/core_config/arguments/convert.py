@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import nearest
-from core.args.numbers import human_int
-from core.args.plain import FALSE, TRUE, loose
 from core.args.schema import Field
+from core_config.arguments.numbers import human_int
+from core_config.arguments.plain import FALSE, TRUE, loose
 
 _INTEGER = re.compile(r"[+-]?\d{1,400}")
 MOST_DIGITS = 1e15
@@ -205,7 +205,7 @@ def _keyed(field: Field, values: dict[str, Any]) -> dict[str, Any]:
     for key, value in values.items():
         declared = field.keys.get(key.replace("-", "_"))
         if declared is None:
-            from core.args.foreign import refusals, table  # the table is read for mistakes only
+            from core_config.arguments.foreign import refusals, table  # the table is read for mistakes only
 
             row = table().get(f"{field.name}.{key.replace('-', '_')}")
             if row is not None:
@@ -228,7 +228,7 @@ def _check_choices(field: Field, value: Any) -> None:
     choices = field.arg.choices
     for item in value if field.is_list else [value]:
         if choices and item not in choices:
-            from core.args.foreign import refused_value  # the table is read for mistakes only
+            from core_config.arguments.foreign import refused_value  # the table is read for mistakes only
 
             why = refused_value(field.name, item)
             raise ValueError(f"{why}expected {describe(field)}." + nearest(str(item), map(str, choices)))
