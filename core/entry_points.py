@@ -99,6 +99,8 @@ def _entries(folder: str, group: str) -> Iterator[tuple[str, str]]:
             text = file.read()
     except OSError:
         return  # almost all packages have none
+    if group not in text:
+        return
     section = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("["):
