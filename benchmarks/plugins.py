@@ -23,7 +23,7 @@ from pathlib import Path
 from core.plugin.discovery import discover
 from core.plugin.kinds import KINDS, kind_named
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_quantization
+from core_config.selection import select_quantization
 from core_kit.checkpoints import write_checkpoint
 from core_runtime.specs.checkpoint import CheckpointFacts
 

@@ -66,7 +66,7 @@ def __dir__() -> list[str]:
 
 
 def _offered(name: str) -> Any:
-    from core.plugin.entry_points import named, target_of
+    from core.entry_points import named, target_of
 
     target = target_of("core.names", name, _FRONTEND)
     if not target:

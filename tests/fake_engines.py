@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.args.arg import Given
-from core.args.sources import Merged, merge
 from core_config import resolve
+from core_config.arguments.sources import Merged, merge
 from tests.executor.test_doubles import double
 
 KINDS = {"gpu": "watched", "graph": "graph", "late": "late"}

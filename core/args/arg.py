@@ -1,13 +1,14 @@
 """The declaration of one argument, beyond its type and default.
 
-Owns: `Arg` (an annotation), `Given` (a value with its origin). Never does: parse or convert.
+Owns: `Arg` (an annotation), `ArgumentGroup` (the base of the groups), `Given` (a value with its origin). Never does: parse or
+convert.
 Called by: the group files (they annotate with `Arg`), schema, parser, sources, help.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -52,6 +53,17 @@ class Arg:
     secret: bool = False
     metavar: str = ""
     since: str = "0.1.0"
+
+
+class ArgumentGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of arguments: fields annotated with `Arg`, the title in the docstring's first line.
+
+    place:       position among the groups, in help and documentation.
+    for_servers: whether an HTTP server alone reads the arguments.
+    """
+
+    place: ClassVar[int]
+    for_servers: ClassVar[bool] = False
 
 
 @dataclass(frozen=True, slots=True)

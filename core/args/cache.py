@@ -1,10 +1,10 @@
 """Arguments about the KV cache and other state that lives between steps. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
 class KVEventsKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,8 +34,10 @@ class KVTransferKeys(msgspec.Struct, frozen=True, kw_only=True):
     kv_connector_extra_config: Annotated[dict[str, Any], Arg("The connector's own arguments.")] = {}
 
 
-class CacheArgs(msgspec.Struct, frozen=True, kw_only=True):
+class CacheArgs(ArgumentGroup, frozen=True, kw_only=True):
     """KV cache."""
+
+    place: ClassVar[int] = 40
 
     block_size: Annotated[
         int | None, Arg("Tokens in one KV block. Unset: the platform and attention backend decide.", ge=1, le=1024)

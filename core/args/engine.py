@@ -3,15 +3,15 @@
 Owns: declarations only. Called by: schema.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class EngineArgs(msgspec.Struct, frozen=True, kw_only=True):
+class EngineArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Engine process, log and metrics."""
+
+    place: ClassVar[int] = 120
 
     enable_log_requests: Annotated[bool, Arg("Log each request.")] = False
     max_log_len: Annotated[int | None, Arg("Most characters or token ids of a prompt in the log.", ge=0)] = None

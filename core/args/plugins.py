@@ -1,14 +1,14 @@
 """Arguments about plugins and the device they run on. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class PluginsArgs(msgspec.Struct, frozen=True, kw_only=True):
+class PluginsArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Plugins and device."""
+
+    place: ClassVar[int] = 110
 
     plugins: Annotated[
         str | None,

@@ -1,14 +1,14 @@
 """Arguments about batching and order of requests. Owns: declarations only. Called by: schema."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-import msgspec
-
-from core.args.arg import Arg
+from core.args.arg import Arg, ArgumentGroup
 
 
-class SchedulerArgs(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulerArgs(ArgumentGroup, frozen=True, kw_only=True):
     """Scheduling."""
+
+    place: ClassVar[int] = 50
 
     max_num_seqs: Annotated[int | None, Arg("Most sequences in one step. Unset: the platform decides.", ge=1)] = None
     max_num_batched_tokens: Annotated[

@@ -1,9 +1,10 @@
-"""The schema of all arguments: the list of groups, flattened to fields.
+"""All arguments in one place: the groups of all installed distributions, flattened to fields.
 
-Owns: `Field`, `Schema` and the order of groups. Never does: parse, convert, decide.
+Owns: `Field`, `Schema`, and finding the groups. Never does: parse, convert, decide.
 Called by: parser, sources, help, document, completion, config, and the plugin framework.
 
-An argument is declared when the engine serves it; names that it does not serve are rows of a table (`core.args.foreign`).
+An argument is declared when the engine serves it; names that it does not serve are rows of a table
+(`core_config.arguments.foreign`).
 The group files evaluate their annotations when they are imported (no `from __future__ import annotations`), so that
 the schema is built without evaluating text.
 """
@@ -17,50 +18,22 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, NoneType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from core.args.answers import AnswersArgs
-from core.args.arg import Arg
-from core.args.attention import AttentionArgs
+from core.api.errors import PluginError
+from core.args.arg import Arg, ArgumentGroup
 from core.args.cache import CacheArgs
-from core.args.compilation import CompilationArgs
 from core.args.engine import EngineArgs
-from core.args.frontend import FrontendArgs
-from core.args.journal import JournalArgs
-from core.args.kernel import KernelArgs
-from core.args.limits import LimitsArgs
-from core.args.load import LoadArgs
-from core.args.model import ModelArgs
-from core.args.observe import ObserveArgs
 from core.args.plugins import PluginsArgs
-from core.args.pooling import PoolingArgs
-from core.args.remote import RemoteArgs
 from core.args.scheduler import SchedulerArgs
-from core.args.speculative import SpeculativeArgs
-from core.args.structured_outputs import StructuredOutputsArgs
+from core.entry_points import named, offers
 
-GROUPS: tuple[type[msgspec.Struct], ...] = (
-    ModelArgs,
-    PoolingArgs,
-    LoadArgs,
-    CacheArgs,
-    SchedulerArgs,
-    AttentionArgs,
-    KernelArgs,
-    CompilationArgs,
-    SpeculativeArgs,
-    StructuredOutputsArgs,
-    PluginsArgs,
-    EngineArgs,
-    ObserveArgs,
-    FrontendArgs,
-    AnswersArgs,
-    LimitsArgs,
-    JournalArgs,
-    RemoteArgs,
-)
+OWN_GROUPS: Final[tuple[type[ArgumentGroup], ...]] = (SchedulerArgs, CacheArgs, PluginsArgs, EngineArgs)
+"""The groups that the core itself reads."""
+OFFERED: Final = "core.arguments"
+"""Entry points of this group are further groups: each distribution offers those that it reads, under their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +93,9 @@ class Field:
 class Schema:
     """All arguments; immutable, one per process.
 
-    fields: fields by name, in the order of declaration.
-    titles: titles of the groups, by group.
+    fields: by name, in the order of declaration.
+    titles: of the groups.
+    server_groups: keys of the groups that an HTTP server alone reads.
     names:  fields by name and alias.
     shorts: fields by short name, without its dash.
     """
@@ -130,6 +104,7 @@ class Schema:
     titles: Mapping[str, str]
     names: Mapping[str, Field]
     shorts: Mapping[str, Field]
+    server_groups: frozenset[str]
 
     def named(self, name: str) -> Field | None:
         """Return the field with the name or alias `name`, written with dashes or underscores."""
@@ -151,20 +126,52 @@ class Schema:
 
 @functools.cache
 def schema() -> Schema:
-    """Return the schema of all engine and server arguments, which is built once per process."""
+    """The schema of all engine and server arguments. Raises PluginError for a group that cannot be used."""
     fields: dict[str, Field] = {}
     titles: dict[str, str] = {}
-    for group in GROUPS:
+    server_groups: set[str] = set()
+    for group, source in _groups():
         key = group_key(group.__name__)
         title = inspect.getdoc(group) or key
         titles[key] = title.splitlines()[0].rstrip(".")
-        fields |= fields_of(group, key)
+        own = fields_of(group, key)
+        for name in own.keys() & fields.keys():
+            raise PluginError(
+                f"{source} declares the argument '{name}', which the group '{fields[name].group}' declares too; uninstall or "
+                "update one of the distributions that offer them."
+            )
+        fields |= own
+        if group.for_servers:
+            server_groups.add(key)
     names: dict[str, Field] = {}
     shorts: dict[str, Field] = {}
     for field in fields.values():
         names |= dict.fromkeys((field.name, *field.arg.aliases), field)
         shorts |= dict.fromkeys(field.arg.short, field)
-    return Schema(MappingProxyType(fields), MappingProxyType(titles), MappingProxyType(names), MappingProxyType(shorts))
+    return Schema(
+        MappingProxyType(fields),
+        MappingProxyType(titles),
+        MappingProxyType(names),
+        MappingProxyType(shorts),
+        frozenset(server_groups),
+    )
+
+
+def _groups() -> list[tuple[type[ArgumentGroup], str]]:
+    """All groups in the order of their places, each with the distribution that offers it."""
+    found: list[tuple[type[ArgumentGroup], str]] = [(group, "core-engine") for group in OWN_GROUPS]
+    for offer in offers(OFFERED):
+        try:
+            group = named(offer.target)
+            if not (isinstance(group, type) and issubclass(group, ArgumentGroup)):
+                raise TypeError(f"{offer.target} is no group of arguments")
+            found.append((group, offer.distribution))
+        except Exception as error:
+            raise PluginError(
+                f"The arguments '{offer.name}' of {offer.distribution} cannot be used ({type(error).__name__}: {error}); "
+                "install the version that belongs to this engine, or uninstall it."
+            ) from error
+    return sorted(found, key=lambda each: each[0].place)
 
 
 def flag_of(name: str) -> str:

@@ -11,10 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from core.args.arg import Arg
-from core.args.foreign import table
-from core.args.plain import loose
 from core.args.schema import Field, schema
-from core.plugin.entry_points import named, offers
+from core.args.services import neutral_keys
+from core.entry_points import named, offers
 from core.plugin.kinds import KINDS, Kind
 from core.plugin.listing import listing
 from core.plugin.manifest import Manifest
@@ -40,7 +39,7 @@ def json_schema(registry: PluginRegistry) -> Node:
     manifests = _with_arguments(registry)
     described = {offer.name: offer.target for offer in offers(GROUP)}
     for kind in KINDS:
-        if kind.config_argument is None:
+        if kind.config_argument is None or kind.config_argument.partition(".")[0] not in fields:
             continue
         plugins: dict[str, Node] = {}
         for manifest in manifests:
@@ -105,27 +104,12 @@ def _value(field: Field) -> Node:
         if not field.keys:
             return {"type": "object"}
         keys = {name: _argument(key) for name, key in field.keys.items()}
-        keys |= _neutral_keys(field.name)
+        keys |= neutral_keys(field.name)
         return {"type": "object", "properties": keys, "additionalProperties": False}
     node = _limited(field.base, field.arg)
     if field.arg.choices:
         node["enum"] = list(field.arg.choices)
     return node
-
-
-def _neutral_keys(argument: str) -> Node:
-    """Describe the foreign keys of an argument, limited to the values without an effect."""
-    found: Node = {}
-    for name, row in table().items():
-        head, _, key = name.partition(".")
-        if head == argument and key.isidentifier() and row.neutral:
-            found[key] = {"description": f"Changes nothing: {row.text}."}
-            if row.takes in ("value", "switch"):
-                words = [None if word == "none" else loose(word) for word in row.neutral]
-                found[key]["enum"] = [*words, None]
-            else:
-                found[key]["maxProperties" if row.takes == "keys" else "maxItems"] = 0
-    return found
 
 
 def _item(field: Field) -> Node:

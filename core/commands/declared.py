@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core.plugin.entry_points import named
+from core.entry_points import named
 
 
 class DeclaredCommand:

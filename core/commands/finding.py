@@ -16,7 +16,7 @@ from core.api.command import Command
 from core.api.errors import PluginError, UserError, nearest
 from core.commands.declared import DeclaredCommand
 from core.commands.known import KNOWN
-from core.plugin.entry_points import named, offers
+from core.entry_points import named, offers
 
 if TYPE_CHECKING:
     from core.api.config import ResolvedPlugin

@@ -8,7 +8,7 @@ from __future__ import annotations
 from core.args.show import Section
 from core.commands.finding import GROUP, own_commands, spoken
 from core.commands.known import KNOWN
-from core.plugin.entry_points import offers
+from core.entry_points import offers
 
 
 def overview(first: str = "") -> list[Section]:

@@ -1,19 +1,29 @@
 """Building of an engine's scheduler from its configuration.
 
-Owns: `build_scheduler`: the policy plugin, and empty KV managers over the executor's blocks. Never does: schedule.
-Called by: the engine core.
+Owns: `build_scheduler`: the policy plugin, the step advice, and empty KV managers over the executor's blocks. Never does:
+schedule. Called by: the engine core.
 """
 
 from __future__ import annotations
 
-from core.api.config import EngineConfig
+import logging
+from typing import Final, cast
+
+from core.api.config import EngineConfig, SchedulerConfig
+from core.api.errors import PluginError
 from core.api.policy import SchedulingPolicy
 from core.engine.step_queue import StepQueue
+from core.entry_points import load
 from core.kv.connectors import KVConnectors
 from core.kv.manager import KVManager
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import PluginTable
 from core.scheduler.scheduler import Scheduler
+from core.scheduler.step_advice import AdviceFactory
+
+ADVICE: Final = "core.step_advice"
+"""Entry points of this group are an `AdviceFactory`; `adaptive` is used."""
+log = logging.getLogger(__name__)
 
 
 def build_scheduler(
@@ -43,10 +53,30 @@ def build_scheduler(
             max_in_flight=queue.max_in_flight,
             lockstep=queue.lockstep,
             cost=None if queue.trace is None else queue.trace.cost,
+            advise=find_advice(config.scheduler),
         )
     except Exception as error:
         plugins.blame(error)
         raise
+
+
+def find_advice(config: SchedulerConfig) -> AdviceFactory | None:
+    """The factory of the step advice, where the configuration asks for one. Raises PluginError for one that fails to import."""
+    if not (config.num_speculative_tokens and config.adaptive_drafts):
+        return None
+    try:
+        found = cast("AdviceFactory | None", load(ADVICE, "adaptive", "core-speculative"))
+    except Exception as error:
+        raise PluginError(
+            f"The step advice 'adaptive' cannot be imported ({type(error).__name__}: {error})."
+        ) from error
+    if found is None:
+        log.warning(
+            "Every step drafts %d tokens a sequence: the choice by measured times comes with core-speculative, which is not "
+            "installed. Install it, or set `adaptive` of --speculative-config to false.",
+            config.num_speculative_tokens,
+        )
+    return found
 
 
 def _load_policy(config: EngineConfig, plugins: PluginTable) -> SchedulingPolicy:

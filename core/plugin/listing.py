@@ -15,10 +15,10 @@ from core.api.errors import CoreError, PluginError
 from core.plugin.discovery import origin
 from core.plugin.editable import stale
 from core.plugin.hookspecs import Probe
+from core.plugin.kernel_support import KERNEL_CALLS, kernel_reasons
 from core.plugin.manifest import Manifest, ManifestError
 from core.plugin.registry import PluginRegistry
 from core.plugin.requirements import unmet
-from core.plugin.selection import KERNEL_CALLS, kernel_reasons
 
 Status = Literal["available", "unavailable", "broken", "blocked"]
 Answers = Mapping[ResolvedPlugin, Probe | PluginError]

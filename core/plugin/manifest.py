@@ -20,12 +20,12 @@ import pluggy
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import PluginError, UserError
+from core.entry_points import named
 from core.plugin.answers import expectation, hook_mistakes, is_right
 from core.plugin.capabilities import constraint_mistakes
 from core.plugin.discovery import label
 from core.plugin.distributions import is_own
 from core.plugin.editable import stale
-from core.plugin.entry_points import named
 from core.plugin.hookspecs import CONTRACT, ManifestHooks, PluginSpec
 from core.plugin.kinds import RESERVED_NAMES, normalize
 from core.plugin.moved import keep_moved_names, way_out

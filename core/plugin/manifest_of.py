@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from core.plugin.entry_points import named
+from core.entry_points import named
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 
 

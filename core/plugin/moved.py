@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Final
 
-from core.plugin.entry_points import load, target_of
+from core.entry_points import load, target_of
 from core.version import __version__
 
 GROUP: Final = "core.moved_names"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, PluginError, UserError
+from core.args.services import refused_value
 from core.plugin import rehearsal
 from core.plugin.blame import blamed
 from core.plugin.discovery import discover, duplicates, origin
@@ -250,8 +251,6 @@ def twice(registry: PluginRegistry, row: ResolvedPlugin) -> bool:
 
 
 def _why_unserved(kind: str, name: str) -> str:
-    """Say why a plugin that other engines have does not exist here, ahead of the known names; empty when unknown."""
-    from core.args.foreign import refused_value  # Imported here since the table is needed for error messages only.
-
+    """Why a plugin that other engines have is none here, to stand before the known ones; empty when nothing is known."""
     argument = kind_named(kind).argument
     return "" if argument is None else refused_value(argument, name)

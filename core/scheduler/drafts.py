@@ -1,8 +1,8 @@
 """Rules for draft tokens: how many a sequence may have, and the counts of accepted ones.
 
-Owns: the draft budget under the control's choice and the sequence's length limits, the drafts of forced text that come
-without a budget, and the counters of speculation. Never does: propose, store or verify drafts (the worker does), or
-determine how many pay (`DraftControl` does). Called by: the scheduler.
+Owns: the draft budget under the advice and the sequence's length limits, the drafts of forced text that come without a budget,
+and the counters of speculation. Never does: propose, hold or verify drafts (the worker does), or find out how many pay (a
+`StepAdvice` does). Called by: the scheduler.
 
 A step that verifies d drafts adds between 1 and d + 1 tokens. The worker reports how many drafts it has, so a plan knows
 what it verifies, unless it is made ahead. Then it allows for as many as were ordered, and until the results arrive a
@@ -17,11 +17,10 @@ from core.api.config import SchedulerConfig
 from core.api.messages import SchedulerStats
 from core.api.sequence_record import NO_DRAFTS_CAUSES
 from core.api.step_plan import Slot, StepPlan, StepResult
-from core.scheduler.draft_control import DraftControl
 from core.scheduler.running import RunningSet
 from core.scheduler.sequence import SequenceState
 from core.scheduler.step import Step
-from core.scheduler.step_cost import StepCost
+from core.scheduler.step_advice import StepAdvice
 
 
 class DraftRules:
@@ -30,13 +29,13 @@ class DraftRules:
     For a sequence with a grammar, the worker may also have the tokens of forced text, up to `most_forced` a step, which no
     budget ordered. They take no blocks and no memory but those of the step that verifies them.
 
-    control: chooses how many drafts there are; None without speculation.
+    advice: chooses how many drafts there are; None without speculation.
     """
 
-    def __init__(self, config: SchedulerConfig, most_forced: int, stats: SchedulerStats, cost: StepCost) -> None:
-        self.control: DraftControl | None = None
-        if config.num_speculative_tokens:
-            self.control = DraftControl(config, cost)
+    def __init__(
+        self, config: SchedulerConfig, most_forced: int, stats: SchedulerStats, advice: StepAdvice | None
+    ) -> None:
+        self.advice = advice
         self._config = config
         self._most_forced = most_forced
         self._stats = stats
@@ -44,14 +43,14 @@ class DraftRules:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether the next step orders drafts, so that the plan has a budget for each sequence."""
-        return self.control is not None and self.control.is_on
+        """Whether the next step orders any, so that each sequence is told how many."""
+        return self.advice is not None and self.advice.is_on
 
     def switch_off(self, reason: str) -> None:
         """Plan without drafts from now on, because the worker's proposer is off. reason: a sentence."""
         self._stats.spec_off = reason
-        if self.control is not None:
-            self.control.stop()
+        if self.advice is not None:
+            self.advice.stop()
 
     def enter(self, sequence: SequenceState, num_others: int) -> None:
         """Decide whether a new sequence may have drafts, given `num_others` that wait or run."""
@@ -60,22 +59,22 @@ class DraftRules:
             sequence.no_drafts = "batch_size"
 
     def seat(self, sequence: SequenceState) -> None:
-        """Prepare the slot that a sequence has just got."""
-        if self.control is None:
+        """A sequence has got a slot."""
+        if self.advice is None:
             return
-        self.control.start(sequence.slot)
+        self.advice.start(sequence.slot)
         if sequence.no_drafts:
-            self.control.bar(sequence.slot)
+            self.advice.bar(sequence.slot)
 
     def begin_step(self, running: RunningSet) -> None:
-        """Choose the draft budgets of the step that is about to be planned."""
-        if self.control is not None:
-            self.control.begin(running)
+        """A step is about to be planned."""
+        if self.advice is not None:
+            self.advice.begin(running)
 
     def finish_step(self, step: Step, result: StepResult, seconds: float) -> None:
-        """Learn from a step whose results have been read. seconds: its duration; 0.0 where steps are not timed."""
-        if self.control is not None:
-            self.control.evidence.finish(step, result, seconds)
+        """The results of a step have been read. seconds: that it took; 0.0 where nobody goes by that."""
+        if self.advice is not None:
+            self.advice.finish(step, result, seconds)
 
     def are_in_play(self, running: Sequence[SequenceState]) -> bool:
         """Whether any running sequence may have drafts with the worker or in a step in flight, or is to be rolled back.
@@ -133,8 +132,8 @@ class DraftRules:
             self._stats.spec_num_draft_tokens += num_drafts
             num_accepted = min(num_tokens - 1, num_drafts)
             self._stats.spec_num_accepted_tokens += num_accepted
-            if self.control is not None:
-                self.control.evidence.verified(slot, num_drafts, num_accepted)
+            if self.advice is not None:
+                self.advice.verified(slot, num_drafts, num_accepted)
         return num_tokens - 1 <= num_drafts <= plan.num_drafts.get(slot, 0)
 
     def settle(self, sequence: SequenceState, plan: StepPlan, result: StepResult, *, is_newest: bool) -> None:
@@ -155,32 +154,27 @@ class DraftRules:
         self._in_play = self._in_play or sequence.num_drafts > 0
 
     def why_none(self, sequence: SequenceState) -> str:
-        """Return why a sequence has no drafts at present, as a sentence; empty when it may have some."""
-        if self.control is None:
+        """Why a sequence has no drafts at present, as a sentence; empty where it may have some."""
+        if self.advice is None:
             return ""
-        cause = sequence.no_drafts or self.control.reason
+        cause = sequence.no_drafts or self.advice.reason
         return NO_DRAFTS_CAUSES[cause] if cause else ""
 
     def report(self, stats: SchedulerStats) -> None:
         """Enter what was counted since the start."""
-        control = self.control
-        if control is None:
-            return
-        stats.spec_accepted_by_place = control.evidence.acceptance.accepted.tolist()
-        stats.spec_draft_seconds = control.evidence.seconds
-        stats.spec_steps_on = dict(control.num_on)
-        stats.spec_steps_off = dict(control.num_off)
+        if self.advice is not None:
+            self.advice.report(stats)
 
     def _budget(self, sequence: SequenceState, length: int) -> int:
         """Drafts that may be proposed for a sequence, of which `length` tokens will be known."""
-        if self.control is None or sequence.no_drafts:
+        if self.advice is None or sequence.no_drafts:
             return 0
         limit = self._config.draft_max_model_len
         if limit and length >= limit:
             sequence.no_drafts = "max_model_len"
-            self.control.bar(sequence.slot)
+            self.advice.bar(sequence.slot)
             return 0
-        most = self.control.budget(sequence.slot)
+        most = self.advice.budget(sequence.slot)
         if limit:
             most = min(most, limit - length)
         return self._room(sequence, length, most)

@@ -37,6 +37,7 @@ from core.scheduler.results import ResultReader, StepOutputs
 from core.scheduler.sequence import SequenceState, SequenceStatus
 from core.scheduler.state import SchedulerState
 from core.scheduler.step import Step
+from core.scheduler.step_advice import AdviceFactory, FixedAdvice, StepAdvice
 from core.scheduler.step_cost import StepCost
 
 
@@ -50,7 +51,8 @@ class Scheduler:
     max_in_flight: maximum number of steps without a result. Reduced to 1 where states are rolled back after drafts.
     lockstep:      whether a step that computes nothing is sent to the executor like any other, and so awaits a result.
     vectorized:    False handles every sequence on its own; the plans are the same.
-    cost:          cost model of the executor's steps; with a stall limit it learns from each of them.
+    cost:          of the executor's steps, as far as it is known; with a limit of stalls it learns from each of them.
+    advise:        makes the choice of drafts where `adaptive_drafts` asks for one; None: always the most.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Scheduler:
         lockstep: bool = False,
         vectorized: bool = True,
         cost: StepCost | None = None,
+        advise: AdviceFactory | None = None,
     ) -> None:
         self.config = config
         self.max_in_flight = max_in_flight
@@ -72,8 +75,13 @@ class Scheduler:
         self._make_kv = make_kv
         self._vectorized = vectorized
         self._cost = StepCost() if cost is None else cost
-        self._state = SchedulerState(config, make_kv(), policy, clock, self._cost)
-        # A plan says from which state a sequence goes on. After drafts only the result says so, hence nothing is planned ahead.
+        self._advice: StepAdvice | None = None
+        if config.num_speculative_tokens:
+            if advise is None or not config.adaptive_drafts:
+                self._advice = FixedAdvice(config)
+            else:
+                self._advice = advise(config, self._cost)
+        self._state = SchedulerState(config, make_kv(), policy, clock, self._cost, self._advice)
         if self._state.kv.states.can_roll_back:
             self.max_in_flight = 1
         self._admission = Admission(self._state)
@@ -277,7 +285,7 @@ class Scheduler:
     def _begin_anew(self, guilty: SequenceState | None, error: Exception | None) -> StepOutputs:
         """Move all sequences to a new state with an empty cache; `guilty`, which caused `error`, ends instead."""
         state = self._state
-        fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost)
+        fresh = SchedulerState(self.config, self._make_kv(), state.policy, state.clock, self._cost, self._advice)
         fresh.stats = state.stats
         fresh.drafts = state.drafts
         fresh.step_clock = state.step_clock

@@ -24,6 +24,7 @@ from core.scheduler.roster import Roster
 from core.scheduler.seats import Seats
 from core.scheduler.sequence import NO_SLOT, SequenceState, SequenceStatus
 from core.scheduler.stall import StallLimit
+from core.scheduler.step_advice import StepAdvice
 from core.scheduler.step_clock import StepClock
 from core.scheduler.step_cost import StepCost
 
@@ -50,6 +51,7 @@ class SchedulerState:
         policy: SchedulingPolicy,
         clock: Callable[[], float],
         cost: StepCost,
+        advice: StepAdvice | None,
     ) -> None:
         self.config = config
         self.policy = policy
@@ -61,7 +63,7 @@ class SchedulerState:
         self.running = self.seats.running
         self.awaiting = AwaitingKV(kv)
         self.stats = SchedulerStats()
-        self.drafts = DraftRules(config, self._most_forced(), self.stats, cost)
+        self.drafts = DraftRules(config, self._most_forced(), self.stats, advice)
         self.recorder = Recorder(kv, clock)
         self.step_clock: StepClock | None = None
         if config.learns_costs:

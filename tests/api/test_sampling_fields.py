@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.api.sampling_fields import FIELDS, field_names
 from core.api.sampling_params import SamplingParams
 from core_apis.protocol.sampling import GenerationRequest
+from core_frontend.api.sampling_fields import FIELDS, field_names
 
 TRANSLATED = {"prompt_logprobs", "structured_outputs"}
 """Fields of bodies that become parameters of the same name, but in a way of their own."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from core.args import foreign
-from core.args.document import document
 from core.args.schema import schema
+from core_config.arguments import foreign
+from core_config.arguments.document import document
 
 
 def test_the_checked_in_file_is_current():
     path = Path(__file__).parents[2] / "docs" / "arguments.md"
     current = path.read_text(encoding="utf-8")
-    assert current == document(), "run: python -m core.args.document > docs/arguments.md"
+    assert current == document(), "run: python -m core_config.arguments.document > docs/arguments.md"
 
 
 def test_every_spelling_and_every_foreign_name_is_in_it():

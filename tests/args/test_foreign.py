@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from core.args import foreign
 from core.args.arg import Given
-from core.args.parser import ORIGIN, Parser
 from core.args.schema import schema
-from core.args.sources import merge
+from core_config.arguments import foreign
+from core_config.arguments.parser import ORIGIN, Parser
+from core_config.arguments.sources import merge
 
 LISTED = json.loads((Path(__file__).parent / "argument_names.json").read_text())
 COMMANDS_OWN = {"help"}  # taken by every command before the arguments are read
@@ -204,9 +204,9 @@ def test_served_arguments_do_not_read_the_table():
     import sys
 
     code = (
-        "import sys; from core.args.parser import Parser; from core.args.sources import merge; "
+        "import sys; from core_config.arguments.parser import Parser; from core_config.arguments.sources import merge; "
         "merge(Parser().parse(['m', '--port', '1', '-q', 'gguf', '--no-enable-prefix-caching']).values, {}); "
-        "print('core.args.foreign' in sys.modules)"
+        "print('core_config.arguments.foreign' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
-from core.args import foreign
-from core.args.parser import Parser
 from core.args.schema import schema
-from core.args.sources import merge
 from core.plugin.registry import PluginRegistry
+from core_config.arguments import foreign
+from core_config.arguments.parser import Parser
+from core_config.arguments.sources import merge
 from core_config.resolve import Resolution, resolve
 
 FIELDS = [field for field in schema().fields.values() if field.flags and field.name not in ("config", "plugins")]

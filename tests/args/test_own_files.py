@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.api.errors import UserError
-from core.args.own_files import own_path, write_whole
+from core_commands.cli.own_files import own_path, write_whole
 
 
 def test_names_that_mean_no_file_are_sentences(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.args.arg import Given
-from core.args.parser import Parser
 from core.args.schema import schema
+from core_config.arguments.parser import Parser
 
 
 def parse(line):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 
-from core.api.errors import UserError
-from core.args.convert import convert
-from core.args.help import COMMON, argument_sections, sections_about
+from core.api.errors import PluginError, UserError
+from core.args import schema as schema_module
 from core.args.plugin_arguments import convert_struct
-from core.args.schema import schema
+from core.args.schema import Schema, schema
 from core.args.show import render
+from core.entry_points import Offer
+from core_config.arguments.convert import convert
+from core_config.arguments.help import COMMON, argument_sections, sections_about
 
 
 def test_every_default_is_a_valid_value():
@@ -83,3 +87,52 @@ def test_the_schema_is_built_without_torch():
     code = "import sys; import core.args.schema as s; s.schema(); print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+@pytest.fixture
+def schema_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Schema]]:
+    """schema_of(source) -> the schema with the group `FurtherArgs` of that module beside the installed ones."""
+    real = schema_module.offers
+    module = ModuleType("further_arguments")
+
+    def made(source: str) -> Schema:
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(compile(source, module.__name__, "exec", dont_inherit=True), module.__dict__)
+        offer = Offer("core-further", "1.0", "further", "further_arguments:FurtherArgs")
+        monkeypatch.setattr(schema_module, "offers", lambda group: [*real(group), offer])
+        schema.cache_clear()
+        return schema()
+
+    yield made
+    schema.cache_clear()
+
+
+FURTHER = """
+from typing import Annotated, ClassVar
+from core.args.arg import Arg, ArgumentGroup
+
+class FurtherArgs(ArgumentGroup, frozen=True, kw_only=True):
+    '''Further arguments.'''
+
+    place: ClassVar[int] = 15
+    for_servers: ClassVar[bool] = True
+    NAME: Annotated[int, Arg("A number.", ge=1)] = 3
+"""
+
+
+def test_a_distribution_adds_a_group_of_arguments_at_its_place(schema_of):
+    found = schema_of(FURTHER.replace("NAME", "further_number"))
+    assert list(found.titles)[:3] == ["model", "further", "pooling"]
+    assert found.fields["further_number"].default == 3 and "further" in found.server_groups
+
+
+def test_an_argument_of_two_distributions_is_refused_by_name(schema_of):
+    with pytest.raises(PluginError, match=r"core-further declares the argument 'max_num_seqs', .* 'scheduler'"):
+        schema_of(FURTHER.replace("NAME", "max_num_seqs").replace("15", "500"))
+
+
+def test_arguments_that_cannot_be_imported_name_their_distribution(schema_of):
+    with pytest.raises(PluginError, match=r"'further' of core-further cannot be used"):
+        schema_of("")
+    with pytest.raises(PluginError, match=r"'further' of core-further cannot be used .* no group of arguments"):
+        schema_of("FurtherArgs = 3")

@@ -9,7 +9,7 @@ import torch
 
 from core.args.arg import Given
 from core.args.schema import schema
-from core.args.sources import merge
+from core_config.arguments.sources import merge
 
 
 def write(tmp_path, text):

@@ -9,11 +9,11 @@ import torch
 from attention.stored import TYPES, stored
 
 from core.api.specs import AttentionQuery, AttentionSpec
-from core.plugin.capabilities import attention_reasons
 from core.plugin.hookspecs import LoadContext
 from core_attention.cpu_paged import manifest as cpu_paged
 from core_attention.torch_sdpa import manifest as torch_sdpa
 from core_attention.torch_sdpa.backend import TorchSDPA
+from core_config.selection.reasons import attention_reasons
 from core_runtime.contracts import AttentionBackend, AttentionParams, BatchView
 
 

@@ -11,12 +11,12 @@ import pytest
 from torch.nn.attention.flex_attention import flex_attention
 
 from core.api.specs import AttentionQuery, AttentionSpec
-from core.plugin.capabilities import attention_reasons
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_attention.flash_attn import manifest as flash_attn
 from core_attention.flashinfer import manifest as flashinfer
 from core_attention.flex import manifest as flex
+from core_config.selection.reasons import attention_reasons
 from core_kit import attention as kit
 from core_kit.attention_cases import compare, variant
 from core_kit.case import Case, Subject

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from core.args.help import COMMON
 from core.args.schema import schema
 from core.commands.main import main
+from core_config.arguments.help import COMMON
 
 
 def text_of(word, capsys):

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
-from core.args import foreign
 from core.args.schema import schema
 from core.plugin.registry import PluginRegistry
+from core_config.arguments import foreign
 from core_config.resolve import resolve
 
 KEPT = {"model", "config", "plugins", "load_format", "tokenizer"}

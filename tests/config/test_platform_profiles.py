@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from core.args.sources import merge
 from core.plugin.hookspecs import Device, PlatformView
+from core_config.arguments.sources import merge
 from core_platforms.cpu import manifest as cpu
 from core_platforms.cuda import manifest as cuda
 

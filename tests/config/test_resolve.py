@@ -293,8 +293,8 @@ def test_what_is_not_served_is_told_beside_a_relation(registry, tiny_llama):
 @pytest.mark.parametrize("wish, words", [(1, ""), (2, "tensor_parallel_size = 2: this engine"), ("junk", "junk")])
 def test_a_platform_may_propose_what_holds_anyway(wish, words):
     from core.api.errors import PluginError
-    from core.args.sources import merge
     from core.plugin.hookspecs import Proposal
+    from core_config.arguments.sources import merge
     from core_config.settings import Settings
 
     name = "junk" if wish == "junk" else "tensor_parallel_size"

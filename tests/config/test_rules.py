@@ -9,8 +9,8 @@ import pytest
 
 from core.api.pooling import PoolingConfig
 from core.args.arg import Given
-from core.args.sources import merge
 from core.plugin.hookspecs import Device, PluginSpec
+from core_config.arguments.sources import merge
 from core_config.rules import RULES, Derive, Facts, Problem, Warn, findings
 from core_config.rules.model import length_limit
 from core_config.settings import Settings

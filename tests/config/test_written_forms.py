@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.api.errors import ConfigError
-from core.args.parser import Parser
-from core.args.reach import means_nothing_to_llm
 from core.args.schema import schema
-from core.args.sources import merge
 from core.commands.argument_schema import DIALECT, json_schema
 from core.plugin.registry import PluginRegistry
+from core_config.arguments.parser import Parser
+from core_config.arguments.reach import means_nothing_to_llm
+from core_config.arguments.sources import merge
 from core_config.document import as_yaml
 from core_config.resolve import resolve
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from core.args import foreign
+from core_config.arguments import foreign
 from tests.layout import PROJECTS
 
 ROOT = Path(__file__).parents[2]

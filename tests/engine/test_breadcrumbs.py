@@ -23,13 +23,13 @@ from core.api.sampling_params import SamplingParams
 from core.api.step_plan import NewSequence, StepPlan, StepResult
 from core.engine.core import EngineCore
 from core.engine.observer import EngineStart
-from core.engine.shared_file import STEPS_NBYTES
 from core.engine.step_queue import step_queue
 from core.processes import child_environment
 from core_supervision import breadcrumbs
 from core_supervision.breadcrumbs import UTILITY_NAME_NBYTES, Breadcrumbs, InUtility, LastStep
 from core_supervision.crumbs_observer import CrumbsObserver
 from core_supervision.death import Death, death_of
+from core_supervision.link.shared_file import STEPS_NBYTES
 from core_supervision.oom_kills import count_oom_kills
 from core_supervision.owned_engine import start_engine
 from core_supervision.step_trace import StepTrace

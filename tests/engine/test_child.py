@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from core.engine.socket_directory import SocketDirectory
 from core.processes import child_environment
 from core_supervision.child import EngineProcess
+from core_supervision.link.socket_directory import SocketDirectory
 
 
 class FullDisk(io.TextIOBase):
@@ -48,7 +48,7 @@ def test_a_full_disk_under_the_log_does_not_stop_the_engine(monkeypatch: pytest.
 
 KILLED = """
 import os, signal
-from core.engine.socket_directory import SocketDirectory
+from core_supervision.link.socket_directory import SocketDirectory
 directory = SocketDirectory()
 (directory.path / "engine.sock").touch()
 print(directory.path, flush=True)

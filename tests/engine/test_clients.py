@@ -30,8 +30,8 @@ from core.api.messages import (
 from core.api.sampling_params import SamplingParams
 from core.engine.clients import Clients
 from core.engine.greeting import GREETING, MAJOR, MINOR, greeting_problem
-from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine
 
 ENDLESS = 1500
@@ -200,7 +200,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from core.api.messages import EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.zmq_client import ZmqClient
+from core_supervision.link.zmq_client import ZmqClient
 
 async def main():
     client = await ZmqClient.connect(sys.argv[1])
@@ -243,7 +243,7 @@ def test_every_client_hears_who_halts_the_engine(with_guest: Callable[[Use], Non
 
 HOLDS = """
 import asyncio, os, signal, sys
-from core.engine.zmq_client import ZmqClient
+from core_supervision.link.zmq_client import ZmqClient
 
 async def main():
     client = await ZmqClient.connect(sys.argv[1])

@@ -13,7 +13,7 @@ from fakes import EOS, TARGET, make_config, reference
 from core.api.config import EngineConfig
 from core.api.messages import EngineOutputs, EngineRequest
 from core.api.sampling_params import SamplingParams
-from core.engine.zmq_client import ZmqClient
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine
 from tests.kv.connector_rows import with_cache
 

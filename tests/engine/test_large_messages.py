@@ -26,9 +26,9 @@ from core.api.messages import (
 from core.api.sampling_params import SamplingParams
 from core.api.structured_outputs import CompiledGrammar
 from core.engine import wire
-from core.engine.connection import LARGE_MESSAGE, EngineConnection, SocketConnection
-from core.engine.zmq_client import LARGE_REQUEST, ZmqClient
 from core_frontend.completion_state import CompletionState, position_logprobs
+from core_supervision.link.connection import LARGE_MESSAGE, EngineConnection, SocketConnection
+from core_supervision.link.zmq_client import LARGE_REQUEST, ZmqClient
 
 READY = EngineReady(0, 64, 16, 1 << 20, "test", [])
 

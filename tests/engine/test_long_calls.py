@@ -14,9 +14,9 @@ from fakes import FakeExecutor, byte_source, make_config
 
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, SchedulerStats
-from core.engine.zmq_client import ZmqClient
 from core_supervision.child import EngineProcess
 from core_supervision.control import EngineControl
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine
 from core_supervision.wedge import WedgeWatch
 from core_tokens.tokenizer import Tokenizer

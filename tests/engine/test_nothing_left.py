@@ -15,11 +15,11 @@ import pytest
 from fakes import TARGET, make_config, make_resolution, reference
 
 from core.api.sampling_params import RequestOutputKind, SamplingParams
-from core.engine.zmq_client import ZmqClient
-from core.own_directory import Kind, OwnDirectory
 from core.processes import child_environment
 from core_frontend.async_engine import AsyncEngine
 from core_kit.case import FOLDER
+from core_supervision.link.own_directory import Kind, OwnDirectory
+from core_supervision.link.zmq_client import ZmqClient
 
 PARENT = Path(__file__).with_name("left_alone.py")
 GONE_S = 10.0
@@ -88,7 +88,7 @@ def test_an_engine_that_hangs_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPat
 KILLED = """
 import os, signal
 from core_kit.case import FOLDER
-from core.own_directory import OwnDirectory
+from core_supervision.link.own_directory import OwnDirectory
 directory = OwnDirectory(FOLDER)
 path = directory.path
 (path / "model").mkdir()

@@ -12,8 +12,8 @@ from fakes import TARGET, make_config
 
 from core.api.config import RestartConfig
 from core.api.errors import EngineDeadError
-from core.engine.zmq_client import ZmqClient
 from core_supervision import standby
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.revival import OwnedEngineSource
 
 KILLED = EngineDeadError("killed", cause="killed")

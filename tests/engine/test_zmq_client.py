@@ -20,11 +20,11 @@ from core.api.errors import EngineDeadError, RequestError, UserError, UtilityErr
 from core.api.messages import EngineOutput, EngineOutputs, EngineReady, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
 from core.engine import wire
-from core.engine.connection import EngineConnection
 from core.engine.faults import FAULTS_BEFORE_PROBE
-from core.engine.zmq_client import ZmqClient
 from core.processes import child_environment
 from core_supervision.child import EngineProcess
+from core_supervision.link.connection import EngineConnection
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.owned_engine import start_engine
 
 
@@ -355,7 +355,7 @@ def test_the_process_ends_with_its_parent() -> None:
 EARLY_ORPHAN = """
 import os, signal
 from core_supervision.child import EngineProcess
-from core.engine.connection import EngineConnection
+from core_supervision.link.connection import EngineConnection
 
 process = EngineProcess.spawn()
 print(process.pid, process.address, flush=True)

@@ -28,8 +28,8 @@ from core.api.messages import (
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.engine import wire
 from core.engine.greeting import GREETING
-from core.engine.zmq_client import ZmqClient
 from core_frontend.async_engine import AsyncEngine
+from core_supervision.link.zmq_client import ZmqClient
 from core_tokens.tokenizer import Tokenizer
 from tests.engine.fakes import byte_source, make_config
 

@@ -16,12 +16,12 @@ import pytest
 from core.api.config import StructuredOutputsConfig
 from core.api.errors import EngineDeadError, RequestError
 from core.api.structured_outputs import CompiledGrammar, GrammarSpec, StructuredOutputsParams
-from core.helper_process import read_message, write_message
 from core_config.resolve import resolve
 from core_grammars import compile_process
 from core_grammars.compile_helper import CompileHelper
 from core_grammars.compile_queue import MAX_WAITING_OF_TENANT, CompileQueue
 from core_grammars.compiler import GrammarCompiler
+from core_grammars.helper_process import read_message, write_message
 from core_tokens.tokenizer import Tokenizer
 from tests.tiny_models import byte_tokenizer
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_kernels
+from core_config.selection import select_kernels
 from core_kernels.inductor.compiler import Compiler
 from core_kernels.inductor.kernels import CompiledKernels
 from core_runtime.layers.kernels import KernelSet

@@ -11,8 +11,8 @@ import pytest
 
 import core
 import core_compat as compat
-from core.args.sources import merge
 from core_compat.aliases import NAMES_NOT_SERVED, NOT_SERVED, OFFERED, PACKAGES, WHOLE
+from core_config.arguments.sources import merge
 from core_frontend.library.chores import print_embeddings
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from core import AsyncEngineArgs, EngineArgs
-from core.args.sources import merge
+from core_config.arguments.sources import merge
 from core_frontend.library.flexible_parser import FlexibleArgumentParser
 
 

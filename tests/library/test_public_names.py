@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import core
-from core.plugin import entry_points
-from core.plugin.entry_points import load, target_of
+from core import entry_points
+from core.entry_points import load, target_of
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from core.plugin.hookspecs import CONTRACT, LoadContext
 from core.plugin.listing import listing
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import (
+from core.plugin.table import PluginTable
+from core_config.resolve import resolve
+from core_config.selection import (
     select_attention,
     select_kernels,
     select_loader,
@@ -24,8 +26,6 @@ from core.plugin.selection import (
     select_quantization,
     select_speculative,
 )
-from core.plugin.table import PluginTable
-from core_config.resolve import resolve
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 FILES = FileFacts("m", "/m", True, ("weights.x",))

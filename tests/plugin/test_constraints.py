@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.plugin.capabilities import constraint_problems
 from core.plugin.listing import listing
 from core.plugin.manifest import ManifestError, load_manifest
 from core.plugin.registry import PluginRegistry
+from core_config.selection.reasons import constraint_problems
 
 
 @pytest.mark.parametrize(

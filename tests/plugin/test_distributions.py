@@ -16,7 +16,8 @@ from core.plugin.kinds import KINDS, normalize
 from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.requirements import unmet
-from core.plugin.selection import (
+from core.version import __version__
+from core_config.selection import (
     select_attention,
     select_executor,
     select_loader,
@@ -25,7 +26,6 @@ from core.plugin.selection import (
     select_quantization,
     select_speculative,
 )
-from core.version import __version__
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 ROOT = Path(__file__).parents[2]

@@ -16,16 +16,16 @@ from core import LLM, SamplingParams
 from core.api.errors import PluginError
 from core.api.specs import AttentionQuery, AttentionSpec
 from core.plugin.discovery import ENGINE
-from core.plugin.ranking import NOT_CHOSEN
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import (
+from core_config.resolve import resolve
+from core_config.selection import (
     select_attention,
     select_kernels,
     select_loader,
     select_platform,
     select_quantization,
 )
-from core_config.resolve import resolve
+from core_config.selection.ranking import NOT_CHOSEN
 from core_runtime.specs.checkpoint import CheckpointFacts, FileFacts
 
 ROOT = Path(__file__).parents[2]

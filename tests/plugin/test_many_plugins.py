@@ -10,7 +10,7 @@ from core.args.schema import schema
 from core.plugin import rehearsal
 from core.plugin.discovery import discover
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_speculative
+from core_config.selection import select_speculative
 from core_runtime.specs.checkpoint import FileFacts
 
 GROUPS = ("core.attention", "core.quantization", "core.platforms", "core.loaders", "core.speculative", "core.kernels")
@@ -40,7 +40,7 @@ def test_names_choices_and_an_explicit_choice_import_nothing_else(many, make_plu
 
 
 def test_blocked_plugins_are_not_imported(many, make_plugin):
-    from core.plugin.selection import select_loader
+    from core_config.selection import select_loader
 
     sound = make_plugin("loader", "mine", "@hookimpl\ndef core_claim(facts): return 'mine'\n", distribution="d")
     before = set(sys.modules)

@@ -12,7 +12,7 @@ from core.plugin.hookspecs import Device
 from core.plugin.listing import listing
 from core.plugin.registry import PluginRegistry
 from core.plugin.rehearsal import PROBE, Answer, Call, Part, collect, start
-from core.plugin.selection import select_loader
+from core_config.selection import select_loader
 from core_runtime.specs.checkpoint import FileFacts
 
 

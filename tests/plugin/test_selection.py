@@ -7,7 +7,7 @@ import pytest
 from core.api.errors import CoreError, UserError
 from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec, StateQuery, StateSpec
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import (
+from core_config.selection import (
     select_attention,
     select_kernels,
     select_loader,

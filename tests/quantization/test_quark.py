@@ -12,7 +12,7 @@ import torch
 
 from core.api.specs import LayerSpec, Unsupported
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_quantization
+from core_config.selection import select_quantization
 from core_quantization.declared.refusal import Refusal
 from core_quantization.quark import manifest as hooks
 from core_quantization.quark.declaration import read_declaration

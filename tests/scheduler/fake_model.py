@@ -79,6 +79,7 @@ def make_scheduler(
     groups=(),
     states=False,
     explains="own",
+    advise=None,
     **limits,
 ) -> Scheduler:
     settings = {"max_num_seqs": 8, "max_num_batched_tokens": 32, "max_model_len": 128} | limits
@@ -95,7 +96,7 @@ def make_scheduler(
         return KVManager(num_blocks, block_size, prefix_caching, **options)
 
     options = {} if clock is None else {"clock": clock}
-    options |= {"vectorized": vectorized, "max_in_flight": max_in_flight}
+    options |= {"vectorized": vectorized, "max_in_flight": max_in_flight, "advise": advise}
     return Scheduler(config, make_kv, POLICIES[config.policy](), **options)
 
 

@@ -19,7 +19,6 @@ from zmq.utils import z85
 from core.api.errors import ConfigError, UserError
 from core.api.messages import EngineOutput, EngineOutputs, EngineRequest, SchedulerStats
 from core.api.sampling_params import SamplingParams
-from core.engine.zmq_client import _check_size, _messages
 from core_apis.remote.agreement import adopted, change, objection
 from core_apis.remote.messages import Hello, channel_kind, channel_of
 from core_apis.remote.relay import smaller
@@ -29,6 +28,7 @@ from core_config.remote import is_loopback, read_secret
 from core_config.resolve import resolve
 from core_config.server_config import RemoteSettings
 from core_frontend.library.async_llm import AsyncLLM
+from core_supervision.link.zmq_client import _check_size, _messages
 from tests.engine.fakes import make_config
 
 

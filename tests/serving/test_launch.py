@@ -136,7 +136,16 @@ def test_the_engine_gets_its_configuration_before_anything_is_imported_that_can_
     done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=60)
     modules = done.stdout.split()
     assert "core_supervision.owned_engine" in modules, done.stderr
-    late = ("core_formats.rows", "core_formats.selection", "core_formats.response", "core_grammars.compiler", "core_grammars.spec", "core_apis.app", "fastapi", "torch")
+    late = (
+        "core_formats.rows",
+        "core_formats.selection",
+        "core_formats.response",
+        "core_grammars.compiler",
+        "core_grammars.spec",
+        "core_apis.app",
+        "fastapi",
+        "torch",
+    )
     assert not [module for module in modules if module.startswith(late)]
 
 

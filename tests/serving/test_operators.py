@@ -11,10 +11,10 @@ import pytest
 from starlette.routing import compile_path
 
 from core.api.config import ProfilerConfig
-from core.args.sources import merge
 from core_apis.access import ACCESS, operators
 from core_apis.app import create_app
 from core_apis.shares import server_share
+from core_config.arguments.sources import merge
 from core_config.server import server_config
 from core_config.server_config import ServerConfig
 from tests.serving.fake_engine import make_engine

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from core.api.errors import RequestError
-from core.helper_process import spawn_helper
 from core_apis.preparation import Preparation
 from core_apis.preparation_apart import ApartPreparation
 from core_config.server_config import ServerConfig
+from core_grammars.helper_process import spawn_helper
 from tests.serving.conftest import RunningServer, run_server
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}

@@ -23,8 +23,6 @@ import pytest
 from core.api.config import CacheConfig, EngineConfig, ModelConfig, PluginChoices, SchedulerConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady
-from core.engine.connection import EngineConnection
-from core.engine.zmq_client import ZmqClient
 from core_apis.api_child import ApiChild
 from core_apis.api_messages import Alive, Channel, EngineAt, EngineDied, EngineGone, FromApi, Serving, ToApi
 from core_apis.engine_news import EngineNews, SharedEngineSource
@@ -32,6 +30,8 @@ from core_apis.shares import engine_share, server_share, share
 from core_apis.supervised_engine import SupervisedEngine
 from core_config.server_config import ServerConfig
 from core_observers.shared_metrics import Family, Sample, merged, page
+from core_supervision.link.connection import EngineConnection
+from core_supervision.link.zmq_client import ZmqClient
 from tests.engine.fakes import reference
 from tests.serving.serving_processes import ROOT
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from core.api.errors import CoreError, UserError
-from core.engine.zmq_client import ZmqClient
 from core_apis.supervisor import Supervisor
 from core_config.server_config import ServerConfig
 from core_frontend.async_engine import AsyncEngine
 from core_runtime.specs.checkpoint import TokenizerSource
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.revival import OwnedEngineSource
 from core_tokens.tokenizer import Tokenizer
 from tests.simulation.api_process import Front

@@ -21,7 +21,6 @@ from core.api.policy import SchedulingPolicy
 from core.engine import process as engine_process
 from core.engine import scheduling
 from core.engine.loop import EngineLoop
-from core.engine.shared_file import STEPS_NBYTES
 from core.kv import connectors
 from core.kv.connector import KVConnector
 from core_apis import api_process, supervised_engine, supervisor
@@ -33,6 +32,7 @@ from core_policies.fair.policy import FairPolicy
 from core_policies.fcfs.policy import FcfsPolicy
 from core_policies.priority.policy import PriorityPolicy
 from core_supervision import control, lasting, owned_engine, revival
+from core_supervision.link.shared_file import STEPS_NBYTES
 from tests.simulation import disk, engine, owner
 from tests.simulation.api_child import SimApiChild, serve_requests
 from tests.simulation.clock import Clock, simulated_time

@@ -268,6 +268,7 @@ def engine_config(settings: e.Settings) -> EngineConfig:
             max_model_len=MAX_MODEL_LEN,
             policy=settings.policy,
             num_speculative_tokens=settings.drafts,
+            adaptive_drafts=settings.drafts > 1,
             async_scheduling=settings.ahead,
         ),
         plugins=PluginChoices(loader="none", platform="none", table=POLICIES, kv_connectors=asked_by(cache)),

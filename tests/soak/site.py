@@ -228,7 +228,7 @@ class Site:
 
 async def _check(path: str) -> str:
     from core.api.errors import CoreError
-    from core.engine.zmq_client import ZmqClient
+    from core_supervision.link.zmq_client import ZmqClient
 
     try:
         client = await ZmqClient.connect(f"ipc://{path}", timeout_s=10.0)

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from core.api.config import EngineConfig
-from core.helper_process import HEADER_BYTES, header
 from core_config.server_config import ServerConfig
+from core_grammars.helper_process import HEADER_BYTES, header
 from core_observers.shared_metrics import Family
 from core_tokens.tokenizer_source import TokenizerSource
 

@@ -15,7 +15,6 @@ import socket
 import sys
 
 from core.api.errors import CoreError, EngineDeadError
-from core.engine.zmq_client import ZmqClient
 from core.processes import end_with_parent
 from core_apis.api_messages import (
     PULSE_S,
@@ -40,6 +39,7 @@ from core_frontend.tokenizing import load_shared_tokenizer
 from core_observers.logging import SERVER_LIBRARIES, setup_logging
 from core_observers.output import best_effort_output
 from core_observers.shared_metrics import Family, families
+from core_supervision.link.zmq_client import ZmqClient
 
 ANSWER_S = 2.0
 """Seconds to wait for the metrics of the other processes."""

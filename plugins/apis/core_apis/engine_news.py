@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable
 
 from core.api.errors import EngineDeadError
-from core.engine.connection import EngineConnection, SocketConnection, Voice
-from core.engine.zmq_client import ZmqClient
 from core_apis.api_messages import EngineAt, EngineDied, EngineGone, News
+from core_supervision.link.connection import EngineConnection, SocketConnection, Voice
+from core_supervision.link.zmq_client import ZmqClient
 
 OBITUARY_S = 2.0
 """Seconds that the supervisor has to report an engine's cause of death."""

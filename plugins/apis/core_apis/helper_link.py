@@ -13,9 +13,9 @@ from typing import NamedTuple, cast
 
 import msgspec
 
-from core.helper_process import HEADER_BYTES
 from core_apis.body_kinds import Buffer
 from core_apis.preparation_process import Answer
+from core_grammars.helper_process import HEADER_BYTES
 
 
 class HelperEnded(Exception):

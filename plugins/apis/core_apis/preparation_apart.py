@@ -12,10 +12,10 @@ from typing import Any, Self
 import msgspec
 
 from core.api.errors import RequestError
-from core.helper_process import read_message, spawn_helper, write_message
 from core_apis.apis import body_kinds
 from core_apis.preparation_process import Answer, Start, job_header
 from core_apis.prepared import PreparationSettings
+from core_grammars.helper_process import read_message, spawn_helper, write_message
 from core_tokens.tokenizer import Tokenizer
 
 MODULE = "core_apis.preparation_process"

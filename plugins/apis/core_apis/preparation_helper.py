@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
-from core.helper_process import header, spawn_helper
 from core_apis.body_kinds import BodyKind, Buffer
 from core_apis.helper_link import HelperEnded, HelperLink
 from core_apis.preparation_process import Answer, Start, job_header
 from core_apis.prepared import PreparationSettings
 from core_apis.render_limits import END_SIGNAL
+from core_grammars.helper_process import header, spawn_helper
 from core_tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger("core_apis")

@@ -3,9 +3,8 @@
 Owns: the messages between it and the server, and its loop: one job after the other, until the other end of the socket
 closes. Never does: wait for anything else, or import torch. Called by: `core_apis.preparation_helper`, as a child.
 
-The first message (`core.helper_process`) is `Start`, as msgpack. Then jobs go one way and answers the other. A job is
-the name of its kind (its length in one byte, then its letters) and the body as it came. An answer is an `Answer`, as
-msgpack.
+The first message (`core_grammars.helper_process`) is `Start`, as msgpack; then jobs go one way, each the name of its kind (its
+length in one byte, then its letters) and the body as it came, and an `Answer`, as msgpack, the other.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Any
 import msgspec
 
 from core.api.errors import RequestError
-from core.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core.processes import end_with_parent
 from core_apis.preparation import Preparation
 from core_apis.prepared import PreparationSettings, Prompt
 from core_apis.protocol.decoding import too_deep
 from core_apis.render_limits import RenderLimits
+from core_grammars.helper_process import Refusal, header, peak_memory, read_message, write_message
 from core_runtime.executor.host_memory import release_unused_memory
 from core_tokens.tokenizer import Tokenizer, TokenizerSnapshot
 

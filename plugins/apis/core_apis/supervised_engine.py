@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineOutputs, SchedulerStats
-from core.engine.zmq_client import ZmqClient
 from core_apis.api_messages import EngineAt, EngineDied, EngineGone, News
 from core_frontend.startup import start_with_fallbacks
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.revival import OwnedEngineSource
 
 if TYPE_CHECKING:

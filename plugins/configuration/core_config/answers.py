@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from core.api.errors import PluginError, UserError
-from core.args.sources import Merged
 from core.plugin.registry import PluginRegistry
+from core_config.arguments.sources import Merged
 from core_formats.answer_settings import AnswerSettings
 
 FORMATS = "response_format"

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from core.api.errors import UserError, nearest
 from core.api.specs import AttentionQuery, MixerSpec, StateQuery, StateSpec
 from core.plugin.hookspecs import Device
-from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_attention
 from core_config.chosen import ChosenPlatform
+from core_config.selection import select_attention
+from core_config.selection.ranking import Choice
 from core_config.settings import Settings
 
 LAYER_KINDS = ("full", "sliding", "latent", "state")

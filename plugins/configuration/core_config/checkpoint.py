@@ -16,14 +16,14 @@ import msgspec
 from core.api.errors import CheckpointError, CoreError, PluginError
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
-from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_loader
 from core.plugin.table import load_plugin
 from core_config.default_model import NAME, default_model
 from core_config.files import file_facts
 from core_config.reference import Reference, is_hub_name, read_reference
 from core_config.rules import Facts
+from core_config.selection import select_loader
+from core_config.selection.ranking import Choice
 from core_config.settings import Settings
 from core_runtime.models.families.wrappers import overridden
 from core_runtime.specs.checkpoint import CheckpointManifest

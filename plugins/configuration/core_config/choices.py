@@ -1,16 +1,21 @@
 """The stage that chooses the other plugins: quantization, kernels, attention, proposer, executor, policy, logits
 processors.
 
-Owns: the arguments and facts that each choice depends on. Never does: rank candidates (`core.plugin.selection` does).
+Owns: which argument and which facts feed which choice. Never does: rank candidates (`core_config.selection` does).
 Called by: resolve.
 """
 
 from __future__ import annotations
 
 from core.api.specs import MixerSpec
-from core.plugin.capabilities import dtype_reasons
-from core.plugin.ranking import Choice
-from core.plugin.selection import (
+from core_config import limits
+from core_config.attempt import Attempt
+from core_config.attention import choose_attention
+from core_config.checkpoint import Checkpoint
+from core_config.chosen import ChosenPlatform
+from core_config.kv_connectors import choose_kv_connectors
+from core_config.quantization_names import METHOD_NAMES
+from core_config.selection import (
     select_executor,
     select_grammars,
     select_kernels,
@@ -19,13 +24,8 @@ from core.plugin.selection import (
     select_quantization,
     select_speculative,
 )
-from core_config import limits
-from core_config.attempt import Attempt
-from core_config.attention import choose_attention
-from core_config.checkpoint import Checkpoint
-from core_config.chosen import ChosenPlatform
-from core_config.kv_connectors import choose_kv_connectors
-from core_config.quantization_names import METHOD_NAMES
+from core_config.selection.ranking import Choice
+from core_config.selection.reasons import dtype_reasons
 from core_config.structured_outputs import structured_outputs_config
 from core_runtime.specs.checkpoint import CheckpointFacts
 

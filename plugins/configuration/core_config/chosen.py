@@ -12,7 +12,7 @@ from core.api.config import ResolvedPlugin
 from core.plugin.hookspecs import Device
 from core.plugin.kinds import kind_named
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Choice, Selection
+from core_config.selection.ranking import Choice, Selection
 
 
 @dataclass(slots=True)

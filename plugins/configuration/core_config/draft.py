@@ -16,8 +16,6 @@ from core.args.plugin_arguments import convert_struct
 from core.plugin.discovery import label
 from core.plugin.hookspecs import DraftContext
 from core.plugin.manifest import Manifest
-from core.plugin.ranking import Choice
-from core.plugin.selection import select_quantization
 from core_config.attempt import Attempt
 from core_config.attention import choose_attention
 from core_config.checkpoint import Checkpoint, find_checkpoint
@@ -29,6 +27,8 @@ from core_config.family import find_family
 from core_config.plugin_choices import speculative_arguments
 from core_config.quantization_names import METHOD_NAMES
 from core_config.rules import Facts
+from core_config.selection import select_quantization
+from core_config.selection.ranking import Choice
 from core_config.settings import Settings, underscored
 from core_config.token_tree import token_tree
 from core_runtime.models.draft_names import draft_weight_map

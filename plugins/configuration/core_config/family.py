@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 from core.api.errors import CoreError, PluginError, UserError
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
-from core.plugin.ranking import Choice, losses
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_model
 from core.plugin.table import load_plugin
 from core_config.checkpoint import Checkpoint
+from core_config.selection import select_model
+from core_config.selection.ranking import Choice, losses
 from core_runtime.contracts import HasRow, ModelFamily
 from core_runtime.models import families
 from core_runtime.models.families.wrappers import is_wrapper, other_module

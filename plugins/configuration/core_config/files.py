@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import read_json
 from core_config.reference import is_url
 from core_runtime.specs.checkpoint import FileFacts
+from core_tokens.checkpoint_files import read_json
 
 
 def file_facts(ref: str) -> FileFacts:

@@ -12,8 +12,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_INDEX, read_json
 from core_config.gguf_choice import choose_model, parts_of
+from core_tokens.checkpoint_files import MAX_INDEX, read_json
 from core_tokens.files import PATTERNS, TEMPLATE_PATTERNS
 
 SMALL = ("*.json", "*.txt", "*.model", "*.model.v*", "*.jinja", "*.tiktoken", "additional_chat_templates/*.jinja")

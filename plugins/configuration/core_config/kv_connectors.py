@@ -11,8 +11,8 @@ from core.args.schema import flag_of
 from core.plugin.distributions import is_own
 from core.plugin.kinds import normalize
 from core.plugin.registry import PluginRegistry
-from core.plugin.selection import select_kv_connectors
 from core_config.attempt import Attempt
+from core_config.selection import select_kv_connectors
 from core_config.settings import Settings, underscored
 
 NAMED = "kv_transfer_config.kv_connector"

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from core.api.errors import ConfigError
-from core.args.sources import merge
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
+from core_config.arguments.sources import merge
 from core_config.attempt import Attempt
 from core_config.resolve import discover, find_model
 from core_config.rules import Facts

@@ -23,7 +23,8 @@ from core.api.specs import (
     Unsupported,
 )
 from core.api.step_limits import StepLimits
-from core.kv.groups import blocks_of_sequence, group_layers, longest_sequence, page_bytes, single_group
+from core.kv.groups import blocks_of_sequence, longest_sequence, single_group
+from core_runtime.specs.kv_groups import group_layers, page_bytes
 from core_runtime.specs.module_spec import ModelSpec
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from core.args import foreign
 from core.plugin.hookspecs import PlatformView
-from core.plugin.selection import select_platform
+from core_config.arguments import foreign
 from core_config.attempt import Attempt
 from core_config.checkpoint import Checkpoint
 from core_config.chosen import ChosenPlatform
 from core_config.files import host_memory
+from core_config.selection import select_platform
 from core_config.settings import PREFERENCES
 
 

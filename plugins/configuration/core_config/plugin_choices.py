@@ -10,18 +10,18 @@ from typing import Any
 
 from core.api.config import PluginChoices
 from core.api.errors import nearest
-from core.args import foreign
 from core.args.plugin_arguments import convert_struct
 from core.args.schema import flag_of
-from core.plugin.capabilities import constraint_problems
 from core.plugin.distributions import is_own
 from core.plugin.kinds import KINDS, Kind, kind_named, normalize
 from core.plugin.registry import PluginRegistry
 from core_config import acceptance
+from core_config.arguments import foreign
 from core_config.attention import LAYER_KINDS
 from core_config.chosen import Chosen
 from core_config.draft_control import CONTROL_KEYS
 from core_config.draft_keys import is_draft_key
+from core_config.selection.reasons import constraint_problems
 from core_config.settings import Settings, underscored
 
 Arguments = dict[str, Any]

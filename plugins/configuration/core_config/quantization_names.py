@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from core.plugin.selection import OtherNames
+from core_config.selection import OtherNames
 
 ALIASES: Final = {
     "auto_gptq": "gptq",

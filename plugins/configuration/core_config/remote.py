@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 
 from core.api.errors import ConfigError, UserError
-from core.args.sources import Merged
+from core_config.arguments.sources import Merged
 from core_config.server_config import RemoteSettings, ServerConfig
 
 DEFAULT_ADDRESS = "127.0.0.1"

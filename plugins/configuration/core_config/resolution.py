@@ -15,9 +15,9 @@ from typing import Any
 
 from core.api.config import EngineConfig, ResolvedPlugin
 from core.api.errors import CoreError, PluginError
-from core.plugin.ranking import Selection
 from core_config.isolation import way_out
 from core_config.memory import MemoryPlan
+from core_config.selection.ranking import Selection
 from core_config.server_config import ServerConfig
 from core_config.settings import Row
 from core_runtime.specs.checkpoint import CheckpointManifest

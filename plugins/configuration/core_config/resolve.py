@@ -17,13 +17,11 @@ from typing import Any, Literal
 import msgspec
 
 from core.api.errors import ConfigError, PluginError
-from core.args.sources import Merged, merge
-from core.plugin.capabilities import device_type
-from core.plugin.ranking import Choice
 from core.plugin.registry import PluginRegistry
 from core_config.acceptance import acceptance_waiver
 from core_config.answers import answer_settings
 from core_config.apis import chosen_apis
+from core_config.arguments.sources import Merged, merge
 from core_config.attempt import Attempt
 from core_config.checkpoint import Checkpoint, find_checkpoint
 from core_config.choices import choose_plugins, choose_proposer
@@ -38,6 +36,8 @@ from core_config.platform import choose_platform
 from core_config.pooling import find_pooling
 from core_config.resolution import Resolution
 from core_config.rules import Facts
+from core_config.selection.ranking import Choice
+from core_config.selection.reasons import device_type
 from core_config.server import server_config
 from core_config.settings import Settings
 from core_config.sizes import plan_memory

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from core.api.errors import CheckpointError
 from core.api.pooling import DenseModule, PoolingKind, Squash
-from core.checkpoint_files import folder_inside, read_json
+from core_tokens.checkpoint_files import folder_inside, read_json
 
 MODULES: Final = "modules.json"
 SETTINGS: Final = "config_sentence_transformers.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.api.errors import ConfigError
 from core.args.schema import flag_of
-from core.args.sources import Merged
+from core_config.arguments.sources import Merged
 from core_config.log_file import log_config
 from core_config.names_file import read_names
 from core_config.remote import remote_settings

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from core.api.errors import PluginError
-from core.args import foreign
 from core.args.arg import Given
-from core.args.convert import convert
 from core.args.schema import schema
-from core.args.sources import Merged
 from core.plugin.hookspecs import Proposal
+from core_config.arguments import foreign
+from core_config.arguments.convert import convert
+from core_config.arguments.sources import Merged
 
 Row = tuple[Any, str, str]
 """A value, its origin, and the reason for it."""

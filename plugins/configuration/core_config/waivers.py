@@ -12,8 +12,8 @@ are verified by the target model with the request's own noise, unless the user c
 from __future__ import annotations
 
 from core.plugin.manifest import Manifest
-from core.plugin.selection.kernels import is_idle
 from core_config.chosen import Chosen
+from core_config.selection.kernels import is_idle
 
 WAY_OUT = "--numerics reference makes it independent, slowly"
 

@@ -10,9 +10,9 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.api.sampling_fields import field_names
 from core.api.sampling_params import SamplingParams
 from core_frontend.api.explanation import SamplingValue, Source
+from core_frontend.api.sampling_fields import field_names
 from core_frontend.request_terms import ExplainTerms, RequestTerms
 
 SCALARS = field_names(lambda field: field.explained == "value")

@@ -19,7 +19,6 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, EngineStalledError, RequestError, UtilityError
 from core.api.messages import EngineOutputs, EngineReady, EngineRequest, FinishReason, SchedulerStats
 from core.api.sampling_params import SamplingParams
-from core.engine.zmq_client import ZmqClient
 from core_frontend.api.outputs import RequestOutput
 from core_frontend.api.pooling_params import PoolingParams
 from core_frontend.deadlines import alarm, overdue_sentence
@@ -36,6 +35,7 @@ from core_frontend.stats_log import StatsLog
 from core_supervision.child import EngineProcess
 from core_supervision.control import EngineControl
 from core_supervision.health import check_pause, check_silence
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 from core_supervision.revival import EngineSource
 from core_tokens.tokenizer import Tokenizer

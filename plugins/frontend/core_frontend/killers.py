@@ -14,7 +14,7 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.messages import EngineRequest
-from core.api.sampling_fields import field_names
+from core_frontend.api.sampling_fields import field_names
 
 MATTERS = field_names(lambda field: field.decides)
 """Sampling parameters that make requests with equal prompts different."""

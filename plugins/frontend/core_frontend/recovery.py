@@ -15,11 +15,11 @@ from typing import Protocol
 
 from core.api.errors import EngineDeadError, RequestError
 from core.api.messages import EngineReady
-from core.engine.zmq_client import ZmqClient
 from core_frontend.killers import Killers
 from core_frontend.live_requests import LiveRequests
 from core_frontend.output_processor import RequestState
 from core_frontend.suspects import Suspects
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 from core_supervision.revival import EngineSource
 

@@ -21,8 +21,8 @@ import msgspec
 
 from core.api.errors import RequestError
 from core.api.structured_outputs import FIELD, CompiledGrammar
-from core.helper_process import Refusal, read_message, spawn_helper, write_message
 from core_grammars.compile_process import Answer, Job, Start
+from core_grammars.helper_process import Refusal, read_message, spawn_helper, write_message
 
 logger = logging.getLogger("core.grammars")
 

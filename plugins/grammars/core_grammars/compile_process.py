@@ -4,8 +4,8 @@ Owns: the messages between it and its parent, the choice of a backend for each g
 wait for longer than it is of use, or limit its own time (its parent ends it).
 Called by: `core_grammars.compile_helper`, as a child.
 
-The first message (`core.helper_process`) is `Start`; then `Job`s go one way and `Answer`s the other, all as msgpack. Each job
-has answers that tell what is done now, loading or work on the grammar itself, and then one more.
+The first message (`core_grammars.helper_process`) is `Start`; then `Job`s go one way and `Answer`s the other, all as msgpack.
+Each job has answers that tell what is done now, loading or work on the grammar itself, and then one more.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import msgspec
 from core.api.config import ResolvedPlugin
 from core.api.errors import CoreError, RequestError
 from core.api.structured_outputs import FIELD, CompiledGrammar, GrammarSpec
-from core.helper_process import Refusal, peak_memory, read_message, write_message
 from core.plugin.hookspecs import LoadContext
 from core.plugin.manifest import Manifest, load_manifest
 from core.plugin.table import PluginTable
 from core.processes import end_with_parent
 from core_grammars.contract import GrammarBackend, GrammarVocabulary
+from core_grammars.helper_process import Refusal, peak_memory, read_message, write_message
 from core_grammars.probe import Probe
 from core_grammars.vocabulary import grammar_vocabulary
 from core_tokens.tokenizer import Tokenizer, TokenizerSnapshot

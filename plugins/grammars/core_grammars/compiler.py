@@ -20,11 +20,11 @@ import msgspec
 from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError, RequestError, nearest
 from core.api.structured_outputs import FIELD, CompiledGrammar, StructuredOutputsParams
-from core.helper_process import Refusal
 from core.plugin.kinds import normalize
 from core_grammars.compile_helper import CompileHelper
 from core_grammars.compile_process import Job, Start
 from core_grammars.compile_queue import CompileQueue
+from core_grammars.helper_process import Refusal
 from core_grammars.names import note, served_backend
 from core_grammars.spec import grammar_spec, size_of
 from core_tokens.tokenizer import Tokenizer

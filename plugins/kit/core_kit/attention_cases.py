@@ -11,7 +11,7 @@ from typing import Any
 
 from core.api.reason import Reason
 from core.api.specs import AttentionQuery, AttentionSpec, LatentSpec
-from core.plugin.capabilities import attention_reasons
+from core_config.selection.reasons import attention_reasons
 from core_kit.case import Subject
 from core_kit.numbers import close, generator
 from core_kit.reference import Conversation, PagedRun, as_attention, dense_attention

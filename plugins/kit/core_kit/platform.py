@@ -11,10 +11,10 @@ from typing import Any
 
 from core.api.errors import CoreError, PluginError, nearest
 from core.api.specs import KernelQuery
-from core.args import foreign
-from core.args.convert import convert
 from core.args.schema import schema
 from core.plugin.hookspecs import Device, PlatformView, Probe
+from core_config.arguments import foreign
+from core_config.arguments.convert import convert
 from core_kit.case import Failure, Skipped, Subject
 from core_runtime.contracts import Runtime
 from core_runtime.specs.checkpoint import CheckpointFacts

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from core.own_directory import OwnDirectory
 from core.plugin.patience import Patience
 from core.processes import end_with_parent, lifeline, python_command
 from core_kit.case import FOLDER, Finding
 from core_kit.suite import cases
+from core_supervision.link.own_directory import OwnDirectory
 
 TIME_LIMIT = 300.0
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from core.api.reason import Reason
 from core.api.specs import STATE_DTYPE, StateQuery, StateSpec
-from core.plugin.capabilities import layer_kinds, state_reasons
+from core.plugin.capabilities import layer_kinds
+from core_config.selection.reasons import state_reasons
 from core_config.waivers import promises
 from core_kit.case import Failure, Skipped, Subject
 from core_kit.numbers import close, generator, same_bits

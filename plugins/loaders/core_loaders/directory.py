@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from core import checkpoint_files
 from core.api.errors import CheckpointError
 from core_runtime.specs.checkpoint import TokenizerSource
 from core_runtime.specs.declaration import FILES, KEYS, find_declaration, named
+from core_tokens import checkpoint_files
 from core_tokens.files import has_tokenizer
 
 DRAFTS: Final = {"medusa_num_heads": "medusa", "speculators_model_type": "speculator_model"}

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_INDEX
 from core_loaders.directory import read_json
 from core_runtime.specs.checkpoint import TensorInfo
+from core_tokens.checkpoint_files import MAX_INDEX
 
 
 def read_index(path: Path) -> dict[str, str]:

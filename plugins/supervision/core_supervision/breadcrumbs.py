@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.engine.shared_file import STEPS_NBYTES
+from core_supervision.link.shared_file import STEPS_NBYTES
 
 READ_ATTEMPTS = 100
 

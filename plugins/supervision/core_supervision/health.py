@@ -9,7 +9,7 @@ import asyncio
 from datetime import datetime, timedelta
 
 from core.api.errors import EngineStalledError
-from core.engine.zmq_client import ZmqClient
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.restart_log import RestartLog
 
 LISTEN_S = 0.25

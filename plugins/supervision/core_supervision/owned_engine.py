@@ -16,11 +16,11 @@ from core.api.config import EngineConfig
 from core.api.errors import EngineDeadError
 from core.api.messages import EngineReady, Shutdown
 from core.engine import wire
-from core.engine.connection import SocketConnection, Voice
-from core.engine.shared_file import SharedFiles
-from core.engine.zmq_client import ZmqClient
 from core_supervision.child import LAST_WORDS_S, EngineProcess
 from core_supervision.death import suspects_in
+from core_supervision.link.connection import SocketConnection, Voice
+from core_supervision.link.shared_file import SharedFiles
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.wedge import WedgeWatch
 
 START_TIMEOUT_S = 1800.0

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from core.api.config import EngineConfig, RestartConfig
 from core.api.errors import CoreError, EngineDeadError
-from core.engine.zmq_client import ZmqClient
 from core_supervision.child import EngineProcess
+from core_supervision.link.zmq_client import ZmqClient
 from core_supervision.lowered import lowered
 from core_supervision.owned_engine import start_engine
 from core_supervision.standby import EngineProcesses

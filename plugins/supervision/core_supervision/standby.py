@@ -14,8 +14,8 @@ import contextlib
 from concurrent.futures import ThreadPoolExecutor
 
 from core.api.errors import UserError
-from core.engine.shared_file import SharedFiles
 from core_supervision.child import EngineProcess
+from core_supervision.link.shared_file import SharedFiles
 
 SETTLE_S = 2.0
 """Seconds after which the standby process is spawned: an engine that has just started has requests to continue first."""

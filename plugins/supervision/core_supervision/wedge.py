@@ -16,9 +16,9 @@ import math
 import time
 from typing import Protocol
 
-from core.engine.connection import Voice
 from core.engine.utilities import LONG
 from core_supervision.breadcrumbs import InUtility, LastStep
+from core_supervision.link.connection import Voice
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import msgspec
 import tokenizers
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_VOCABULARY, inside, read_file
+from core_tokens.checkpoint_files import MAX_VOCABULARY, inside, read_file
 from core_tokens.files import TokenizerFile, find_tokenizer_file
 from core_tokens.mistral_template import mistral_template
 from core_tokens.sentencepiece_file import looks_like_sentencepiece, read_sentencepiece

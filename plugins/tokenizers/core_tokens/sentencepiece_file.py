@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_VOCABULARY, read_file
+from core_tokens.checkpoint_files import MAX_VOCABULARY, read_file
 from core_tokens.kinds import NORMAL, UNKNOWN
 from core_tokens.tokenizer_source import Vocabulary
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import inside, read_json, read_text
+from core_tokens.checkpoint_files import inside, read_json, read_text
 
 FURTHER = "additional_chat_templates"
 TOOL_TEMPLATE = "tool_use"

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tokenizers import Regex
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_VOCABULARY, read_file, read_json
+from core_tokens.checkpoint_files import MAX_VOCABULARY, read_file, read_json
 from core_tokens.kinds import CONTROL, NORMAL, USER_DEFINED
 from core_tokens.pieces import BYTE_CHARACTERS
 from core_tokens.tokenizer_source import Vocabulary

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_INDEX, read_json
+from core_tokens.checkpoint_files import MAX_INDEX, read_json
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_VOCABULARY, read_json, read_text
+from core_tokens.checkpoint_files import MAX_VOCABULARY, read_json, read_text
 from core_tokens.kinds import CONTROL, NORMAL
 from core_tokens.tokenizer_config import token_text
 from core_tokens.tokenizer_source import Vocabulary

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import msgspec
 
 from core.api.errors import RequestError
-from core.api.sampling_fields import field_names
 from core.api.sampling_params import RequestOutputKind, SamplingParams
 from core.api.structured_outputs import StructuredOutputsParams
 from core_apis.protocol.structured import FORMAT, GUIDED, OPTIONS, structured_outputs
 from core_formats.server_limits import ServerLimits
+from core_frontend.api.sampling_fields import field_names
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 # The pattern excludes a trailing newline, before which "$" also matches.

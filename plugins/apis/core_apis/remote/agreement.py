@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from core.api.config import EngineConfig
-from core.args.reach import is_for_engines
 from core.args.schema import flag_of, schema
 from core.kv.fingerprint import weights_digest
 from core_apis.remote.messages import Hello
+from core_config.arguments.reach import is_for_engines
 from core_config.explained import explained
 from core_tokens.tokenizer_source import TokenizerSource
 

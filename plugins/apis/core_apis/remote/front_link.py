@@ -19,7 +19,6 @@ import zmq
 
 from core.api.decoding import UNREADABLE
 from core.engine.greeting import greeting_problem
-from core.engine.turns import Turns
 from core_apis.api_messages import Alive, EngineAt, EngineDied, EngineGone, Explained
 from core_apis.engine_news import EngineNews
 from core_apis.remote import messages
@@ -28,6 +27,7 @@ from core_apis.remote.linked_engine import LinkedEngine
 from core_apis.remote.messages import HELLO, TALK
 from core_apis.remote.sockets import LAST_WORDS_MS, Link
 from core_apis.remote.waiting import Waiting
+from core_supervision.link.turns import Turns
 
 if TYPE_CHECKING:
     from core_config.resolve import Resolution

@@ -16,7 +16,7 @@ from core_commands.client.served_names import served_name
 
 if TYPE_CHECKING:
     from core.api.config import SchedulerConfig
-    from core.args.parser import Parsed
+    from core_config.arguments.parser import Parsed
     from core_config.resolve import Resolution
 
 AHEAD = 2

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
-from core.args.own_files import own_path
 from core_commands.bench.dataset_options import DatasetOptions
 from core_commands.bench.workload import Prompt, estimated_tokens
+from core_commands.cli.own_files import own_path
 
 LARGEST_DATASET = 4 * 1024**3
 """Bytes."""

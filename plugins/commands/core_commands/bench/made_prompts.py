@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
-from core.args.own_files import own_path
 from core_commands.bench.dataset_options import DatasetOptions
 from core_commands.bench.workload import Prompt
+from core_commands.cli.own_files import own_path
 
 DEFAULT_SCHEMA = {
     "type": "object",

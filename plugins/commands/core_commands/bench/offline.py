@@ -25,7 +25,7 @@ from core_commands.bench.progress import progress
 from core_commands.bench.workload import Prompt
 
 if TYPE_CHECKING:
-    from core.args.parser import Parsed
+    from core_config.arguments.parser import Parsed
     from core_frontend.llm import LLM
 
 PERCENTILES = (10, 25, 50, 75, 90, 99)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError, nearest
-from core.args.own_files import own_path
+from core_commands.cli.own_files import own_path
 
 COLOURS = ("#1f6fb4", "#d4622a", "#2a7f62", "#8a4fa3", "#b03a48", "#6b6b2a", "#3aa0a0", "#555555")
 WIDTH, HEIGHT = 640, 320

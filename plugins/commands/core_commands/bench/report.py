@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
-from core.args.own_files import own_path, write_whole
 from core.commands.printable import safe
 from core_commands.bench.figures import TITLES
+from core_commands.cli.own_files import own_path, write_whole
 
 WIDTH = 60
 DETAILS = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "generated_texts", "request_errors")

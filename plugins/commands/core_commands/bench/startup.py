@@ -19,7 +19,7 @@ from core_commands.client.own_engine import own_endpoint, resolved
 from core_supervision.child import EngineProcess
 
 if TYPE_CHECKING:
-    from core.args.parser import Parsed
+    from core_config.arguments.parser import Parsed
 
 FIRST_REQUEST = {"prompt": [1], "max_tokens": 1, "temperature": 0}
 

@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError
-from core.args.own_files import own_path, write_whole
 from core_commands.bench.report import DETAILS
 from core_commands.bench.sweep_options import SweepOptions
 from core_commands.bench.sweep_runs import NAME, Params, Run, run_all
+from core_commands.cli.own_files import own_path, write_whole
 
 LONGEST_NAME = 120
 NOT_IN_TABLE = frozenset({*DETAILS, "errors"})

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from core.api.errors import UserError, nearest
-from core.args.own_files import own_path, write_whole
 from core.args.show import Section, show
 from core.commands.tables import print_json
 from core.commands.words import take_help
@@ -22,6 +21,7 @@ from core_commands.bench.offline_options import LatencyOptions, OfflineOptions, 
 from core_commands.bench.serve_options import REFUSED_FLAGS, ServeOptions
 from core_commands.bench.sweep_options import PlotOptions, SweepOptions
 from core_commands.cli.options import parse_engine_arguments
+from core_commands.cli.own_files import own_path, write_whole
 from core_commands.cli.own_options import option_section, own_flags, refuse_rest, take_options
 
 USAGE = "core bench COMMAND [ARGUMENTS]"

@@ -13,9 +13,9 @@ import msgspec
 
 from core.api.errors import UserError
 from core.args.arg import Arg
-from core.args.own_files import own_path
 from core.commands.words import take_help
 from core_commands.cli.options import parse_engine_arguments
+from core_commands.cli.own_files import own_path
 from core_commands.cli.own_options import option_section, own_flags, take_options
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ import msgspec
 
 from core.api.errors import ConfigError, UserError
 from core.api.specs import KV_TYPES
-from core.args.sources import merge
 from core.plugin.discovery import origin
 from core.plugin.hookspecs import LoadContext
 from core.plugin.table import load_plugin
 from core_config import limits
+from core_config.arguments.sources import merge
 from core_config.attempt import Attempt
 from core_config.checkpoint import Checkpoint, find_tokenizer
 from core_config.choices import choose_quantization

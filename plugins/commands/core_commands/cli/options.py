@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from core.api.errors import UserError
-from core.args.help import ELSEWHERE, argument_sections, group_sections, sections_about, short_sections
-from core.args.parser import Parsed, Parser
 from core.args.show import Section, show
 from core.plugin.kinds import KINDS
+from core_config.arguments.help import ELSEWHERE, argument_sections, group_sections, sections_about, short_sections
+from core_config.arguments.parser import Parsed, Parser
 
 _WORDS = (
     "This; or all arguments (all; page: in a pager), a group, an argument, a word in the help, KIND.NAME (a plugin's own), "

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from core.api.errors import ConfigError, nearest
-from core.args.convert import convert, describe
-from core.args.help import left, right
 from core.args.schema import Field, fields_of
 from core.args.show import Section
+from core_config.arguments.convert import convert, describe
+from core_config.arguments.help import left, right
 
 T = TypeVar("T", bound=msgspec.Struct)
 GROUP = "command"

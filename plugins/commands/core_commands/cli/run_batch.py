@@ -12,13 +12,13 @@ import msgspec
 
 from core.api.errors import ConfigError, EngineDeadError, UserError
 from core.args.arg import Arg
-from core.args.own_files import own_path
-from core.args.parser import Parsed
-from core.args.sources import merge
 from core.commands.printable import safe
 from core.commands.words import take_help
 from core_commands.cli.options import parse_engine_arguments
+from core_commands.cli.own_files import own_path
 from core_commands.cli.own_options import option_section, own_flags, take_options
+from core_config.arguments.parser import Parsed
+from core_config.arguments.sources import merge
 
 if TYPE_CHECKING:
     from collections import Counter

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 from core.api.errors import UserError
-from core.args.numbers import human_int
 from core.args.show import Section, show
 from core.commands.words import take_help, take_value
 from core_commands.cli.options import parse_engine_arguments
+from core_config.arguments.numbers import human_int
 from core_config.located import locate
 from core_runtime.models.shards import DEFAULT
 

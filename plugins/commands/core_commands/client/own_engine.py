@@ -17,8 +17,8 @@ import msgspec
 from core.api.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from core.args.parser import Parsed
     from core_commands.client.app_endpoint import AppEndpoint
+    from core_config.arguments.parser import Parsed
     from core_config.resolve import Resolution
     from core_supervision.child import EngineProcess
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from core.api.errors import UserError
-from core.args.own_files import own_path, write_whole
+from core_commands.cli.own_files import own_path, write_whole
 
 LARGEST_FILE = 4 * 1024 * 1024
 LARGEST_HISTORY = 256 * 1024 * 1024

@@ -22,7 +22,7 @@ from core_commands.client.own_engine import refuse_beside_url
 from core_commands.client.served_names import served_name
 
 if TYPE_CHECKING:
-    from core.args.parser import Parsed
+    from core_config.arguments.parser import Parsed
 
 USUAL_URL = "http://127.0.0.1:8000"
 LOOK_SECONDS = 3.0

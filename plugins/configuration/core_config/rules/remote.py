@@ -5,8 +5,8 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 
 from __future__ import annotations
 
-from core.args.reach import is_for_fronts
 from core.args.schema import flag_of, schema
+from core_config.arguments.reach import is_for_fronts
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_MEETING = ("data_parallel_address", "data_parallel_rpc_port", "engine_key_file", "engine_connect_timeout")

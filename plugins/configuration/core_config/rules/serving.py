@@ -5,8 +5,8 @@ Owns: those rules and their order. Called by: the table (`core_config.rules`).
 
 from __future__ import annotations
 
-from core.args.reach import means_nothing_to_llm
 from core.args.schema import flag_of, schema
+from core_config.arguments.reach import means_nothing_to_llm
 from core_config.rules.rule import Facts, Findings, Problem, Rule, Warn
 
 OF_RESTARTS = (

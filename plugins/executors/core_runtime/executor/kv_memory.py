@@ -19,8 +19,8 @@ from core.api.errors import ConfigError
 from core.api.kv_transfer import KVTransfers, Page
 from core.api.specs import KVGroup
 from core.api.step_plan import StateCopy
-from core.kv.groups import page_bytes, place_bytes
 from core_runtime.executor.device import Device
+from core_runtime.specs.kv_groups import page_bytes, place_bytes
 
 
 def num_blocks_of(cache: CacheConfig, groups: Sequence[KVGroup], layer_bytes: Sequence[int]) -> int:

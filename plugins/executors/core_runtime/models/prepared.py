@@ -18,9 +18,9 @@ import msgspec
 from core.api.decoding import UNREADABLE
 from core.api.errors import CheckpointError
 from core.api.specs import LayerSpec
-from core.checkpoint_files import MAX_INDEX, inside, read_file
 from core_runtime.contracts import LinearKernel, SavedKernel
 from core_runtime.specs.checkpoint import CheckpointManifest
+from core_tokens.checkpoint_files import MAX_INDEX, inside, read_file
 
 if TYPE_CHECKING:
     from torch import Tensor

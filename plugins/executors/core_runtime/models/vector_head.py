@@ -17,11 +17,11 @@ from torch import Tensor
 
 from core.api.errors import CheckpointError
 from core.api.pooling import DenseModule
-from core.checkpoint_files import inside
 from core_runtime.layers.activations import activate
 from core_runtime.specs.block_spec import NormSpec
 from core_runtime.specs.pooling_head import PoolingHead
 from core_runtime.weights.torch_files import StoredTensor, read_tensors
+from core_tokens.checkpoint_files import inside
 
 FILES = ("model.safetensors", "pytorch_model.bin")
 """Files with the weights of a Dense module. The first one that exists is read."""

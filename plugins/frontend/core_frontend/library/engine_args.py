@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from core.api.errors import nearest
-from core.args import foreign
-from core.args.convert import convert
-from core.args.plain import loose
-from core.args.reach import IN_ENGINE_ARGS, is_for_servers
 from core.args.schema import Field, schema
+from core_config.arguments import foreign
+from core_config.arguments.convert import convert
+from core_config.arguments.plain import loose
+from core_config.arguments.reach import IN_ENGINE_ARGS, is_for_servers
 
 SERVERS_TOPIC = "Server"
 """The heading of the server arguments in the table of foreign names."""

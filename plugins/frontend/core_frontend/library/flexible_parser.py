@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from core.args.plain import loose
+from core_config.arguments.plain import loose
 
 
 class FlexibleArgumentParser(argparse.ArgumentParser):

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import inside
 from core_loaders.gguf.filenames import PART, models_among
 from core_loaders.gguf.metadata import Metadata
 from core_loaders.gguf.reader import GGUFHeader, read_header
+from core_tokens.checkpoint_files import inside
 
 MAX_PARTS: Final = 65_535
 AGAIN: Final = "Download all parts again."

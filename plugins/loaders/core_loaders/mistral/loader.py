@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import inside
 from core_loaders.directory import read_directory
 from core_loaders.index import check_index, read_index
 from core_loaders.mapped import TORCH_NAMES, Bytes, mapped_tensors, view
@@ -23,6 +22,7 @@ from core_loaders.mistral.params import translated
 from core_loaders.rotary_rows import half_split
 from core_loaders.safetensors.header import read_all
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
+from core_tokens.checkpoint_files import inside
 
 if TYPE_CHECKING:
     from torch import Tensor

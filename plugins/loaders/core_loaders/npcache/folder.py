@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import MAX_INDEX, inside
 from core_loaders.directory import read_json
+from core_tokens.checkpoint_files import MAX_INDEX, inside
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import inside
 from core_loaders.directory import read_directory
 from core_loaders.index import check_index, read_index
 from core_loaders.mapped import Bytes, mapped_tensors, torch_dtype, view
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
 from core_runtime.weights.torch_files import StoredTensor, read_tensors
+from core_tokens.checkpoint_files import inside
 
 if TYPE_CHECKING:
     from torch import Tensor

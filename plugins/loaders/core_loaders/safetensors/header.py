@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple, TypeGuard
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import parse_json
 from core_runtime.specs.checkpoint import ITEM_BYTES, TensorInfo
+from core_tokens.checkpoint_files import parse_json
 
 MAX_HEADER_BYTES = 100_000_000
 MAX_DIMENSIONS = 64

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import inside
 from core_loaders.directory import read_directory
 from core_loaders.mapped import mapped_tensors
 from core_loaders.safetensors.header import read_all
 from core_runtime.models import shards
 from core_runtime.specs.checkpoint import CheckpointManifest
+from core_tokens.checkpoint_files import inside
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.api.errors import CheckpointError
-from core.checkpoint_files import inside
 from core_loaders.directory import read_directory
 from core_loaders.extras import require
 from core_loaders.reads import names_by_source, wanted_of
 from core_loaders.tensorizer.arguments import TensorizerArguments
 from core_loaders.tensorizer.index import read_index
 from core_runtime.specs.checkpoint import CheckpointManifest, TensorInfo
+from core_tokens.checkpoint_files import inside
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from core.api.reason import Reason
-from core.plugin.entry_points import named
+from core.entry_points import named
 from core.plugin.hookspecs import LoadContext, PluginSpec, hookimpl
 from core_quantization.declared.arguments import DeclaredArguments
 from core_quantization.declared.declares import declaring, refusals, undeclared

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from core.api.errors import UserError
-from core.checkpoint_files import inside
 from core_runtime.models.fallback.attention import register
+from core_tokens.checkpoint_files import inside
 
 CODE = re.compile(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", re.ASCII)
 """A class in a module of the checkpoint, in the notation of `auto_map`."""

@@ -1,0 +1,1 @@
+"""Declarations of the engine arguments that the configuration reads, a group a file: entry points of `core.arguments`."""

@@ -1,0 +1,71 @@
+"""Arguments about the observability of a server: metrics, traces, logs, profiles.
+
+Owns: declarations only. Called by: schema.
+"""
+
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+
+from core.args.arg import Arg, ArgumentGroup
+
+
+class ProfilerKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of --profiler-config."""
+
+    profiler: Annotated[
+        str | None, Arg("Which profiler POST /start_profile starts; none: there is no such path.", choices=("torch",))
+    ] = None
+    torch_profiler_dir: Annotated[str, Arg("Directory of the traces; it is made when it is not there.")] = ""
+    torch_profiler_with_stack: Annotated[bool, Arg("Record Python's stacks.")] = True
+    torch_profiler_with_flops: Annotated[bool, Arg("Estimate the arithmetic of operations.")] = False
+    torch_profiler_use_gzip: Annotated[bool, Arg("Compress the traces.")] = True
+    torch_profiler_record_shapes: Annotated[bool, Arg("Record the shapes of operands.")] = False
+    torch_profiler_with_memory: Annotated[bool, Arg("Record allocations.")] = False
+
+
+class ObserveArgs(ArgumentGroup, frozen=True, kw_only=True):
+    """Metrics, traces, log files and profiles."""
+
+    place: ClassVar[int] = 130
+
+    vllm_metrics: Annotated[
+        bool, Arg("Write every metric a second time under vLLM's own name, `vllm:...` beside `core:...`.")
+    ] = False
+    otlp_traces_endpoint: Annotated[
+        str | None,
+        Arg(
+            "Where spans of requests are sent with OTLP: over gRPC (http://localhost:4317), or over HTTP where it ends with "
+            "/v1/traces (http://localhost:4318/v1/traces). Needs core-observers[otel]."
+        ),
+    ] = None
+    collect_detailed_traces: Annotated[
+        list[str] | None,
+        Arg(
+            "Spans inside of those of requests: the wait for the batch, the prompt, the answer. All three words mean the same.",
+            choices=("model", "worker", "all"),
+            commas=True,
+        ),
+    ] = None
+    log_config_file: Annotated[
+        str | None,
+        Arg(
+            "YAML or JSON file for Python's logging.config.dictConfig; all our processes follow it. Loggers: core, "
+            "core_apis and the other packages of core, uvicorn.error, uvicorn.access."
+        ),
+    ] = None
+    enable_logging_iteration_details: Annotated[
+        bool, Arg("Log a line for each step: its prompts, its decodes, their tokens, and how long it took.")
+    ] = False
+    max_callback_ms: Annotated[
+        float | None,
+        Arg(
+            "Measure each callback of the API processes' event loops: one that takes more milliseconds of processor time is "
+            "logged with its name and counted in /metrics. It is for finding what makes clients wait for each other, and "
+            "makes the server some percent slower. Not given: nothing is measured.",
+            gt=0,
+        ),
+    ] = None
+    profiler_config: Annotated[
+        dict[str, Any] | None, Arg("The profiler of the engine, which is off unless it is named.", keys=ProfilerKeys)
+    ] = None

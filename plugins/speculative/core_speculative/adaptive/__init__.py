@@ -1,0 +1,1 @@
+"""How many drafts pay, learned from the steps of an engine: the step advice `adaptive`."""
