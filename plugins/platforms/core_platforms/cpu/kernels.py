@@ -87,7 +87,7 @@ class NativeKernels:
         return NativeLinear(self._native, weight, activation, bias, into, segments)
 
     def prepared_nbytes(self, weight: CanonicalWeight, *, activation: Activation) -> int:
-        """Bytes of the packed weight."""
+        """Return the size of the packed weight in bytes."""
         return prepared_nbytes(self._native, weight, activation)
 
     def save(

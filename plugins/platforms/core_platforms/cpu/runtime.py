@@ -29,11 +29,12 @@ HUGE_PAGE = 2 << 20
 
 
 class CpuRuntime:
-    """One CPU. Activations are float32 in every run dtype; kernels round inputs of a product as it asks.
+    """The opened CPU. Activations are float32 in every run dtype; kernels round a product's inputs as the dtype
+    demands.
 
-    undo: restores the state that the process had before, but for torch's threads.
-    prefault: has the system provide the memory behind (address, bytes) in idle time, before it is written to.
-    prefault_bytes: how much of what is allocated it is called for.
+    undo: restores the process state from before the opening, except torch's threads. prefault: makes the system back
+    (address, bytes) with memory in idle time, before the first write. prefault_bytes: limit on the allocated bytes that
+    are prefaulted.
     """
 
     def __init__(
