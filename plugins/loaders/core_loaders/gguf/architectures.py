@@ -1,7 +1,7 @@
-"""The architectures of GGUF files: how each differs from the common names and keys, as data.
+"""GGUF architectures as data: how each differs from the common names and keys.
 
-Owns: the vocabulary of rows. Never does: read a file; guess a name that the tables lack.
-Called by: the rows, `translate` and `loader`.
+Owns: the fields of a row. Never does: read a file; guess a name that the tables lack. Called by: the rows, `translate`
+and `loader`.
 """
 
 from __future__ import annotations
