@@ -1,7 +1,7 @@
-"""Steps with more rows and sequences than they need.
+"""Padded steps: steps with more rows and sequences than they need.
 
-Owns: what such a step looks like to a backend, as `BatchView` says. Never does: call a backend.
-Called by: the runs that attention backends are checked with.
+Owns: the form of such a step, as `BatchView` defines it. Never does: call a backend. Called by: the test runs of
+attention backends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from core_runtime.contracts import BatchView
 
 @dataclass(frozen=True)
 class Padding:
-    """Rows and sequences behind those of a step.
+    """Padding rows and sequences after those of a step.
 
-    bare: whether only the tensors describe the step, as in a recording for a fixed size.
+    bare: whether only the tensors describe the step, as in a recording of fixed size.
     """
 
     rows: int = 3
@@ -55,7 +55,7 @@ class Padding:
         return replace(padded, query_lens=[], seq_lens_list=[], **limits)
 
     def tensor(self, x: Tensor) -> Tensor:
-        """x [T, ...] with NaN in the padded rows."""
+        """Return x [T, ...] with NaN in the padded rows."""
         shape = (self.rows, *x.shape[1:])
         padding = torch.full(shape, torch.nan, dtype=x.dtype)
         return torch.cat([x, padding])
