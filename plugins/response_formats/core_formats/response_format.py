@@ -1,4 +1,4 @@
-"""One way in which models write an answer: a row of data.
+"""The response format row: one way in which models write answers, as data.
 
 Owns: the types of a row. Never does: read files (`core_formats.rows_of_files`), parse (`core_formats.response_parser`).
 Called by: everything in `core_formats`, plugins that bring rows.
