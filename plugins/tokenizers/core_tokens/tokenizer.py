@@ -135,7 +135,7 @@ class Tokenizer:
     def _from_files(cls, path: Path, source: TokenizerSource, mode: str) -> Tokenizer:
         from core_tokens.directory import (
             read_tokenizer,
-        )  # imports readers of a dozen formats, which a GGUF file does not need
+        )  # readers of a dozen formats that GGUF does not need
 
         read = read_tokenizer(path, mode)
         templates = read.templates
