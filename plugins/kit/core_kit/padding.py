@@ -26,7 +26,9 @@ class Padding:
     bare: bool = False
 
     def view(self, view: BatchView) -> BatchView:
-        """The step with padding. Padded sequences show the blocks of the first one: whoever uses them spoils it."""
+        """Return the step with padding. Padded sequences point to the blocks of the first one, so a backend that uses
+        them corrupts it.
+        """
         live = view.num_tokens
         padded_rows = (self.rows,)
         padded_seqs = (self.sequences,)

@@ -49,7 +49,7 @@ def write_package(kind: str, name: str, parent: Path) -> list[Path]:
 
 
 def add_to_package(kind: str, name: str, folder: Path) -> list[Path]:
-    """Write a further plugin into the package in `folder`, and its entry point into pyproject.toml.
+    """Add a plugin to the package in `folder`, with its entry point in pyproject.toml.
 
     Returns the files written, the folder first. Raises UserError, before anything is written, when something is there
     already or the folder holds no package with one module folder.

@@ -19,8 +19,7 @@ from core_runtime.executor.result_wire import decode_result, encode_result
 class Wire:
     """Both ends of a simulated wire.
 
-    num_steps:      plans that were carried. num_same_batch: those among them that arrived as a repetition of the batch
-    before.
+    num_steps:      number of plans sent. num_same_batch: plans sent as a repetition of the previous batch.
     """
 
     def __init__(self) -> None:

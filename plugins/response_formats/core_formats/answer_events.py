@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of the answer's text."""
+    """A further part of the answer's text."""
 
     text: str
 
@@ -30,8 +30,8 @@ class ReasoningDelta:
 class CallStart:
     """The start of a tool call.
 
-    index: 0 for the first call of the answer, and so on. id:    the model's own id, or a new one. name:  of the tool,
-    known to be whole.
+    index: 0 for the first call of the answer, and so on. id:    the model's own id, or a new one. name: the complete
+    name of the tool.
     """
 
     index: int

@@ -49,11 +49,11 @@ def constraint(
     """Return the grammar of the answer; None when any text is allowed.
 
     choice:      `required`, `auto`, or the name of the one tool to call. parallel:    whether more than one call is
-    allowed. reasoning:   whether the model may think before it answers. answer:      what text has to look like when
-    the model does not call, or None: any text. prompt_tail: the end of the prompt, as in `ResponseParser`.
-    max_reasoning: maximum tokens of reasoning, after which only the end marker is allowed. None: any number. limited:
-    the model sees further tools that it must not call. special_tokens: texts of the vocabulary's special tokens. In the
-    tag they stand for the tokens themselves. stops:       texts of the special tokens that end an answer.
+    allowed. reasoning:   whether the model may think before it answers. answer:      form of a text without calls, or
+    None for any text. prompt_tail: the end of the prompt, as in `ResponseParser`. max_reasoning: maximum tokens of
+    reasoning, after which only the end marker is allowed. None: any number. limited: the model sees further tools that
+    it must not call. special_tokens: texts of the vocabulary's special tokens. In the tag they stand for the tokens
+    themselves. stops:       texts of the special tokens that end an answer.
 
     Raises RequestError for an unknown tool, and for constraints that the row's calls cannot express.
     """

@@ -22,7 +22,8 @@ _BARE_KEYS = frozenset(("type", "id", "tool_call_id"))  # keys allowed in a call
 class _Call:
     """The state of the call being read.
 
-    early:   arguments that stand before the name, or None. started: its name has come out. ended:   its arguments have.
+    early:   arguments found before the name, or None. started: the name was emitted. ended:   the arguments were
+    emitted.
     """
 
     name: str = ""

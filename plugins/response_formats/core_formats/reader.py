@@ -59,8 +59,8 @@ def literals(*texts: str) -> Literals:
 class Reader:
     """The received text and the reading position.
 
-    text: given and not yet let go. at:   all before it is read. mark: all behind it is kept, because it may turn out to
-    be read as something else. ended: no more will come.
+    text: received and not yet released. at:   reading position. mark: text after it is kept, because it may be read
+    again as something else. ended: no more text will arrive.
     """
 
     __slots__ = ("at", "ended", "mark", "text")

@@ -56,7 +56,7 @@ def has_answers(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 class ChatTemplate:
-    """One compiled template, or one for conversations with tools and one for all others.
+    """A compiled template, or one for conversations with tools and one for all others.
 
     source: Jinja source. None is allowed; rendering then raises an error that says what to do. for_tools: Jinja source
     for conversations with tools; None: the same. special_tokens: `bos_token`, `eos_token`, ... as the template sees

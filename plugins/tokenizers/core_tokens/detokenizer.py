@@ -86,8 +86,8 @@ class IncrementalDetokenizer:
 class MarkingDetokenizer(IncrementalDetokenizer):
     """Keeps special tokens in the text, and records the positions of all tokens.
 
-    specials: start and end of each special token, in characters of all released text. ends:     of each token, the
-    characters released until then.
+    specials: start and end of each special token, in characters of all released text. ends:     characters released up
+    to each token.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_token_ids: Sequence[int] = ()) -> None:

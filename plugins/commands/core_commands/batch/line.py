@@ -35,7 +35,7 @@ SERVED: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Request paths, each with the body fields that must not be true: a batch has one complete answer per line."""
 
 BINARY = ("bytes", "bytes_only")
-"""Values of `encoding_format` whose answers are no JSON."""
+"""Values of `encoding_format` whose answers are not JSON."""
 
 LATER = (
     "/v1/pooling",

@@ -26,7 +26,7 @@ STANDARD_DEVIATION = 0.02
 
 
 class DummyLoader:
-    """Kind `loader`."""
+    """Loader plugin with random weights for a configuration."""
 
     def resolve(self, ref: str) -> CheckpointManifest:
         """Build a manifest of the tensors that the configuration implies. Raises CheckpointError, UserError."""

@@ -50,7 +50,7 @@ SCALARS: dict[int, struct.Struct] = {
 
 
 class GGUFTensor(NamedTuple):
-    """One entry of the tensor table.
+    """A tensor's entry in the table of a header.
 
     name: as in the file. shape: outermost first, (N, K) for a matrix. type: of its blocks. offset: bytes from the
     file's start. nbytes: bytes in the file.

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class BlockType(NamedTuple):
-    """One tensor type: a row of K weights is K / block_size blocks of block_bytes bytes."""
+    """A tensor type: a row of K weights is K / block_size blocks of block_bytes bytes."""
 
     name: str
     block_size: int
